@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from relay.commands import check, dead_letters, doctor, gaps, replay, reset, services, snapshot, status, verify
 from relay.commands.options import (
     ConfigArgument,
+    JsonOption,
     LogFormat,
     LogFormatOption,
     SetOption,
@@ -279,6 +280,7 @@ app.command("verify")(verify.verify)
 def token_compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A token as JSON, or null.", show_default=False)],
     b: Annotated[str, typer.Argument(metavar="B", help="The other token.", show_default=False)],
+    as_json: JsonOption = False,
 ) -> None:
     """Print whether A is `older`, `equal` or `newer` than B, or `unknown` if they cannot be compared."""
     from relay.token import EventToken, check_position, compare
@@ -295,7 +297,8 @@ def token_compare(
             raise ConfigError(f"{name} is not a token: {error}") from error
         return found
 
-    typer.echo(compare(read("A", a), read("B", b)).value)
+    order = compare(read("A", a), read("B", b)).value
+    typer.echo(f'{{"order": "{order}"}}' if as_json else order)
 
 
 @app.command()

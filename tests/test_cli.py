@@ -220,14 +220,15 @@ def test_wrong_arguments_are_found_before_anything_is_connected_to(tmp_path: Pat
     assert errors(result)[0].startswith(said)
 
 
-def commands_with(parameter: str) -> dict[str, set[str]]:
-    """Return the options of each command that has ``parameter``."""
+def commands_with(parameter: str | None = None) -> dict[str, set[str]]:
+    """Return the options of each command that has ``parameter``; without one, of all commands."""
     found: dict[str, set[str]] = {}
 
     def walk(command: Any, name: str) -> None:
         for inner, each in getattr(command, "commands", {}).items():
             walk(each, f"{name} {inner}".strip())
-        if any(each.name == parameter for each in command.params):
+        is_group = bool(getattr(command, "commands", {}))
+        if any(each.name == parameter for each in command.params) or (parameter is None and not is_group):
             found[name] = {option for each in command.params for option in each.opts}
 
     walk(typer.main.get_command(app), "")
@@ -238,6 +239,12 @@ def test_every_command_that_takes_a_config_takes_settings_in_its_place() -> None
     commands = commands_with("config")
     assert {"run", "check", "tail", "consume", "verify", "replay", "gaps accept"} <= commands.keys()
     assert [name for name, options in commands.items() if "--set" not in options] == []
+
+
+def test_every_command_that_prints_data_prints_it_as_json_too() -> None:
+    """The others show how far they are, and `dead-letters show` prints the value of a record as it is."""
+    without = {name for name, options in commands_with().items() if "--json" not in options}
+    assert without == {"run", "consume", "replay", "demo", "dead-letters show"}
 
 
 def test_a_setting_is_the_origin_of_its_error(file: Callable[..., Path]) -> None:

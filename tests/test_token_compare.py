@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -28,6 +29,7 @@ def test_two_tokens_are_compared(a: str, b: str, order: str) -> None:
     """I5."""
     result = relay("token", "compare", a, b)
     assert (result.exit_code, result.stdout) == (0, f"{order}\n")
+    assert json.loads(relay("token", "compare", a, b, "--json").stdout) == {"order": order}
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def gaps_accept(
         ),
     ],
     settings: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let the relay continue after a pending gap. It then publishes the gap for all consumers."""
     loaded = load_config(config, settings, every_table=False)
@@ -56,4 +57,7 @@ def gaps_accept(
     from relay.operations.gaps import accept
 
     found = accept(loaded, gap_id, Decision(decision.value))
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
+        return
     typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision.value}. The next run continues.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, SetOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 
 
 def reset(
@@ -25,6 +26,7 @@ def reset(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     settings: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let the next run read a source from another place. Stop all workers first.
 
@@ -35,6 +37,9 @@ def reset(
     from relay.operations import reset as resets
 
     found = resets.preview(loaded, source, to) if dry_run else resets.reset(loaded, source, to)
+    if as_json:
+        typer.echo(json.dumps({"source": source, "dry_run": dry_run, **found.to_json()}, ensure_ascii=False))
+        return
     would = "would be" if dry_run else "was"
     typer.echo(f"source {source}, stream {found.stream.label}: {would} reset to {found.start}")
     typer.echo(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, SetOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 from relay.errors import ConfigError
 
 
@@ -28,6 +29,7 @@ def snapshot(
         ),
     ] = False,
     settings: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Read tables again beside their stream, while the relay runs, and publish every row as READ.
 
@@ -41,6 +43,9 @@ def snapshot(
 
     if stop:
         ended = snapshots.stop(loaded, source)
+        if as_json:
+            typer.echo(json.dumps({"source": source, **ended.to_json()}, ensure_ascii=False))
+            return
         if ended.snapshot is not None:
             again = " ".join((source, *ended.stopped[0].tables))
             typer.echo(
@@ -51,6 +56,9 @@ def snapshot(
             typer.echo(f"source {source}: the request {request.id} of {request.subject} was withdrawn")
         return
     found = snapshots.request(loaded, source, tables or [])
+    if as_json:
+        typer.echo(json.dumps({"source": source, **found.to_json()}, ensure_ascii=False))
+        return
     what = "resumes" if found.resumed else "was requested"
     typer.echo(f"source {source}: a snapshot of {found.request.subject} {what} (request {found.request.id})")
     if found.behind is not None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from relay.config import Config, SourceConfig
 from relay.engine.gap_decisions import records_of as losses_of
@@ -53,6 +54,17 @@ class Reset:
     def start(self) -> str:
         """Where the source will start, as the gap names it."""
         return str((self.gap.end or {})["start"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values. ``removed``: how many records of checkpoints."""
+        return {
+            "stream": self.stream.label,
+            "start": self.start,
+            "removed": len(self.removed_keys),
+            "gap": self.gap.id,
+            "snapshot_begins_again": self.snapshot is not None,
+            "workers": list(self.workers),
+        }
 
 
 def preview(config: Config, name: str, to: str) -> Reset:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from relay.config import Config, SourceConfig
 from relay.engine import snapshot_requests
@@ -36,6 +37,10 @@ class RequestedSnapshot:
     behind: str | None
     workers: int
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values. ``tables``: None for all of them."""
+        return {**_json(self.request), "resumed": self.resumed, "behind": self.behind, "workers": self.workers}
+
 
 @dataclass(frozen=True, slots=True)
 class StoppedSnapshot:
@@ -44,6 +49,15 @@ class StoppedSnapshot:
     snapshot: str | None
     stopped: Sequence[SnapshotRequest]
     withdrawn: Sequence[SnapshotRequest]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        stopped, withdrawn = ([_json(each) for each in found] for found in (self.stopped, self.withdrawn))
+        return {"snapshot": self.snapshot, "stopped": stopped, "withdrawn": withdrawn}
+
+
+def _json(request: SnapshotRequest) -> dict[str, Any]:
+    return {"request": request.id, "tables": list(request.tables) or None}
 
 
 def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapshot:

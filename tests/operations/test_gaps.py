@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def test_a_gap_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
     assert relay.gap_records() == []
     assert relay.versions() == [1]
     assert f"pending gaps: {gap}" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
-    relay.command("gaps", "accept", "CONFIG", gap, "skip")
+    accepted = json.loads(relay.command("gaps", "accept", "CONFIG", gap, "skip", "--json").stdout)
+    assert [accepted] == relay.gaps()
     assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "accepted", "skip")]
     relay.run()
     relay.run()

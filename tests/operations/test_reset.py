@@ -42,13 +42,23 @@ def test_a_reset_to_the_horizon_publishes_everything_again_and_no_token_goes_bac
     dry = relay.command("reset", "CONFIG", "s", "--to", "trim_horizon", "--dry-run").stdout
     assert "3 records of checkpoints would be removed" in dry
     assert [s["updated_at"] for s in relay.source()["shards"]] == [s["updated_at"] for s in before["shards"]]
-    relay.command("reset", "CONFIG", "s", "--to", "trim_horizon")
+    done = json.loads(relay.command("reset", "CONFIG", "s", "--to", "trim_horizon", "--json").stdout)
     after = relay.source()
     assert (after["shards"], after["start"], after["stream"]) == ([], "trim_horizon", before["stream"])
     relay.run()
     assert relay.versions() == [1, 2, 1, 2]
     (gap,) = relay.gap_records()
     assert (gap["source"], gap["reason"], gap["to"]["start"]) == ("s", "reset", "trim_horizon")
+    assert done == {
+        "source": "s",
+        "dry_run": False,
+        "stream": before["stream"],
+        "start": "trim_horizon",
+        "removed": 3,
+        "gap": gap["id"],
+        "snapshot_begins_again": False,
+        "workers": [],
+    }
     assert gap["from"]["shards"].keys() == {full("left"), full("right")}
     # No token published after the reset is older than the newest before it.
     tokens = [change["token"]["timestamp"] for change in relay.changes()]

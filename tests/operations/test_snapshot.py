@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -156,6 +157,12 @@ def test_requests_that_have_not_begun_are_withdrawn(relay: Operated) -> None:
     relay.run()
     relay.command("snapshot", "CONFIG", "s")
     assert "of all tables was withdrawn" in relay.command("snapshot", "CONFIG", "s", "--stop").stdout
+    asked = json.loads(relay.command("snapshot", "CONFIG", "s", TABLE, "--json").stdout)
+    (request,) = relay.source()["snapshot_requests"]
+    named = {"request": request["id"], "tables": request["tables"]}
+    assert asked == {"source": "s", **named, "resumed": False, "behind": None, "workers": 0}
+    stopped = json.loads(relay.command("snapshot", "CONFIG", "s", "--stop", "--json").stdout)
+    assert stopped == {"source": "s", "snapshot": None, "stopped": [], "withdrawn": [named]}
     relay.run()
     assert reads(relay) == {}
     said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
