@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from relay.cli import app
 from relay.config import Config
 from relay.process.managed import free_port
 from tests.command_line import errors, relay
+from tests.waiting import wait_until
 
 
 def content(**others: Any) -> dict[str, Any]:
@@ -343,11 +343,11 @@ class TestOnServices:
         self.create(dynamodb, unique, stream=True)
         with self.start(path) as process:
             # It is at work once it has written a plan.
-            deadline = time.monotonic() + 120
-            while not relay("tail", path, "checkpoints", "--from-beginning", "--exit-at-end").stdout:
-                assert time.monotonic() < deadline
+            def is_at_work() -> bool:
                 assert process.poll() is None
-                time.sleep(0.2)
+                return bool(relay("tail", path, "checkpoints", "--from-beginning", "--exit-at-end").stdout)
+
+            wait_until(is_at_work)
             process.send_signal(signum)
             _, err = process.communicate(timeout=60)
         assert process.returncode == code, err

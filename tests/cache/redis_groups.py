@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from relay.errors import Unavailable
 from relay.process.managed import HOST, free_port
 from relay.services.redis import RedisServer
 from relay.services.server import EmbeddedServer
+from tests.waiting import wait_until
 
 _SLOTS = 16_384
 
@@ -21,13 +21,6 @@ _SLOTS = 16_384
 def command(server: EmbeddedServer, *words: str | int) -> Any:
     with redis.Redis(port=server.port) as client:
         return client.execute_command(*words)
-
-
-def wait_until(met: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def follow(server: RedisServer, primary: RedisServer) -> None:

@@ -32,6 +32,7 @@ from relay.process.managed import free_port
 from relay.services.memcached import MemcachedServer
 from relay.token import EventToken
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 TOKEN = EventToken(100, "orders/stream/1", "DynamoDB/5")
 
@@ -220,10 +221,7 @@ def test_evictions_from_a_disk_show_as_losses(tmp_path: Path) -> None:
         for part in range(200):
             writes = [ConditionalWrite(f"shop:{part}:{n}", None, b"m" * 2000, None, 60.0) for n in range(100)]
             store.compare_and_set(writes)
-        deadline = time.monotonic() + 120
-        while not has_lost(before, store.losses()) and time.monotonic() < deadline:
-            time.sleep(0.05)  # it is written in the background
-        assert has_lost(before, store.losses())
+        wait_until(lambda: has_lost(before, store.losses()))  # it is written in the background
 
 
 @pytest.mark.services

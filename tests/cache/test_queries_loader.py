@@ -17,6 +17,7 @@ from relay.cache import MemoryStore, QueriesLoader, TokenCache
 from relay.mysql.connection import connect
 from relay.mysql.watcher import ReplicationWatcher
 from relay.services.sql_server import PASSWORD, USER
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -110,10 +111,7 @@ def test_the_token_of_a_load_is_taken_before_its_read(names: Names) -> None:
 
     def insert() -> None:
         names.server.execute(f"REPLACE INTO {names.database}.t VALUES (1, 'later')")
-        deadline = time.monotonic() + 120
-        while names.watcher.token == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: names.watcher.token != before)
 
     names.meanwhile = insert
     assert list(names.loader.load("1", None).tokens.values()) == [before]

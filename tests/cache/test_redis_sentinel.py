@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,8 +13,9 @@ from relay.cache import Cached, Invalidator, LoadedValue, Outcome, RedisStore, T
 from relay.errors import Unavailable
 from relay.process.managed import HOST, accepts
 from relay.services.redis import RedisServer
-from tests.cache.redis_groups import RedisSentinel, catch_up, command, follow, started, wait_until
+from tests.cache.redis_groups import RedisSentinel, catch_up, command, follow, started
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -56,14 +56,14 @@ def wait_for_replica(sentinels: list[RedisSentinel]) -> None:
 
 
 def until_available(call: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while True:
+    def available() -> bool:
         try:
             call()
-            return
         except Unavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            return False
+        return True
+
+    wait_until(available)
 
 
 def test_the_primary_and_sentinel_have_passwords_of_their_own(stack: ExitStack) -> None:

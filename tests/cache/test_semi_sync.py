@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from relay.mysql.watcher import ReplicationWatcher
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.token import EventToken
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -46,10 +46,7 @@ class SemiSync:
             writer.join()
 
         try:
-            deadline = time.monotonic() + PATIENCE
-            while self.server.gtid == before:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: self.server.gtid != before)
             yield acknowledge
         finally:
             acknowledge()
@@ -121,7 +118,5 @@ def test_a_token_does_not_contain_a_change_that_is_logged_and_not_visible(primar
                     assert not parse(token.position).contains(parse(change.position))
             assert not loader.load("1", {SHARD: change}).fresher
             acknowledge()
-        deadline = time.monotonic() + PATIENCE
-        while not loader.load("1", {SHARD: change}).fresher:
-            assert time.monotonic() < deadline
+        wait_until(lambda: loader.load("1", {SHARD: change}).fresher)
         assert loader.load("1", {SHARD: change}).value == b"new"

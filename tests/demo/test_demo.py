@@ -12,7 +12,7 @@ import pytest
 
 from relay.jvm.java import find_java
 from tests import needs
-from tests.faults.harness import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

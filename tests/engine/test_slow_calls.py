@@ -15,8 +15,8 @@ from relay.lineage import Checkpoint
 from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
 from tests.benchmarks.harness import count_committed
-from tests.faults.harness import wait_until
 from tests.scripted_source import LABEL, ScriptedSource, config_of, open_schemas_of, running, worker_of
+from tests.waiting import wait_until
 
 ALTERED = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1, row=(Column("id", "string"),))
 

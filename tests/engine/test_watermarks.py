@@ -17,8 +17,8 @@ from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, ShardState, StreamId
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, write_config
+from tests.waiting import wait_until
 
 ORDERS, USERS = StreamId("orders", "l"), StreamId("users", "l")
 ALL = set(range(64))

@@ -26,8 +26,9 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Plan, ShardState
 from relay.source import Opening, ShardReader
-from tests.faults.harness import Scene, wait_until
+from tests.faults.harness import Scene
 from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, running, worker_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -177,11 +178,11 @@ def test_pages_that_wait_to_be_published_count_against_the_budget_of_the_readers
         worker._publishing.writers["orders", "orders"] = Slow(source.table, *place, schemas)  # type: ignore[arg-type]
         relaying = threading.Thread(target=worker.run)
         relaying.start()
-        deadline = time.monotonic() + 120
-        while len(waiting) < 300 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        worker.stop()
-        relaying.join(60)
+        try:
+            wait_until(lambda: len(waiting) >= 300)
+        finally:
+            worker.stop()
+            relaying.join(60)
     assert len(waiting) >= 300  # pages of an aborted transaction are published again
     assert max(waiting) <= (64 << 20) // LARGEST_PAGE
 

@@ -21,9 +21,10 @@ from relay.services.memcached import MemcachedServer
 from relay.services.redis import RedisServer
 from relay.services.sql_server import PASSWORD, USER
 from tests.cache.proxy import Proxy
-from tests.cache.redis_groups import command, wait_until
+from tests.cache.redis_groups import command
 from tests.faults.harness import Relay
 from tests.soak.audited_lines import SHARD, AuditedLines, read_lines
+from tests.waiting import wait_until
 
 Engine = Literal["spark", "python"]
 Reads = Literal["primary", "replica", "replica, then primary"]

@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import boto3
 import yaml
@@ -21,8 +20,8 @@ from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.truth import PublishedChange, check_topic, read_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import is_transient
+from tests.waiting import patience, wait_until
 
-T = TypeVar("T")
 PAUSED_WORKER = "tests.faults.paused_worker"
 
 
@@ -165,23 +164,6 @@ class Relay:
             return text.rsplit(")", 1)[1].split()[0] == "T" or None
 
         wait_until(state, timeout)
-
-
-def patience(timeout: float) -> float:
-    """Return how long to wait on a host that may be busy for what takes at most ``timeout`` on a quiet one."""
-    return max(timeout, min(5 * timeout, 600.0))
-
-
-def wait_until(ask: Callable[[], T | None], timeout: float) -> T:
-    """Ask until there is an answer. ``timeout``: seconds on a quiet host. AssertionError if there is none."""
-    timeout = patience(timeout)
-    deadline = time.monotonic() + timeout
-    while True:
-        answer = ask()
-        if answer is not None:
-            return answer
-        assert time.monotonic() < deadline, f"nothing within {timeout:.0f} s"
-        time.sleep(0.1)
 
 
 def stop_self() -> None:

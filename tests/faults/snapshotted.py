@@ -12,10 +12,11 @@ from typing import Any
 from relay.change import MARK
 from relay.services.mariadb import MariaDB
 from tests.faults.copied import copied, seen
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.faults.replicated import DATABASE, Replicated
 from tests.faults.world import World
 from tests.mysql.reading import NUMBERS, position_of
+from tests.waiting import wait_until
 
 ROWS = 6_000
 PACE = {"snapshot_rows_per_second": 2000}

@@ -32,9 +32,10 @@ from tests.faults.cached_shop import (
     Shop,
     disturb,
 )
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.soak.application import Application, stale
 from tests.soak.topic import AppliedTimes, TopicCheck
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

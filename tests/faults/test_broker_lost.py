@@ -11,7 +11,6 @@ import pytest
 
 from relay.services.kafka import KafkaBroker
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import (
     SplittingTable,
     published_versions,
@@ -19,6 +18,7 @@ from tests.faults.scripted_relay import (
     start_relay,
     write_config,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -22,7 +22,8 @@ from relay.cache.entry import decode
 from relay.demo.truth import check_versions, final_versions
 from relay.demo.watching import BatchLog
 from relay.demo.workload import CACHE_KEY, Item, cache_key
-from tests.faults.harness import Relay, Scene, wait_until
+from tests.faults.harness import Relay, Scene
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import Scene, wait_until
+from tests.faults.harness import Scene
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

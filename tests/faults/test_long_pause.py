@@ -11,9 +11,10 @@ import pytest
 
 from relay.kafka.freshness import _ASK_EVERY
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.faults.scripted_relay import published_versions
 from tests.operating import Operated
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

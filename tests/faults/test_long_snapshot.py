@@ -22,8 +22,9 @@ from relay.dynamodb.snapshot import MARGIN
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.copied import Seen, copied, seen
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.faults.scripted_relay import tail_topic, write_config
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -13,10 +13,10 @@ import pytest
 
 from relay.services.mariadb import MariaDB
 from tests.faults.audited import TABLE, history, problems
-from tests.faults.harness import wait_until
 from tests.faults.replicated import DATABASE, Replicated
 from tests.faults.world import World
 from tests.mysql.server import MySQL
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.harness import Scene, wait_until
+from tests.faults.harness import Scene
 from tests.faults.scripted_relay import published_versions, run_until_caught_up, tail_topic, write_config
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -15,7 +15,8 @@ import yaml
 from relay.demo.truth import check_versions, final_versions
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, version_in
 from relay.services.postgres import PostgresServer
-from tests.faults.harness import Relay, Scene, wait_until
+from tests.faults.harness import Relay, Scene
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

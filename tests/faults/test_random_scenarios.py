@@ -32,7 +32,8 @@ from relay.config import Config, load
 from relay.lineage import Checkpoint, StreamId, parse_key
 from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
+from tests.waiting import wait_until
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "100"))
 ALONE = os.environ.get("RELAY_SEED")

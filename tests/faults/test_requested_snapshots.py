@@ -25,10 +25,11 @@ from relay.demo.truth import read_changes
 from relay.services.mariadb import MariaDB
 from tests.faults.audited import TABLE
 from tests.faults.copied import copied, seen
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
 from tests.faults.snapshotted import ROWS, Snapshotted, wait_for
 from tests.mysql.server import MySQL
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import published_versions, run_until_caught_up, start_relay, write_config
 from tests.kafka.proxy import Api, ProxiedBroker, passing
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

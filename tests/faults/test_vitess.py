@@ -17,8 +17,8 @@ from relay.services.vitess import Vitess, database
 from relay.vitess.vindex import keyspace_id
 from tests import needs
 from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
-from tests.faults.harness import wait_until
 from tests.faults.world import World
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

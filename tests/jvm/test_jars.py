@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +16,7 @@ from relay.jvm import jars as module
 from relay.jvm.jars import SETS, jars
 from tests.jvm.fake_java import DOWNLOAD, runs, write_java
 from tests.process.processes import gone
+from tests.waiting import wait_until
 
 JAVA = 'openjdk version "17.0.1" 2021-10-19'
 FETCH = [sys.executable, "-c", "from relay.jvm.jars import jars; jars('dynamodb')"]
@@ -117,9 +117,7 @@ class TestManyProcesses:
         slow = f'[ "$runs" -gt 1 ] || {{ echo junk > "$files/junk.jar"; echo $$ > {started}; sleep 300; }}; {DOWNLOAD}'
         java = use_java(tmp_path, monkeypatch, slow)
         with subprocess.Popen(FETCH, stderr=subprocess.DEVNULL) as process:
-            deadline = time.monotonic() + 120
-            while not (started.exists() and started.read_text().strip()) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: started.exists() and started.read_text().strip() != "")
             process.send_signal(signal.SIGKILL)
         assert not (cache / "dynamodb-2.6.1").exists()
         assert gone(int(started.read_text()))

@@ -18,7 +18,7 @@ from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted, Publisher
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.services.kafka import KafkaBroker
-from tests.faults.harness import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

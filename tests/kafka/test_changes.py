@@ -14,8 +14,8 @@ import relay
 from relay.change import Operation, Snapshot
 from relay.errors import ConfigError
 from relay.kafka import topics
-from tests.faults.harness import wait_until
 from tests.spark_consumers.topic import Topic, change, read
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

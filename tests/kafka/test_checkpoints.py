@@ -17,8 +17,8 @@ from relay.kafka.compaction import DELETIONS_KEPT
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.lineage import Checkpoint, ShardState, StreamId
-from tests.faults.harness import wait_until
 from tests.kafka.proxy import Api, ProxiedBroker, passing
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

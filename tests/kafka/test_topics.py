@@ -19,6 +19,7 @@ from relay.errors import ConfigError, Unavailable
 from relay.kafka import compaction, topics
 from relay.process.managed import free_port
 from tests.kafka.configs import config
+from tests.waiting import wait_until
 
 
 def test_an_unreachable_broker_is_reported_with_the_reason_in_bounded_time() -> None:
@@ -96,10 +97,7 @@ class TestOnABroker:
     def create(self, admin: AdminClient, name: str, partitions: int, **settings: str) -> None:
         wanted = {key.replace("_", "."): value for key, value in settings.items()}
         admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(30)
-        deadline = time.monotonic() + 120
-        while name not in admin.list_topics(timeout=10).topics:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: name in admin.list_topics(timeout=10).topics)
 
     def settings(self, admin: AdminClient, name: str) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)

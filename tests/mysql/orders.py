@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from relay.mysql.watcher import ReplicationWatcher
 from relay.services.sql_server import PASSWORD, USER
 from relay.token import EventToken
 from tests.mysql.shards import begin, open_at
+from tests.waiting import wait_until
 
 DATABASE = "orders"
 SHARD = f"shop/{DATABASE}/-"
@@ -66,11 +66,9 @@ def watch(server: Any) -> ReplicationWatcher:
 
 
 def wait_for(watcher: ReplicationWatcher, gtid: str) -> EventToken:
-    deadline = time.monotonic() + 120
-    while True:
+    def reached() -> EventToken | None:
         token = watcher.token
         assert token is not None, watcher.error
-        if parse(token.position).contains(parse(gtid)):
-            return token
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        return token if parse(token.position).contains(parse(gtid)) else None
+
+    return wait_until(reached)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.mysql.fake_servers import A, B, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config
 from tests.reads import read_page
+from tests.waiting import wait_until
 
 PATIENCE = 120.0  # seconds after which a test gives up
 
@@ -77,11 +77,7 @@ def read_all(reader: BinlogShardReader, count: int) -> None:
 
 def warning_of(reader: BinlogShardReader) -> str:
     """Read until a page has a warning."""
-    deadline = time.monotonic() + PATIENCE
-    while (warning := read_page(reader).warning) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return warning
+    return wait_until(lambda: read_page(reader).warning)
 
 
 def test_a_shard_is_read_on_while_a_target_of_its_reshard_does_not_answer(silent: SilentServers) -> None:
@@ -130,9 +126,7 @@ def test_opening_a_replica_does_not_wait_for_its_primary(silent: SilentServers) 
             break
     assert silent.answered == 0
     silent.give_up()
-    deadline = time.monotonic() + PATIENCE
-    while read_page(reader).reached is None:
-        assert time.monotonic() < deadline
+    wait_until(lambda: read_page(reader).reached is not None)
     reader.close()
 
 
@@ -204,8 +198,5 @@ def test_an_answer_that_comes_after_the_probe_was_closed_is_discarded() -> None:
     probe.close()
     assert not probe.is_asking
     go.set()
-    deadline = time.monotonic() + PATIENCE
-    while not discarded:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: bool(discarded))
     assert probe.take() is None

@@ -25,6 +25,7 @@ from tests.mysql.orders import DATABASE, SELECT, SHARD, wait_for, watch
 from tests.mysql.reading import is_mysql, position_of
 from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at, read_until, source_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module", params=[MariaDB, MySQL], ids=lambda kind: kind.__name__)
@@ -146,11 +147,7 @@ class TestQueries:
             token = watcher.token
             assert token is not None
             replica.execute("SET GLOBAL read_only = 0")
-            deadline = time.monotonic() + 120
-            while token is not None:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-                token = watcher.token
+            wait_until(lambda: watcher.token is None)
             assert "role" in (watcher.error or "")
             with closing(replica.connect(USER)) as connection:
                 change = EventToken(1, SHARD, position_of(primary))
@@ -234,10 +231,7 @@ class TestQueries:
     def test_the_watcher_stops_when_its_replica_is_promoted(self, primary: Any, replica: Any) -> None:
         with watch(replica) as watcher:
             replica.promote()
-            deadline = time.monotonic() + 120
-            while watcher.token is not None:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: watcher.token is None)
             assert "role" in str(watcher.error)
         replica.replicate_from(primary)
 

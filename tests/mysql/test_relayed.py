@@ -24,10 +24,11 @@ from relay.gtid import parse
 from relay.kafka.publisher import Aborted
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.kafka.limited_topics import create, limit
 from tests.mysql.resharding import VITESS, Load, Replication, all_changes
 from tests.mysql.server import MySQL
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -22,7 +22,8 @@ from relay.kafka.publisher import Aborted
 from relay.process.managed import free_port
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import LABEL, TABLE, ScriptedStream, full
-from tests.faults.harness import Scene, wait_until
+from tests.faults.harness import Scene
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

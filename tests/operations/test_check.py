@@ -25,7 +25,7 @@ from relay.kafka import topics
 from relay.operations import check
 from relay.process.managed import free_port
 from relay.table import Column, KeyColumn, TableSchema
-from tests.faults.harness import wait_until
+from tests.waiting import wait_until
 
 
 def config(**others: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from relay.config import load
 from tests.command_line import errors, relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
-from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
 from tests.kafka.limited_topics import create, limit
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -15,9 +15,9 @@ from relay.config import load
 from relay.demo.truth import read_changes
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
-from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -18,9 +18,10 @@ from relay.change import MARK
 from relay.config import load
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

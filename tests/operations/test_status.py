@@ -20,9 +20,9 @@ from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
-from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
+from tests.waiting import wait_until
 
 
 def shard(number: int, state: str) -> ShardStatus:

@@ -23,8 +23,8 @@ from relay.operations.verify import verify
 from relay.process.managed import free_port
 from relay.services.sql_server import PASSWORD, USER
 from tests.command_line import errors, relay
-from tests.faults.harness import wait_until
 from tests.operations.verified_shop import Shop, primary_key
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from relay.process.supervisor import Supervisor, WorkersFailed
-from tests.faults.harness import wait_until
+from tests.waiting import wait_until
 
 
 def script(folder: Path, text: str) -> list[str]:

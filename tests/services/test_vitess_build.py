@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from relay.errors import Unavailable
 from relay.services.vitess import Vitess
 from relay.services.vitess_build import obstacle, vtcombo
 from tests.process.processes import gone
+from tests.waiting import wait_until
 
 BUILD = [sys.executable, "-c", "from relay.services.vitess_build import vtcombo; print(vtcombo())"]
 
@@ -128,9 +128,7 @@ def test_a_killed_build_leaves_no_incomplete_vitess_and_no_compiler(
     half = f'[ -e {started} ] || {{ mkdir -p "$2"; echo half > "$2/vtcombo"; echo $$ > {started}; sleep 300; }}'
     use_go(tmp_path / "go", monkeypatch, build=half)
     with subprocess.Popen(BUILD, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while not (started.exists() and started.read_text().strip()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: started.exists() and started.read_text().strip() != "")
         process.send_signal(signal.SIGKILL)
     assert not (cache / "vitess-0.23.0-1").exists()
     assert gone(int(started.read_text()))

@@ -21,10 +21,11 @@ from relay.cache.entry import decode
 from relay.config import Config, load
 from relay.kafka import topics
 from relay.services.redis import RedisServer
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.soak.application import Application
 from tests.soak.part import Fault, Item, Part
 from tests.soak.topic import AppliedTimes, TopicCheck
+from tests.waiting import wait_until
 
 CONSUMERS = ("cache", "log", "copy")
 NAMESPACE = "soak"

@@ -13,8 +13,9 @@ from confluent_kafka import KafkaException
 from relay.avro.registry import open_schemas
 from relay.demo.truth import read_changes
 from relay.kafka.failures import is_transient
-from tests.faults.harness import Scene, wait_until
+from tests.faults.harness import Scene
 from tests.spark_consumers.spark_process import SparkProcess
+from tests.waiting import wait_until
 
 COPY = """
 import json, pathlib, sys

@@ -17,11 +17,11 @@ from relay.cli import app
 from relay.errors import ConfigError
 from relay.jvm.jars import SETS
 from spark_consumers.connectors import connectors
-from tests.faults.harness import wait_until
 from tests.log_lines import rows_applied
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.standalone_cluster import StandaloneCluster
 from tests.spark_consumers.topic import Topic, change
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.services]
 

@@ -32,7 +32,8 @@ from relay.mysql import ReplicationWatcher, TokenQueries
 from relay.mysql.connection import connect
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -21,8 +21,9 @@ from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.services.registry import SchemaRegistry
 from tests import needs
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.log_lines import log_lines
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

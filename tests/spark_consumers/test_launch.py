@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from relay.cli import app
 from relay.process.managed import free_port
-from tests.faults.harness import wait_until
 from tests.log_lines import log_lines, rows_applied
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

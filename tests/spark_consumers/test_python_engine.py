@@ -27,11 +27,11 @@ from relay.process.managed import free_port
 from spark_consumers import python_engine, run
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.python_engine import _PythonConsumer
-from tests.faults.harness import wait_until
 from tests.log_lines import log_lines
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -19,10 +19,10 @@ from relay.change import Change, Operation
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
-from tests.faults.harness import wait_until
 from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

@@ -19,8 +19,9 @@ from relay.services.postgres import execute
 from relay.services.sql_server import PASSWORD, USER
 from tests.cache.sources import create_orders
 from tests.command_line import errors, relay
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.spark_consumers.spark_process import SparkProcess
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

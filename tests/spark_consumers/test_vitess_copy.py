@@ -14,7 +14,8 @@ import yaml
 from relay.cache import RedisStore, TokenCache, VitessLoader, key_text
 from relay.config import load
 from relay.kafka import topics
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 

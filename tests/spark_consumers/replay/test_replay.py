@@ -16,10 +16,11 @@ from relay.change import Change, Operation
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets
 from relay.services.postgres import execute
-from tests.faults.harness import Relay, wait_until
+from tests.faults.harness import Relay
 from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, mark, read
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
