@@ -73,10 +73,11 @@ class BatchSummary:
 
 
 def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
-    """Return the bounds of each key column; none if the groups have keys of different lengths."""
-    columns = [group["bounds"] for group in groups]
+    """Return the bounds of the key columns that all groups have. Another table of the batch may have more."""
     found = []
-    for parts in zip(*columns, strict=False):
+    for parts in zip(*(group["bounds"] for group in groups), strict=True):
+        if any(part["least"] is None for part in parts):
+            break
         texts = min(part["least"] for part in parts), max(part["greatest"] for part in parts)
         numbers = None
         if all(part["is_number"] for part in parts):

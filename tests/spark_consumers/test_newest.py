@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
+from spark_consumers.newest import BatchSummary, KeyBounds
 from tests.spark_consumers.spark_process import SparkProcess
 
-pytestmark = pytest.mark.services
+
+def bounds(least: str | None, greatest: str | None) -> Row:
+    numbers = (None, None) if least is None or greatest is None else (int(least), int(greatest))
+    is_number = least is not None
+    return Row(least=least, greatest=greatest, lowest=numbers[0], highest=numbers[1], is_number=is_number)
 
 
+def group(layout: int, *found: Row) -> Row:
+    counts: dict[str, Any] = {"records": 3, "plain": 2, "items": 1, "of_table": 0}
+    return Row(status="change", layout=layout, topic="shop.orders", bounds=list(found), **counts)
+
+
+def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer() -> None:
+    none = bounds(None, None)
+    batch = BatchSummary(
+        {}, (group(0, bounds("9", "10"), none), group(1, bounds("2", "30"), none), group(2, none, none))
+    )
+    found = batch.table([0, 1])
+    assert found.bounds == (KeyBounds(("2", "30"), (2, 30)),)
+    assert (found.changes, found.items, found.others, found.is_by_item) == (4, 2, 2, True)
+
+
+@pytest.mark.services
 def test_random_histories_end_in_postgresql_as_by_the_rule(database_url: str, spark_process: SparkProcess) -> None:
     spark_process.run(IN_POSTGRES, database_url)
 
 
+@pytest.mark.services
 def test_random_histories_end_in_delta_as_by_the_rule(tmp_path: Path, spark_process: SparkProcess) -> None:
     spark_process.run(IN_DELTA, str(tmp_path))
 
