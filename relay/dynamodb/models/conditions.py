@@ -6,6 +6,7 @@ no attribute, leaves no name and no value behind that the expression does not us
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -53,7 +54,7 @@ class Placeholders:
         return arguments
 
 
-class Condition:
+class Condition(ABC):
     """What an item has to be like. Combine conditions with ``&``, ``|`` and ``~``."""
 
     def __and__(self, other: Condition) -> Condition:
@@ -68,9 +69,9 @@ class Condition:
     def __bool__(self) -> bool:
         raise InvalidCondition("a condition is neither true nor false: combine conditions with & | ~, not and, or, not")
 
+    @abstractmethod
     def render(self, placeholders: Placeholders) -> str:
         """Return the condition as an expression. Raises ``InvalidCondition``, ``InvalidValue``."""
-        raise NotImplementedError
 
 
 class Junction(Condition):
