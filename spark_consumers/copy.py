@@ -24,7 +24,7 @@ from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
-from spark_consumers.newest import BatchSummary, TableSummary, in_order, summary
+from spark_consumers.newest import BatchSummary, TableSummary, in_order, newest_rows, summary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
@@ -151,7 +151,7 @@ def _undecided(
     if not found.is_by_item or not found.items:
         return _heads(changes)
     ordered = in_order(changes)
-    newest = Newest(ordered.where("is_plain AND is_last"), found.items, found.changes, found.bounds)
+    newest = Newest(newest_rows(ordered), found.items, found.changes, found.bounds)
     left = table.write_newest(newest, counts)
     if left is None:
         return _heads(changes)

@@ -32,12 +32,11 @@ class KeyBounds:
 class TableSummary:
     """The changes of one table in a batch.
 
-    ``layouts``: their numbers. ``is_by_item``: whether each changes one item only, and all are of one topic; so it is
-    False with truncations and snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose
-    keys are between ``bounds``, one for each key column. ``others``: the number of other changes.
+    ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations and
+    snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose keys are between ``bounds``,
+    one for each key column. ``others``: the number of other changes.
     """
 
-    layouts: tuple[int, ...]
     is_by_item: bool
     changes: int
     items: int
@@ -62,7 +61,6 @@ class BatchSummary:
         groups = [group for group in self.groups if group["layout"] in layouts]
         changes = sum(group["plain"] for group in groups)
         return TableSummary(
-            layouts=tuple(sorted({group["layout"] for group in groups})),
             is_by_item=len({group["topic"] for group in groups}) == 1
             and not any(group["of_table"] for group in groups),
             changes=changes,
@@ -144,6 +142,28 @@ def in_order(batch: DataFrame) -> DataFrame:
         )
         .withColumns({"is_plain": F.bool_and("is_plain").over(item), "changes": F.count(F.lit(1)).over(item)})
         .withColumn("is_last", F.col("position") == F.col("changes"))
+    )
+
+
+def newest_rows(ordered: DataFrame) -> DataFrame:
+    """Return the newest change of each item that SQL can decide, of changes ``in_order``.
+
+    Its columns: ``key_texts``, ``layout``, the image ``new``, ``stem``, ``first``, ``number``, ``changes``, and those
+    of the state of a stored row but for ``_relay_read_as_of``, which no change of a stream sets.
+    """
+    is_deleted = F.col("operation") == Operation.DELETE
+    return ordered.where("is_plain AND is_last").select(
+        "key_texts",
+        "layout",
+        F.when(~is_deleted, F.col("new")).alias("new"),  # the image of a deletion, if it has one, is not the row
+        *("stem", "first", "number", "changes"),
+        F.col("token").alias("_relay_token"),
+        is_deleted.alias("_relay_deleted"),
+        F.col("event_id").alias("_relay_event_id"),
+        F.lit(False).alias("_relay_incomplete"),
+        F.col("topic").alias("_relay_topic"),
+        F.col("partition").alias("_relay_partition"),
+        F.col("offset").alias("_relay_offset"),
     )
 
 

@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from relay.change import Operation
 from relay.errors import RelayError
 from spark_consumers.fold import StoredRow
 from spark_consumers.newest import KeyBounds
@@ -20,7 +19,7 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
 from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
-from spark_consumers.sinks.target import STATE, Item, Key, Newest, Write, Written, images, state, stored_row
+from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Newest, Write, Written, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
@@ -211,24 +210,13 @@ class DeltaTable:
 
     def write_newest(self, newest: Newest) -> Written:
         session = newest.rows.sparkSession
-        is_deleted = F.col("operation") == Operation.DELETE
-        # The image of a deletion, if it has one, is not the row.
-        rows = self._with_fields(newest.rows.withColumn("new", F.when(~is_deleted, F.col("new"))))
+        rows = self._with_fields(newest.rows)
         texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
-        state = {
-            "_relay_token": F.col("token"),
-            "_relay_deleted": is_deleted,
-            "_relay_event_id": F.col("event_id"),
-            "_relay_incomplete": F.lit(False),
-            "_relay_topic": F.col("topic"),
-            "_relay_partition": F.col("partition"),
-            "_relay_offset": F.col("offset"),
-        }
         rows = rows.select(
             *(text.alias(f"k{n}") for n, text in enumerate(texts)),
             *(text.alias(f"text_k{n}") for n, text in enumerate(texts)),
             *self._values(rows),
-            *(value.alias(name) for name, value in state.items()),
+            *OF_CHANGE,
             *("stem", "first", "number", "changes"),
         )
         rows = self._with_key_types(rows.coalesce(1) if newest.items <= _ROWS_OF_A_FILE else rows)
@@ -236,7 +224,7 @@ class DeltaTable:
         # Written here and nowhere else, it tells the rows of this statement from those of an earlier one.
         now = f"timestamp_micros({time.time_ns() // 1000})"
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
-        row |= {name: f"s.{name}" for name in state} | {"_relay_updated_at": now}
+        row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": now}
         updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
         names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row, "_relay_read_as_of"])
         values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values(), "0"])
@@ -245,7 +233,7 @@ class DeltaTable:
         written = delta.merge(
             session,
             f"""MERGE INTO {self.name} t USING relay_batch s ON {on}
-            WHEN MATCHED AND {_is_older("t._relay_token", "s.first")} THEN UPDATE SET {updates}
+            WHEN MATCHED AND {_is_stored("<", "s.first")} THEN UPDATE SET {updates}
             WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})""",
         )
         if written == newest.items:
@@ -253,8 +241,7 @@ class DeltaTable:
         keys = ", ".join(f"s.text_{name}" for name in self._key_names())
         is_written = f"t._relay_updated_at <=> {now} AND t._relay_event_id <=> s._relay_event_id"
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
-        is_newer = _is_newer("t._relay_token", "s.number")
-        is_old = f"coalesce({is_newer} OR ({is_same} AND NOT t._relay_incomplete), false)"
+        is_old = f"coalesce(({_is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
         others = session.sql(
             f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {self.name} t ON {on}"
             f" WHERE NOT ({is_written})"
@@ -344,22 +331,11 @@ class DeltaTable:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
 
 
-def _is_older(token: str, number: str) -> str:
-    """Return SQL that is true if a stored token has the stem of ``s``, and a smaller number than that one."""
-    return f"{_part(token, 1)} = s.stem AND {_sized(_part(token, 2))} < {_sized(number)}"
-
-
-def _is_newer(token: str, number: str) -> str:
-    return f"({_part(token, 1)} = s.stem AND {_sized(_part(token, 2))} > {_sized(number)})"
-
-
-def _part(token: str, group: int) -> str:
-    return f"regexp_extract({token}, {delta.literal(PLAIN_TOKEN)}, {group})"
-
-
-def _sized(number: str) -> str:
-    """Return SQL of a value that is ordered as the numbers are, which may be of any length."""
-    return f"struct(length({number}), {number})"
+def _is_stored(operator: str, number: str) -> str:
+    """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``."""
+    stem, stored = (f"regexp_extract(t._relay_token, {delta.literal(PLAIN_TOKEN)}, {group})" for group in (1, 2))
+    # A number may have any length.
+    return f"{stem} = s.stem AND struct(length({stored}), {stored}) {operator} struct(length({number}), {number})"
 
 
 def _decided(write: Write) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
@@ -31,7 +32,7 @@ from spark_consumers.sinks.postgres_values import (
     text_of,
     value_of,
 )
-from spark_consumers.sinks.target import STATE, Item, Key, Newest, Write, Written, images, state, stored_row
+from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Newest, Write, Written, images, state, stored_row
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
@@ -45,8 +46,6 @@ _STAGED = {
     "keep": "boolean",
     "existed": "boolean",
 }
-
-
 _NEWEST = {
     "layout": "integer",
     "image": "text",
@@ -54,13 +53,7 @@ _NEWEST = {
     "first": "text",
     "number": "text",
     "changes": "integer",
-    "_relay_token": "text",
-    "_relay_deleted": "boolean",
-    "_relay_event_id": "text",
-    "_relay_topic": "text",
-    "_relay_partition": "integer",
-    "_relay_offset": "bigint",
-}
+} | {name: OURS[name].split()[0] for name in OF_CHANGE}
 
 
 class PostgresTable:
@@ -216,13 +209,15 @@ class PostgresTable:
 
     def write_newest(self, newest: Newest) -> Written:
         keys = [f"k{n}" for n in range(len(self._plan.keys))]
-        columns = dict.fromkeys(keys, "text") | _NEWEST
+        kinds = dict.fromkeys(keys, "text") | _NEWEST
         with self._database.transaction() as connection:
             self._lock(connection)
-            listed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            listed = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
             execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}) ON COMMIT DROP")
             with connection.cursor() as cursor, cursor.copy("COPY relay_newest FROM STDIN") as copy:
-                for lines in copied_lines(newest.rows, len(keys)):
+                key = {name: F.col("key_texts")[n] for n, name in enumerate(keys)}
+                rows = newest.rows.withColumns(key).withColumnRenamed("new", "image")
+                for lines in copied_lines(rows.select(*kinds)):
                     copy.write(lines)
             execute(connection, "ANALYZE relay_newest")  # else it may read the whole table to find a few rows
             update, insert, others = self._newest_statements(keys)
@@ -237,8 +232,7 @@ class PostgresTable:
         All have one ``now()``, and see no other writer between them, since the table is locked.
         """
         row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
-        row |= {name: f"s.{name}" for name in STATE if name in _NEWEST}
-        row |= {"_relay_incomplete": "false", "_relay_updated_at": "now()"}
+        row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "now()"}
         source = self._with_fields("relay_newest s")
         same = self._same_key(lambda n: f"s.k{n}")
         updates = ", ".join(f"{name} = {value}" for name, value in row.items())

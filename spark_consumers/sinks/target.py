@@ -41,7 +41,7 @@ class Write:
 class Newest:
     """The newest change of each item of a batch that SQL can decide.
 
-    ``rows``: of ``newest.in_order``, of one table. ``changes``: of all these items, whose keys are between ``bounds``.
+    ``rows``: ``newest.newest_rows`` of one table. ``changes``: of all these items, whose keys are between ``bounds``.
     """
 
     rows: DataFrame
@@ -145,6 +145,9 @@ STATE = {
     "_relay_offset": int,
 }
 """The columns that hold the state of a row, in the order of `state`."""
+
+OF_CHANGE = tuple(name for name in STATE if name != "_relay_read_as_of")
+"""Those that a change of a stream sets."""
 
 
 def state(row: StoredRow) -> tuple[object, ...]:
