@@ -15,6 +15,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -33,6 +35,9 @@ from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import LongestFirst
 from tests.mysql.server import MySQL
 from tests.running import running
+
+if TYPE_CHECKING:
+    from tests.faults.harness import Scene
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores it, and so would every process they start and interrupt.
@@ -196,6 +201,18 @@ def broker(proxied_broker: ProxiedBroker) -> Iterator[ProxiedBroker]:
     """A broker of the test module's own, whose proxy loses what the test says: ``.proxy``, ``.bootstrap_servers``."""
     yield proxied_broker
     proxied_broker.proxy.rule = passing
+
+
+@pytest.fixture
+def scene(
+    tmp_path: Path, kafka: KafkaBroker | containers.Kafka, dynamodb: DynamoDBLocal | containers.DynamoDB, unique: str
+) -> Iterator[Scene]:
+    """A table of DynamoDB, its config, and relays that can be killed."""
+    from tests.faults.harness import Scene
+
+    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
+    yield scene
+    scene.close()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,13 +11,6 @@ from relay.kafka.freshness import MissedDeletions
 from tests.faults.harness import Scene
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
-    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    yield scene
-    scene.close()
 
 
 def kafka_clients() -> set[str]:

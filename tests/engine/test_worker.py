@@ -6,9 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,13 +29,6 @@ from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, ru
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
-    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    yield scene
-    scene.close()
 
 
 def configure(scene: Scene, source: dict[str, Any] | None = None, **more: Any) -> None:

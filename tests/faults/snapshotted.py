@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.change import MARK
+from relay.config import load
 from relay.services.mariadb import MariaDB
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
@@ -78,6 +79,15 @@ class Snapshotted(World):
             for _, _, value in self.changes()
             if value["operation"] == "READ" and not value["key"]
         )
+
+    def check_that_one_snapshot_read_each_row_once(self) -> None:
+        """I3, I7: whatever was killed meanwhile, and the copy is what the table is."""
+        assert self.copy() == self.rows()
+        reads = Counter((read["key"]["customer"], read["key"]["line"]) for read in self.reads())
+        assert set(reads.values()) == {1}
+        assert sum(customer > 1000 for customer, _ in reads) == ROWS
+        partitions = load(self.path).kafka.partitions
+        assert self.marks() == {"begin": partitions, "end": partitions}
 
     def catch_up(self) -> None:
         relay = self.start("--until-caught-up")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +11,6 @@ from tests.faults.harness import Scene
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
-    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    yield scene
-    scene.close()
 
 
 def test_ten_kills_in_mid_stream_lose_and_double_nothing(scene: Scene) -> None:

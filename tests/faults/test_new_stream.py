@@ -17,13 +17,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.services
 
 
-@pytest.fixture
-def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
-    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    yield scene
-    scene.close()
-
-
 def on_gap(scene: Scene, policy: str) -> None:
     raw = yaml.safe_load(scene.path.read_text())
     raw["sources"][0]["on_gap"] = policy

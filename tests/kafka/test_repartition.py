@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,13 +12,6 @@ from relay.demo.workload import Item, RecordedWrite
 from tests.faults.harness import Scene
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
-    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    yield scene
-    scene.close()
 
 
 def relay_all(scene: Scene, partitions: int, topics: str) -> tuple[int, str]:

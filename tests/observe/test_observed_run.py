@@ -8,9 +8,7 @@ import signal
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,13 +75,6 @@ class ObservedRelay:
         assert self.relay.stop(signal.SIGTERM) == 0, self.relay.log()
         for line in self.relay.log().splitlines()[1:]:  # the first may be cut
             assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
-    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    yield scene
-    scene.close()
 
 
 def test_a_relay_reports_readiness_counts_and_progress(scene: Scene) -> None:
