@@ -188,6 +188,8 @@ def stubs_redrives_snapshots_and_truncations_are_applied(table: CopyInTest) -> N
     redriven = order(2, 1, "whole", attributes={REDRIVEN: "true"})
     assert table.play(ORDERS, redriven) == VerdictCounts(applied=1)
     assert table.play(ORDERS, redriven) == VerdictCounts(ignored=1)
+    of_no_row = order(2, 7, "deleted since, and its tombstone collected", attributes={REDRIVEN: "true"})
+    assert table.play(ORDERS, of_no_row) == VerdictCounts(ignored=1)
     assert table.rows("id", "note", "_relay_incomplete") == [(1, "whole", False), (2, "b", False)]
     begun = [mark(3, "begin", 5000), change(3, (), None, **vars_of_mark(5000))]
     table.play(ORDERS, *begun, read(4, ["3"], {"id": 3, "note": "c"}, 5001))
