@@ -108,7 +108,8 @@ def batches(seed: int, *, changes: int = 100, oddity: int = 12) -> list[list[Pub
         begin = chance.choice([end, end, max(0, end - chance.randint(1, 30))])
     again = history.published[-20:]
     placed = [history._placed(replace(each), "") for each in again]
-    return [*(batch for batch in found if batch), [*again, *placed]]
+    behind = history.published[-40:-20]
+    return [*(batch for batch in found if batch), behind, [*again, *placed]]
 
 
 def by_the_rule(of_seed: list[list[Published]]) -> list[tuple[VerdictCounts, list[tuple[Any, ...]]]]:
