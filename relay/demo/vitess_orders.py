@@ -357,7 +357,9 @@ class VitessWriter(Writer):
                 except pymysql.err.OperationalError as error:
                     if error.args[0] not in _RETRYABLE or not attempts_left:
                         raise
-                    cursor.execute("ROLLBACK")
+            # vtgate rolls back what it still can. A ROLLBACK would fail where vttablet has ended the transaction.
+            self._connection.close()
+            self._connection = self.table.vitess.connect(BEFORE)
 
     def _values(self, item: Item, version: int | None) -> dict[str, Any]:
         columns = self.columns()

@@ -75,6 +75,30 @@ def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: Vites
 
 
 @pytest.mark.services
+def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders) -> None:
+    """A statement that waits too long is killed with its connection, so there is nothing to roll back any longer."""
+    with ExitStack() as stack:
+        writer = orders.workload(pause=0).writers[0]
+        assert isinstance(writer, VitessWriter)
+        stack.callback(writer.close)
+        item = writer.items[0]
+        writer.store([(item, 1)])
+        mariadb = stack.enter_context(closing(orders.vitess.mariadb.connect()))
+        locking = mariadb.cursor()
+        locking.execute("SELECT table_schema FROM information_schema.tables WHERE table_name = 'orders'")
+        locking.execute("LOCK TABLES " + ", ".join(f"`{schema}`.orders WRITE" for (schema,) in locking.fetchall()))
+        before = transactions(orders)
+        release = threading.Timer(11.5, locking.execute, ("UNLOCK TABLES",))
+        release.start()
+        started = time.monotonic()
+        writer.store([(item, 2)], in_transaction=True)
+        assert time.monotonic() - started > 10.0, "the writer did not wait"
+        release.join()
+        assert transactions(orders) == before + 1
+        assert orders.versions() == {item: 2}
+
+
+@pytest.mark.services
 def test_the_writers_record_equals_the_table_after_a_new_column_and_a_split(orders: VitessOrders) -> None:
     workload = orders.workload(pause=0.002)
     workload.warm_up()
