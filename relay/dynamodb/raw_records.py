@@ -83,7 +83,7 @@ def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dic
     if response_dict["status_code"] != 200:
         return  # botocore reads errors
     try:
-        answer = _parse(response_dict["body"])
+        answer = parse_answer(response_dict["body"])
     except ValueError:  # the base of msgspec's and orjson's errors
         answer = _parse_tolerantly(response_dict["body"])
     customized_response_dict["Records"] = answer.records
@@ -93,7 +93,8 @@ def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dic
     response_dict["body"] = b"{}"
 
 
-def _parse(body: bytes) -> _Answer:
+def parse_answer(body: bytes) -> _Answer:
+    """Return the records and the next iterator. Raises ValueError for what only a tolerant parser reads."""
     answer = _decode(body)
     return answer if _is_canonical(body, answer) else _decode(_canonical(body))
 

@@ -15,6 +15,7 @@ NAMES = (
     "copy_delta",
     "copy_growth",
     "copy_postgres",
+    "cpu_profile",
     "decode",
     "dynamodb_read",
     "encode_publish",

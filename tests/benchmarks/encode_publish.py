@@ -41,6 +41,7 @@ class Untransacted(Publisher):
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self.open = False
+        self._limits: Mapping[str, int] = {}
         self._producer = Producer(dict(client))
         self.produce = self._producer.produce
 
