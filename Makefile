@@ -16,7 +16,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick mutants model floors lint format package deploy-check up down bench soak proto setup help
+.PHONY: demo test one quick mutants model floors lint format package wheels deploy-check up down bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ package: setup   ## Build the sdist and the wheel, check them, and try the wheel
 	@rm -rf dist && $(UV) build --quiet --out-dir dist
 	@$(RUN) twine check --strict dist/*
 	@$(RUN) pytest -p no:xdist -m package tests/package $(ARGS)
+
+wheels: $(UV)    ## The wheel of this platform in dist/, with the compiled core; relay/native/README.md has the others.
+	@rm -rf dist && RELAY_NATIVE=required $(UV) build --quiet --wheel --out-dir dist && ls dist
 
 deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool and others; the first time builds them with Go.
 	@rm -rf dist && $(UV) build --quiet --out-dir dist

@@ -1,12 +1,13 @@
 """What a machine may lack: tests that need it are skipped with the reason, or fail where it is required.
 
-``RELAY_TEST_BROWSER``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_SYSTEMD`` and ``RELAY_TEST_VITESS`` require it if they
-are ``required``, as in CI.
+``RELAY_TEST_BROWSER``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_NATIVE``, ``RELAY_TEST_SYSTEMD`` and
+``RELAY_TEST_VITESS`` require it if they are ``required``, as in CI.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -29,6 +30,11 @@ def lacking(what: str, problem: str) -> NoReturn:
 def vitess() -> None:
     if problem := obstacle():
         lacking("VITESS", problem)
+
+
+def compiled_core() -> None:
+    if importlib.util.find_spec("relay.native._core") is None:
+        lacking("NATIVE", "the compiled core was not built: install Rust, and run `make setup`")
 
 
 def systemd_analyze() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from relay.avro import columns
 from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
 from relay.avro.compiled import record_writer
-from relay.avro.schema import source_name
+from relay.avro.schema import columns_of_key, columns_of_row
 from relay.change import MARK, Change, Operation, Uncarriable
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
@@ -44,15 +44,13 @@ class ChangeEncoder:
     def __init__(self, schema: Mapping[str, Any], header: bytes) -> None:
         fields = {field["name"]: field["type"] for field in schema["fields"]}
         self._header = header
-        key = [(source_name(field), _key_type(field)) for field in fields["key"][1]["fields"]]
+        key, row = columns_of_key(schema), columns_of_row(schema)
         self._key = [(name, columns.writer(kind)) for name, kind in key]
         self._write_key = record_writer(key, nullable=False)
-        row = fields["old"][1]
         self._row: list[tuple[str, columns.Writer]] | None = None
-        if row != "string":
-            columns_of_row = [(source_name(field), field["relay.type"]) for field in row["fields"]]
-            self._row = [(name, columns.nullable(columns.writer(kind))) for name, kind in columns_of_row]
-            self._write_row = record_writer(columns_of_row, nullable=True)
+        if row is not None:
+            self._row = [(name, columns.nullable(columns.writer(kind))) for name, kind in row]
+            self._write_row = record_writer(row, nullable=True)
         self._operations = {symbol: long(at) for at, symbol in enumerate(fields["operation"]["symbols"])}
         self._images = {symbol: long(at) for at, symbol in enumerate(fields["images"]["symbols"])}
         # Parts that many changes share are encoded once.
@@ -242,10 +240,6 @@ class _Memo(dict[Any, bytes]):
             self.clear()
         self[part] = made
         return made
-
-
-def _key_type(field: Mapping[str, Any]) -> str:
-    return str(field["relay.type"] if "relay.type" in field else field["type"])
 
 
 def _attributes(items: tuple[tuple[str, str], ...]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,18 @@ def change_schema(table: TableSchema) -> dict[str, Any]:
 def source_name(field: dict[str, Any]) -> str:
     """Return the column name of a field of a key or row record."""
     return str(field.get("source.name", field["name"]))
+
+
+def columns_of_key(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the names and the column types, or Avro types, of the key in a `change_schema`."""
+    (key,) = (field["type"][1] for field in schema["fields"] if field["name"] == "key")
+    return [(source_name(field), str(field.get("relay.type", field["type"]))) for field in key["fields"]]
+
+
+def columns_of_row(schema: Mapping[str, Any]) -> list[tuple[str, str]] | None:
+    """Return the names and column types of the row in a `change_schema`, None if images are JSON text."""
+    (row,) = (field["type"][1] for field in schema["fields"] if field["name"] == "old")
+    return None if row == "string" else [(source_name(field), field["relay.type"]) for field in row["fields"]]
 
 
 def _key_field(column: KeyColumn) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Set
+from itertools import groupby
 
 from relay.change import Change
 from relay.engine import gap_decisions
@@ -215,15 +216,16 @@ class Publishing:
         if page.tables:
             owner.check_tables(page.tables)
             self.writers.use(page.tables)
-        for change in page.changes:
-            writer = self.writers[change.source, change.table]
-            if change.key is None:  # it concerns the table
-                writer.send_to_all_partitions(publisher, change, resume)
+        for (source, table, is_of_item), run in groupby(page.changes, _destination):
+            writer = self.writers[source, table]
+            if not is_of_item:
+                for change in run:
+                    writer.send_to_all_partitions(publisher, change, resume)
                 continue
             kept = writer.dead_lettered
-            size += writer.send(publisher, change, resume)
-            if writer.dead_lettered > kept:
-                self._metrics.count_dead_letter(change.source)
+            size += writer.send_page(publisher, list(run), resume)
+            for _ in range(writer.dead_lettered - kept):
+                self._metrics.count_dead_letter(source)
         self._transaction.size += size
         self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
         self._metrics.count_page(owner.source.name, page, size)
@@ -232,3 +234,8 @@ class Publishing:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""
         committed = self._view.checkpoints.get(stream, {}).get(gap.shard or "")
         return committed is not None and committed.gap == gap.id
+
+
+def _destination(change: Change) -> tuple[str, str, bool]:
+    """Return source, table, and whether it is a change of an item: others concern the table."""
+    return change.source, change.table, change.key is not None

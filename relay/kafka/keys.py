@@ -80,12 +80,12 @@ class KeyCodec:
 
     def __init__(self, table: TableSchema, mode: Literal["hash", "item"]) -> None:
         self._table = table
-        self._mode = mode
+        self.mode = mode
         self._hash_columns = [(column.name, _canonical(column.type)) for column in table.key[: table.hash_columns]]
         self._item_columns = [(column.name, _item_json(column.type)) for column in table.key]
 
     def __repr__(self) -> str:
-        return f"<KeyCodec[{self._table.table}, {self._mode}]>"
+        return f"<KeyCodec[{self._table.table}, {self.mode}]>"
 
     def hash_bytes(self, key: Mapping[str, Any]) -> bytes:
         """Return the bytes that choose the partition: a single column as is, several each with a length prefix."""
@@ -101,11 +101,11 @@ class KeyCodec:
     def hash_and_record_key(self, key: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """Return the bytes that choose the partition, and the record key."""
         hash_bytes = self.hash_bytes(key)
-        return hash_bytes, hash_bytes if self._mode == "hash" else self.kafka_key(key)
+        return hash_bytes, hash_bytes if self.mode == "hash" else self.kafka_key(key)
 
     def kafka_key(self, key: Mapping[str, Any]) -> bytes:
         """Return the record key."""
-        if self._mode == "hash":
+        if self.mode == "hash":
             return self.hash_bytes(key)
         try:
             return orjson.dumps({name: shown(key[name]) for name, shown in self._item_columns})

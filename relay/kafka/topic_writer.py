@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Literal, Protocol
 
 from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
+from relay.kafka.compiled_records import compiled_records
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter, RecordPlace, RecordSender, change_json
 from relay.kafka.keys import KeyCodec, Partitioner
 from relay.kafka.limits import Headers, record_size, too_small
@@ -23,6 +26,9 @@ from relay.table import TableSchema
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)
+
+Record = tuple[bytes, bytes, int, Headers]
+"""Value, key, partition and headers."""
 
 # More bytes than a record needs besides its value, its key and the text of its token.
 _ROOM = 1024
@@ -66,8 +72,10 @@ class TopicWriter:
         self.on_unencodable = on_unencodable
         schema = change_schema(table)
         # Registering publishes the schema outside of the transaction that first uses it, and before it.
-        self._encoder = ChangeEncoder(schema, schemas.register(topic, schema))
+        header = schemas.register(topic, schema)
+        self._encoder = ChangeEncoder(schema, header)
         self._codec = KeyCodec(table, key)
+        self._compiled = compiled_records(schema, header, table, self._codec, partitions, largest - _ROOM)
         self._partition = Partitioner(partitions)
         self._item_codec = KeyCodec(table, "item")
         # The token of the last change and its header: all changes of a source transaction share one.
@@ -77,17 +85,36 @@ class TopicWriter:
     def __repr__(self) -> str:
         return f"<TopicWriter[{self.table.table} -> {self.topic}]>"
 
-    def send(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> int:
-        """Send ``change`` in the open transaction; return the bytes of all values sent.
+    def send_page(self, publisher: RecordSender, changes: Sequence[Change], resume_timestamp: int) -> int:
+        """Send ``changes`` in the open transaction, in their order (I2); return the bytes of all values sent.
 
         Raises ``RelayError`` for a change that cannot be published even as a stub, and, under ``on_unencodable: fail``,
         for one that Avro cannot hold.
         """
+        relayed_at = time.time_ns() // 1000
+        records: Iterable[Record | None] = repeat(None)
+        if self._compiled is not None:
+            records = self._compiled.records(list(changes), resume_timestamp, relayed_at)
+        topic, send, size = self.topic, publisher.send, 0
+        for change, record in zip(changes, records, strict=False):
+            if record is None:
+                change.resume_timestamp, change.relayed_at = resume_timestamp, relayed_at
+                record, letter_size = self._record(publisher, change)
+                size += letter_size
+            value, key, number, headers = record
+            send(topic, value, key, number, headers)
+            if self.tombstones and change.operation is Operation.DELETE:
+                send(topic, None, key, number, headers)
+            size += len(value)
+        return size
+
+    def _record(self, publisher: RecordSender, change: Change) -> tuple[Record, int]:
+        """Return the record of ``change``, or of its stub, and the bytes of the dead letter that was sent with it."""
         if change.key is None:
             raise RelayError(f"topic {self.topic}: change {change.event_id} has no key")
         hash_bytes, key = self._codec.hash_and_record_key(change.key)
         number = self._partition[hash_bytes]
-        headers = self._headers(change, resume_timestamp)
+        headers = self._headers(change)
         letter_size = 0
         try:
             value = self._encoder.encode(change)
@@ -98,26 +125,22 @@ class TopicWriter:
         except Unencodable as fault:
             place = RecordPlace(self.topic, number, key, headers)
             value, letter_size = self._stub_unencodable(publisher, change, place, fault)
-        publisher.send(self.topic, value, key, number, headers)
-        if self.tombstones and change.operation is Operation.DELETE:
-            publisher.send(self.topic, None, key, number, headers)
-        return len(value) + letter_size
+        return (value, key, number, headers), letter_size
 
     def send_to_all_partitions(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> None:
         """Send ``change``, which is not about a single item, to every partition of the topic.
 
         Raises ``RelayError`` if the topic does not take it.
         """
-        headers = self._headers(change, resume_timestamp)
+        change.resume_timestamp, change.relayed_at = resume_timestamp, time.time_ns() // 1000
+        headers = self._headers(change)
         value = self._encoder.encode(change)
         key = change.event_id.encode()  # a compacted topic refuses records without a key; no item has this one
         self._check_size(change, value, key, headers)
         for number in range(self.partitions):
             publisher.send(self.topic, value, key, number, headers)
 
-    def _headers(self, change: Change, resume_timestamp: int) -> Headers:
-        change.resume_timestamp = resume_timestamp
-        change.relayed_at = time.time_ns() // 1000
+    def _headers(self, change: Change) -> Headers:
         headers: Headers = [("event_id", change.event_id.encode())]
         token = change.token
         if token is not None:

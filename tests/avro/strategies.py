@@ -44,6 +44,22 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "set": st.lists(st.text(max_size=5), max_size=4),
     "json": st.text(),
 }
+KINDS = sorted({*VALUES, "decimal(10,2)", "decimal(40,0)", "decimal(65,30)", "rest"})
+ANYTHING = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.integers(-(1 << 15), 1 << 15)
+    | st.floats()
+    | st.decimals()
+    | st.decimals(places=2)
+    | st.decimals(places=30)
+    | st.text()
+    | st.sampled_from(["\ud800", "x" * 8191, "x" * 8192, "é" * 4096])
+    | st.binary()
+    | st.lists(st.text(max_size=3), max_size=3)
+    | st.sampled_from([Decimal(each) for each in ("1.2E+5", "1E+2", "-0.00", "NaN", "Infinity", "-Infinity", "sNaN")])
+)
 _KEY_VALUES = {"S": st.text(), "N": st.integers().map(str), "B": st.binary(), "string": st.text(), "long": LONGS}
 
 

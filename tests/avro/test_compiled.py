@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,25 +11,8 @@ from hypothesis import strategies as st
 from relay.avro import columns
 from relay.avro.binary import long
 from relay.avro.compiled import record_writer
-from tests.avro.strategies import VALUES
+from tests.avro.strategies import ANYTHING, KINDS, VALUES
 from tests.examples import examples
-
-KINDS = sorted({*VALUES, "decimal(10,2)", "decimal(40,0)", "decimal(65,30)", "rest"})
-ANYTHING = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 70), 1 << 70)
-    | st.integers(-(1 << 15), 1 << 15)
-    | st.floats()
-    | st.decimals()
-    | st.decimals(places=2)
-    | st.decimals(places=30)
-    | st.text()
-    | st.sampled_from(["\ud800", "x" * 8191, "x" * 8192, "é" * 4096])
-    | st.binary()
-    | st.lists(st.text(max_size=3), max_size=3)
-    | st.sampled_from([Decimal(each) for each in ("1.2E+5", "1E+2", "-0.00", "NaN", "Infinity", "-Infinity", "sNaN")])
-)
 
 
 def outcome(write: Any, value: Any) -> bytes | None:

@@ -67,6 +67,5 @@ class _Kept:
 def finished(outbox: TopicWriter, changes: Sequence[Change]) -> list[Message]:
     """Return the records that ``outbox`` sends."""
     kept = _Kept()
-    for one in changes:
-        outbox.send(kept, one, 1_700_000_000)  # type: ignore[arg-type]
+    outbox.send_page(kept, changes, 1_700_000_000)  # type: ignore[arg-type]
     return kept.messages

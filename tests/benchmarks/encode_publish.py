@@ -94,8 +94,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
         for at in range(0, CHANGES, PAGE):
             page = changes[at : at + PAGE]
             transaction.begin()
-            for one in page:
-                transaction.size += outbox.send(transaction.publisher, one, 1_700_000_000)
+            transaction.size += outbox.send_page(transaction.publisher, page, 1_700_000_000)
             transaction.record(STREAM.checkpoint_key("shard"), _checkpoint(page[-1]))
             if transaction.is_long:
                 transaction.commit()

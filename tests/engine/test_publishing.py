@@ -95,9 +95,10 @@ class Writer:
     table = TABLE
     dead_lettered = 0
 
-    def send(self, publisher: ScriptedPublisher, change: Change, resume: int) -> int:
-        publisher.send("shop.orders", change.event_id.encode(), b"", 0)
-        return 1
+    def send_page(self, publisher: ScriptedPublisher, changes: Sequence[Change], resume: int) -> int:
+        for change in changes:
+            publisher.send("shop.orders", change.event_id.encode(), b"", 0)
+        return len(changes)
 
     def send_to_all_partitions(self, publisher: ScriptedPublisher, change: Change, resume: int) -> None:
         publisher.send("shop.orders", b"everywhere", b"", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from io import BytesIO
 from typing import Any, Literal
@@ -23,9 +24,18 @@ from relay.kafka.limits import Headers, record_size
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
+from tests import needs
 
 TABLE = TableSchema("shop", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "N")), 1)
 SHARD = "shop/l/shard"
+
+
+@pytest.fixture(autouse=True, params=["plain Python", "compiled"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is about both ways to make records."""
+    if request.param == "compiled":
+        needs.compiled_core()
+    monkeypatch.setenv("RELAY_NATIVE", "required" if request.param == "compiled" else "off")
 
 
 class SentRecords:
@@ -88,7 +98,7 @@ def test_the_partition_is_that_of_the_hash_key_in_both_key_modes(customer: str, 
     sent = SentRecords()
     keys: tuple[Literal["hash", "item"], ...] = ("hash", "item")
     for key in keys:
-        topic_writer(key=key).send(sent, change(customer, str(line)), 0)
+        topic_writer(key=key).send_page(sent, [change(customer, str(line))], 0)
     (_, by_hash, first, _), (_, by_item, second, _) = sent.on("shop.orders")
     assert first == second == partition(customer.encode(), 6)
     assert by_hash == customer.encode()
@@ -100,7 +110,7 @@ def test_only_a_delete_is_followed_by_a_tombstone_with_the_same_key_and_partitio
     writer = topic_writer(key="item", tombstones=True)
     for operation in Operation:
         if operation is not Operation.TRUNCATE:
-            writer.send(sent, change(operation=operation), 0)
+            writer.send_page(sent, [change(operation=operation)], 0)
     operations = [None if value is None else decoded(value)["operation"] for value, *_ in sent.on("shop.orders")]
     assert operations == ["INSERT", "UPDATE", "DELETE", None, "READ"]
     assert len({(key, where) for _, key, where, _ in sent.on("shop.orders")}) == 1
@@ -112,14 +122,13 @@ def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_
     beyond: int, long: int, domains: int
 ) -> None:
     """I1, I8: up to the limit it is complete on its topic. I10: its token, twice in the record, counts as well."""
-    sent, writer = SentRecords(), topic_writer()
+    sent = SentRecords()
     huge = change(payload="x" * (5000 * long + 100), token=long_token(domains))
-    writer.send(sent, huge, 0)
+    topic_writer().send_page(sent, [huge], 0)
     ((value, key, where, headers),) = sent.on("shop.orders")
     size = record_size(value or b"", key, list(headers.items()))
-    writer.largest, writer.dead_letters = size - beyond, letters(1 << 20)
-    again = SentRecords()
-    writer.send(again, huge, 0)
+    again, writer = SentRecords(), topic_writer(largest=size - beyond, dead_letters=letters(1 << 20))
+    writer.send_page(again, [huge], 0)
     ((value, same_key, same_where, same_headers),) = again.on("shop.orders")
     assert (same_key, same_where, same_headers) == (key, where, headers)
     stubbed = beyond > 0
@@ -133,7 +142,7 @@ def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_
 def test_a_stub_lacks_only_the_images_and_its_dead_letter_is_the_change_in_chunks(fields: dict[str, Any]) -> None:
     sent, writer = SentRecords(), topic_writer(largest=4000, dead_letters=letters(6000))
     huge = change(payload="".join(chr(33 + n % 90) for n in range(20_000)), **fields)
-    assert writer.send(sent, huge, 17) > 20_000  # bytes that count towards the transaction's size (I11)
+    assert writer.send_page(sent, [huge], 17) > 20_000  # bytes that count towards the transaction's size (I11)
     assert [topic for topic, *_ in sent.records] == ["shop.dead_letters"] * 4 + ["shop.orders"]
     ((value, key, where, headers),) = sent.on("shop.orders")
     chunks = sent.on("shop.dead_letters")
@@ -171,8 +180,8 @@ def test_a_change_that_avro_cannot_hold_is_an_error_with_key_position_and_remedy
     """I8"""
     sent = SentRecords()
     with pytest.raises(Unencodable) as caught:
-        topic_writer(replace(TABLE, row=row), dead_letters=letters()).send(
-            sent, change(new=Uncarriable(HALF, "no Unicode")), 0
+        topic_writer(replace(TABLE, row=row), dead_letters=letters()).send_page(
+            sent, [change(new=Uncarriable(HALF, "no Unicode"))], 0
         )
     for part in ("shop: the UPDATE of orders", "'ada'", "DynamoDB/7", SHARD, "no Unicode", "on_unencodable"):
         assert part in str(caught.value)
@@ -183,7 +192,7 @@ def test_on_unencodable_dead_letter_publishes_a_stub_and_keeps_the_change_as_los
     """I1, I8"""
     sent = SentRecords()
     odd = change(old=Uncarriable(HALF, "no Unicode"), images=Images.NEW_AND_OLD)
-    topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send(sent, odd, 0)
+    topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send_page(sent, [odd], 0)
     ((value, *_),) = sent.on("shop.orders")
     assert decoded(value)["images"] == "OMITTED"
     ((whole, _, _, headers),) = sent.on("shop.dead_letters")
@@ -201,15 +210,15 @@ def test_a_change_whose_key_cannot_be_encoded_is_always_an_error() -> None:
     sent = SentRecords()
     for customer in ("\ud83d", b"ada"):
         with pytest.raises(RelayError, match="orders"):
-            topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send(
-                sent, change(key={"customer": customer, "line": "1"}), 0
+            topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send_page(
+                sent, [change(key={"customer": customer, "line": "1"})], 0
             )
     assert sent.records == []
 
 
 def test_a_topic_too_small_for_a_stub_is_an_error_that_names_the_limit() -> None:
     with pytest.raises(RelayError, match=r"even without its images, .* but topic shop\.orders allows 200: raise"):
-        topic_writer(largest=200, dead_letters=letters()).send(SentRecords(), change(), 0)
+        topic_writer(largest=200, dead_letters=letters()).send_page(SentRecords(), [change()], 0)
 
 
 def test_a_topic_too_small_for_the_token_of_a_change_is_an_error_that_says_how_to_raise_the_limit() -> None:
@@ -222,7 +231,7 @@ def test_a_topic_too_small_for_the_token_of_a_change_is_an_error_that_says_how_t
         r"--entity-name shop\.orders --add-config max\.message\.bytes=8388608"
     )
     with pytest.raises(RelayError, match=said):
-        writer.send(sent, change(payload="x" * 50_000, token=long), 0)
+        writer.send_page(sent, [change(payload="x" * 50_000, token=long)], 0)
     with pytest.raises(RelayError, match=said):
         writer.send_to_all_partitions(sent, truncate, 0)
     assert sent.records == []
@@ -232,5 +241,19 @@ def test_a_topic_of_dead_letters_too_small_for_their_headers_is_an_error_that_sa
     """I10"""
     sent, writer = SentRecords(), topic_writer(largest=70_000, dead_letters=letters(40_000))
     with pytest.raises(RelayError, match=r"takes? \d{5} bytes, but topic shop\.dead_letters allows 40000: raise"):
-        writer.send(sent, change(payload="x" * 50_000, token=long_token(2000)), 0)
+        writer.send_page(sent, [change(payload="x" * 50_000, token=long_token(2000))], 0)
     assert sent.records == []
+
+
+def test_a_page_is_sent_in_its_order_also_where_some_of_it_takes_another_way() -> None:
+    """I2: stubs and their dead letters in place."""
+    sent, writer = SentRecords(), topic_writer(largest=4000, dead_letters=letters(1 << 20))
+    page = [change(line=str(line), payload="x" * (5000 if line % 3 == 1 else 5)) for line in range(8)]
+    size = writer.send_page(sent, page, 17)
+    whole = sent.on("shop.orders")
+    assert [decoded(value)["key"]["line"] for value, *_ in whole] == [str(line) for line in range(8)]
+    assert [decoded(value)["images"] == "OMITTED" for value, *_ in whole] == [line % 3 == 1 for line in range(8)]
+    assert writer.dead_lettered == 3
+    assert size == sum(len(value or b"") for _, value, *_ in sent.records)
+    assert {decoded(value)["resume_timestamp"] for value, *_ in whole} == {17}
+    assert all(abs(decoded(value)["relayed_at"].timestamp() - time.time()) < 600 for value, *_ in whole)

@@ -109,7 +109,6 @@ class Topic:
         topics.create_missing(admin, self.config, ["orders", "lines"])
         self.name = self.config.topic("orders")
         self._client = self.config.kafka.client()
-        self._writers: dict[str, TopicWriter] = {}
         self.redis_url = redis_url
         self._runs = 0
         self._checkpoint: str | None = None
@@ -140,15 +139,18 @@ class Topic:
         self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, dead_letters: DeadLetterWriter | None = None
     ) -> None:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
-        for name in {one.table for one in changes} - self._writers.keys():
-            table = replace(TABLE, source=name, table=name)
-            self._writers[name] = TopicWriter(table, self.config.topic(name), self.partitions, "hash", schemas)
+        limits: dict[str, Any] = {"largest": largest, "dead_letters": dead_letters}
+        writers: dict[str, TopicWriter] = {}
         producer = Producer({**self._client, "enable.idempotence": True})
+        sending: Any = _Sending(producer)
         for one in changes:
-            writer = self._writers[one.table]
-            writer.largest, writer.dead_letters = largest, dead_letters
-            send = writer.send if one.key is not None else writer.send_to_all_partitions
-            send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
+            if (name := one.table) not in writers:
+                table = replace(TABLE, source=name, table=name)
+                writers[name] = TopicWriter(table, self.config.topic(name), self.partitions, "hash", schemas, **limits)
+            if one.key is None:
+                writers[name].send_to_all_partitions(sending, one, 1_700_000_000)
+            else:
+                writers[name].send_page(sending, [one], 1_700_000_000)
         assert producer.flush(30) == 0
 
     def publish_rows(self, table: TableSchema, *rows: Change) -> None:
@@ -156,8 +158,7 @@ class Topic:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
         writer = TopicWriter(table, self.name, self.partitions, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
-        for row in rows:
-            writer.send(_Sending(producer), row, 1_700_000_000)  # type: ignore[arg-type]
+        writer.send_page(_Sending(producer), rows, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
         schemas.close()
 

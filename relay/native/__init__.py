@@ -1,0 +1,45 @@
+"""The compiled core: what the plain Python beside it does, several times as fast. README.md says how it is built.
+
+An installation may lack it. Then everything works the same, and the log says so once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relay.native._core import RecordWriter
+
+log = logging.getLogger(__name__)
+
+_INTERFACE = 1  # what this version calls; one that was built of other sources may have another
+
+
+def record_writer() -> type[RecordWriter] | None:
+    """Return the compiled class; None for plain Python: it is not there, or ``RELAY_NATIVE=off`` is set.
+
+    Raises ImportError if ``RELAY_NATIVE=required`` is set and it is not there.
+    """
+    wanted = os.environ.get("RELAY_NATIVE", "")
+    if wanted == "off":
+        _say_once("RELAY_NATIVE=off")
+        return None
+    try:
+        from relay.native import _core
+
+        if _core.INTERFACE != _INTERFACE:
+            raise ImportError("it was built of other sources")
+    except ImportError as error:
+        if wanted == "required":
+            raise
+        _say_once(str(error))
+        return None
+    return _core.RecordWriter
+
+
+@cache
+def _say_once(reason: str) -> None:
+    log.info("records are made by plain Python, which takes several times the CPU of the compiled core (%s)", reason)

@@ -1,0 +1,77 @@
+"""Builds the compiled core for a wheel or an editable install, if there is cargo; otherwise the wheel is pure Python.
+
+``RELAY_NATIVE=off`` builds none, ``required`` fails without one. It needs a linker and, the first time, crates.io.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+CRATE = Path("relay/native")
+MODULE = "relay/native/_core.abi3.so"
+_LONGEST = 1200  # seconds
+
+
+class CompiledCore(BuildHookInterface):  # type: ignore[misc]
+    """Called by hatchling."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        wanted = os.environ.get("RELAY_NATIVE", "")
+        module = Path(self.root) / MODULE
+        if version == "editable":
+            module.unlink(missing_ok=True)  # of other sources
+        if wanted == "off":
+            return
+        try:
+            library = built(Path(self.root) / CRATE)
+        except (OSError, subprocess.SubprocessError) as error:
+            if wanted == "required":
+                raise
+            self.app.display_warning(f"without the compiled core, see relay/native/README.md: {error}")
+            return
+        if version == "editable":
+            # Beside it and renamed: a process may have loaded the one before.
+            shutil.copyfile(library, module.with_suffix(".new"))
+            module.with_suffix(".new").replace(module)
+            return
+        build_data["force_include"][str(library)] = MODULE
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"cp311-abi3-{platform}"  # the stable interface: one for Python 3.11 and all later ones
+
+
+def built(crate: Path) -> Path:
+    """Build the crate in the cache, and return the library. Raises ``OSError`` or ``SubprocessError``."""
+    cargo = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo" / "bin"))
+    if cargo is None:
+        raise FileNotFoundError("cargo is not installed")
+    target = Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay") / "cargo"
+    # Without the interpreter of the build, which is another one each time, nothing is compiled twice.
+    changed = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+    changed |= {"PYO3_NO_PYTHON": "1", "CARGO_TARGET_DIR": str(target), "CARGO_NET_RETRY": "1"}
+    command = [
+        cargo,
+        "rustc",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--lib",
+        "--manifest-path",
+        str(crate / "Cargo.toml"),
+    ]
+    if sys.platform == "darwin":
+        command += ["--", "-C", "link-arg=-undefined", "-C", "link-arg=dynamic_lookup"]
+    done = subprocess.run(
+        command, cwd=crate, env=changed, capture_output=True, text=True, timeout=_LONGEST, check=False
+    )
+    if done.returncode:
+        raise subprocess.SubprocessError(f"cargo ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return target / "release" / ("lib_core.dylib" if sys.platform == "darwin" else "lib_core.so")

@@ -1,0 +1,187 @@
+//! Integers, texts and columns in Avro's "Binary Encoding".
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyType};
+
+static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+pub const NULL: u8 = 0; // the first branch of our unions
+pub const PRESENT: u8 = 2; // the second branch
+
+pub fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+pub fn long(out: &mut Vec<u8>, number: i64) {
+    varint(out, (number << 1 ^ number >> 63) as u64);
+}
+
+pub fn blob(out: &mut Vec<u8>, bytes: &[u8]) {
+    varint(out, (bytes.len() as u64) << 1);
+    out.extend_from_slice(bytes);
+}
+
+/// Fails for a lone surrogate, which UTF-8 cannot encode.
+pub fn text(out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    blob(out, value.cast::<PyString>()?.to_str()?.as_bytes());
+    Ok(())
+}
+
+/// How the usual values of a column type are written. All others are left to the column's writer in Python.
+enum Kind {
+    Text,
+    Bytes,
+    Boolean,
+    Integer { least: i64, most: i64 },
+    Double,
+    Decimal { scale: usize, limit: i128 },
+    Texts,
+    Other,
+}
+
+pub struct Field {
+    pub name: Py<PyString>,
+    kind: Kind,
+    writer: Py<PyAny>,
+}
+
+impl Field {
+    /// `kind`: as `relay.avro.columns` names them, or `decimal`. `bounds`: of an integer, or a decimal's precision and
+    /// scale.
+    pub fn new(name: Py<PyString>, kind: &str, bounds: (i64, i64), writer: Py<PyAny>) -> PyResult<Self> {
+        let kind = match kind {
+            "text" => Kind::Text,
+            "bytes" => Kind::Bytes,
+            "boolean" => Kind::Boolean,
+            "integer" => Kind::Integer { least: bounds.0, most: bounds.1 },
+            "double" => Kind::Double,
+            "decimal" if (1..=38).contains(&bounds.0) && (0..=bounds.0).contains(&bounds.1) => {
+                Kind::Decimal { scale: bounds.1 as usize, limit: 10_i128.pow(bounds.0 as u32) }
+            }
+            "texts" => Kind::Texts,
+            "other" => Kind::Other,
+            _ => return Err(PyValueError::new_err(format!("{kind} {bounds:?} is no kind of column"))),
+        };
+        Ok(Self { name, kind, writer })
+    }
+
+    fn write(&self, out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = value.py();
+        let begun = out.len();
+        if self.write_usual(out, value).is_some() {
+            return Ok(());
+        }
+        out.truncate(begun);
+        let written = self.writer.bind(py).call1((value,))?;
+        out.extend_from_slice(written.cast::<PyBytes>()?.as_bytes());
+        Ok(())
+    }
+
+    /// None, after which `out` may have a part of the value, for whatever is left to Python.
+    fn write_usual(&self, out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> Option<()> {
+        match self.kind {
+            Kind::Text => blob(out, value.cast_exact::<PyString>().ok()?.to_str().ok()?.as_bytes()),
+            Kind::Bytes => blob(out, value.cast_exact::<PyBytes>().ok()?.as_bytes()),
+            Kind::Boolean => out.push(u8::from(value.cast_exact::<PyBool>().ok()?.is_true())),
+            Kind::Integer { least, most } => {
+                let number: i64 = value.cast_exact::<PyInt>().ok()?.extract().ok()?;
+                if !(least..=most).contains(&number) {
+                    return None;
+                }
+                long(out, number);
+            }
+            Kind::Double => {
+                let number = value.cast_exact::<PyFloat>().ok()?.value();
+                if number.is_nan() {
+                    return None;
+                }
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            Kind::Decimal { scale, limit } => {
+                if !value.get_type().is(DECIMAL.import(value.py(), "decimal", "Decimal").ok()?) {
+                    return None;
+                }
+                let shown = value.str().ok()?;
+                decimal(out, unscaled(shown.to_str().ok()?.as_bytes(), scale, limit)?);
+            }
+            Kind::Texts => {
+                let members = value.cast_exact::<PyList>().ok()?;
+                if !members.is_empty() {
+                    varint(out, (members.len() as u64) << 1);
+                    for member in members {
+                        blob(out, member.cast_exact::<PyString>().ok()?.to_str().ok()?.as_bytes());
+                    }
+                }
+                out.push(0);
+            }
+            Kind::Other => return None,
+        }
+        Some(())
+    }
+}
+
+/// Databases return as many decimals as the column has, so the digits are the unscaled number. None for other texts.
+fn unscaled(text: &[u8], scale: usize, limit: i128) -> Option<i128> {
+    let (negative, digits) = match text.strip_prefix(b"-") {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let mut number: i128 = 0;
+    let point = if scale == 0 { None } else { Some(digits.len().checked_sub(scale + 1)?) };
+    if digits.is_empty() || point == Some(0) {
+        return None;
+    }
+    for (at, &byte) in digits.iter().enumerate() {
+        if Some(at) == point {
+            if byte != b'.' {
+                return None;
+            }
+            continue;
+        }
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(i128::from(byte - b'0'))?;
+    }
+    if number >= limit {
+        return None;
+    }
+    Some(if negative { -number } else { number })
+}
+
+fn decimal(out: &mut Vec<u8>, number: i128) {
+    let bits = 128 - number.unsigned_abs().leading_zeros() as usize;
+    let size = (bits + 8) / 8;
+    varint(out, (size as u64) << 1);
+    out.extend_from_slice(&number.to_be_bytes()[16 - size..]);
+}
+
+/// Write a record whose fields are all nullable or none. Fails for a column that is absent or cannot be carried, and
+/// for columns that the record does not have.
+pub fn record(out: &mut Vec<u8>, fields: &[Field], values: &Bound<'_, PyAny>, nullable: bool) -> PyResult<()> {
+    let py = values.py();
+    let values = values.cast_exact::<PyDict>()?;
+    if values.len() != fields.len() {
+        return Err(PyValueError::new_err("other columns than the schema's"));
+    }
+    for field in fields {
+        let Some(value) = values.get_item(field.name.bind(py))? else {
+            return Err(PyValueError::new_err("a column is absent"));
+        };
+        if nullable {
+            if value.is_none() {
+                out.push(NULL);
+                continue;
+            }
+            out.push(PRESENT);
+        }
+        field.write(out, &value)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The way from changes to records of Kafka: value, key, partition and headers of a page at once.
+//!
+//! Python decides what may be published. What is not written here gives None, and the plain path in
+//! `relay.kafka.topic_writer` writes it or refuses it, so that there is one place that refuses (I8).
+
+mod avro;
+mod keys;
+mod records;
+
+use pyo3::prelude::*;
+
+/// Raised with every change of what Python calls: `relay.native` takes no other.
+const INTERFACE: u32 = 1;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)?;
+    module.add_class::<records::RecordWriter>()?;
+    module.add_function(wrap_pyfunction!(keys::murmur2, module)?)?;
+    Ok(())
+}

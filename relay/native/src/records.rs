@@ -1,0 +1,334 @@
+//! Changes of one table to records.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
+
+use crate::avro::{self, Field, NULL, PRESENT};
+use crate::keys::partition;
+
+/// One of the key columns that choose the partition.
+enum Hashed {
+    Text(Py<PyString>),
+    Bytes(Py<PyString>),
+    Integer(Py<PyString>),
+}
+
+/// The parts of the last token, which all changes of a transaction share.
+struct LastToken {
+    token: Py<PyAny>,
+    avro: Vec<u8>,
+    header: Py<PyTuple>,
+}
+
+#[pyclass(module = "relay.native._core")]
+pub struct RecordWriter {
+    header: Vec<u8>,
+    key: Vec<Field>,
+    row: Option<Vec<Field>>,
+    operations: Vec<String>,
+    images: Vec<String>,
+    /// The columns whose bytes are both the record key and the choice of the partition; None if it is not that simple.
+    hashed: Option<Vec<Hashed>>,
+    codec: Py<PyAny>,
+    partitions: u32,
+    largest: usize,
+    last: Option<LastToken>,
+    out: Vec<u8>,
+}
+
+type FieldSpec = (Py<PyString>, String, (i64, i64), Py<PyAny>);
+
+#[pymethods]
+impl RecordWriter {
+    /// `key`, `row`: name, kind, bounds and writer of each column. `hashed`: name and kind of key columns. `codec`:
+    /// `KeyCodec.hash_and_record_key`, for all other keys. `largest`: bytes of value, key and token above which a record
+    /// is left to Python.
+    #[new]
+    #[pyo3(signature = (*, header, key, row, operations, images, hashed, codec, partitions, largest))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        header: Vec<u8>,
+        key: Vec<FieldSpec>,
+        row: Option<Vec<FieldSpec>>,
+        operations: Vec<String>,
+        images: Vec<String>,
+        hashed: Option<Vec<(Py<PyString>, String)>>,
+        codec: Py<PyAny>,
+        partitions: u32,
+        largest: usize,
+    ) -> PyResult<Self> {
+        let fields = |specs: Vec<FieldSpec>| -> PyResult<Vec<Field>> {
+            specs.into_iter().map(|(name, kind, bounds, writer)| Field::new(name, &kind, bounds, writer)).collect()
+        };
+        let hashed = hashed.map(|columns| {
+            columns
+                .into_iter()
+                .map(|(name, kind)| match kind.as_str() {
+                    "text" => Hashed::Text(name),
+                    "bytes" => Hashed::Bytes(name),
+                    _ => Hashed::Integer(name),
+                })
+                .collect()
+        });
+        Ok(Self {
+            header,
+            key: fields(key)?,
+            row: row.map(fields).transpose()?,
+            operations,
+            images,
+            hashed,
+            codec,
+            partitions,
+            largest,
+            last: None,
+            out: Vec::new(),
+        })
+    }
+
+    /// Return `(value, key, partition, headers)` of each change, None for those that are left to Python.
+    fn records<'py>(
+        &mut self,
+        py: Python<'py>,
+        changes: &Bound<'py, PyList>,
+        resume_timestamp: i64,
+        relayed_at: i64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let records = PyList::empty(py);
+        let (resume, relayed) = (PyInt::new(py, resume_timestamp), PyInt::new(py, relayed_at));
+        for change in changes {
+            change.setattr(intern!(py, "resume_timestamp"), &resume)?;
+            change.setattr(intern!(py, "relayed_at"), &relayed)?;
+            match self.record(&change, resume_timestamp, relayed_at) {
+                Ok(Some(record)) => records.append(record)?,
+                // The plain path says what is wrong, where and what to do. An interrupt is none of its business.
+                Err(error) if !error.is_instance_of::<pyo3::exceptions::PyException>(py) => return Err(error),
+                _ => records.append(py.None())?,
+            }
+        }
+        Ok(records)
+    }
+}
+
+impl RecordWriter {
+    fn record<'py>(
+        &mut self,
+        change: &Bound<'py, PyAny>,
+        resume_timestamp: i64,
+        relayed_at: i64,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let py = change.py();
+        let key = change.getattr(intern!(py, "key"))?;
+        if key.is_none() {
+            return Ok(None);
+        }
+        let (record_key, number) = self.key(&key)?;
+        let event_id = change.getattr(intern!(py, "event_id"))?;
+        let event_id = event_id.cast::<PyString>()?.to_str()?.as_bytes();
+        self.token(&change.getattr(intern!(py, "token"))?)?;
+        let mut out = std::mem::take(&mut self.out);
+        out.clear();
+        let written = self.value(&mut out, change, &key, event_id, resume_timestamp, relayed_at);
+        self.out = out;
+        if written?.is_none() {
+            return Ok(None);
+        }
+        let event_id = (intern!(py, "event_id"), PyBytes::new(py, event_id));
+        let headers = match &self.last {
+            Some(last) => {
+                let token = last.header.bind(py).get_borrowed_item(1)?;
+                let size = self.out.len() + record_key.as_bytes().len() + token.cast::<PyBytes>()?.as_bytes().len();
+                if size > self.largest {
+                    return Ok(None);
+                }
+                PyList::new(py, [event_id.into_pyobject(py)?, last.header.bind(py).clone()])?
+            }
+            None => {
+                if self.out.len() + record_key.as_bytes().len() > self.largest {
+                    return Ok(None);
+                }
+                PyList::new(py, [event_id])?
+            }
+        };
+        let value = PyBytes::new(py, &self.out);
+        Ok(Some((value, record_key, number, headers).into_pyobject(py)?))
+    }
+
+    /// Return the record key and the partition.
+    fn key<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, u32)> {
+        let py = key.py();
+        if let Some(bytes) = self.hashed.as_ref().and_then(|columns| hashed_bytes(columns, key)) {
+            return Ok((PyBytes::new(py, &bytes), partition(&bytes, self.partitions)));
+        }
+        let (hashed, record_key): (Bound<'py, PyBytes>, Bound<'py, PyBytes>) =
+            self.codec.call1(py, (key,))?.extract(py)?;
+        Ok((record_key, partition(hashed.as_bytes(), self.partitions)))
+    }
+
+    /// Make `last` the parts of `token`.
+    fn token(&mut self, token: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = token.py();
+        if token.is_none() {
+            self.last = None;
+            return Ok(());
+        }
+        if self.last.as_ref().is_some_and(|last| last.token.is(token)) {
+            return Ok(());
+        }
+        self.last = None;
+        let mut avro = vec![PRESENT];
+        place(&mut avro, token)?;
+        let origin = token.getattr(intern!(py, "origin"))?;
+        if origin.is_none() {
+            avro.push(NULL);
+        } else {
+            avro.push(PRESENT);
+            place(&mut avro, &origin)?;
+        }
+        let json = match json_of(token, &origin)? {
+            Some(json) => PyBytes::new(py, &json).into_any(),
+            None => token.call_method0(intern!(py, "to_json_bytes"))?,
+        };
+        let header = (intern!(py, "token"), json).into_pyobject(py)?.unbind();
+        self.last = Some(LastToken { token: token.clone().unbind(), avro, header });
+        Ok(())
+    }
+
+    /// Write the framing and the change. None for a change that is left to Python.
+    fn value(
+        &self,
+        out: &mut Vec<u8>,
+        change: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+        event_id: &[u8],
+        resume_timestamp: i64,
+        relayed_at: i64,
+    ) -> PyResult<Option<()>> {
+        let py = change.py();
+        out.extend_from_slice(&self.header);
+        avro::blob(out, event_id);
+        let Some(operation) = symbol(&self.operations, &change.getattr(intern!(py, "operation"))?)? else {
+            return Ok(None);
+        };
+        avro::long(out, operation);
+        avro::text(out, &change.getattr(intern!(py, "source"))?)?;
+        avro::text(out, &change.getattr(intern!(py, "table"))?)?;
+        out.push(PRESENT);
+        avro::record(out, &self.key, key, false)?;
+        for image in [change.getattr(intern!(py, "old"))?, change.getattr(intern!(py, "new"))?] {
+            if image.is_none() {
+                out.push(NULL);
+                continue;
+            }
+            out.push(PRESENT);
+            match &self.row {
+                None => avro::blob(out, image.cast_exact::<PyString>()?.to_str()?.as_bytes()),
+                Some(fields) => avro::record(out, fields, &image, true)?,
+            }
+        }
+        let Some(images) = symbol(&self.images, &change.getattr(intern!(py, "images"))?)? else { return Ok(None) };
+        avro::long(out, images);
+        match &self.last {
+            None => out.push(NULL),
+            Some(last) => out.extend_from_slice(&last.avro),
+        }
+        let snapshot = change.getattr(intern!(py, "snapshot"))?;
+        if snapshot.is_none() {
+            out.push(NULL);
+        } else {
+            out.push(PRESENT);
+            avro::text(out, &snapshot.getattr(intern!(py, "id"))?)?;
+            avro::long(out, snapshot.getattr(intern!(py, "as_of"))?.extract()?);
+        }
+        let transaction = change.getattr(intern!(py, "transaction"))?;
+        if transaction.is_none() {
+            out.push(NULL);
+        } else {
+            out.push(PRESENT);
+            avro::text(out, &transaction.getattr(intern!(py, "id"))?)?;
+            let order: i32 = transaction.getattr(intern!(py, "order"))?.extract()?;
+            avro::long(out, i64::from(order));
+            out.push(u8::from(transaction.getattr(intern!(py, "last"))?.cast_exact::<PyBool>()?.is_true()));
+        }
+        let keyspace_id = change.getattr(intern!(py, "keyspace_id"))?;
+        if keyspace_id.is_none() {
+            out.push(NULL);
+        } else {
+            out.push(PRESENT);
+            avro::blob(out, keyspace_id.cast_exact::<PyBytes>()?.as_bytes());
+        }
+        avro::long(out, resume_timestamp);
+        avro::long(out, change.getattr(intern!(py, "committed_at"))?.extract()?);
+        avro::long(out, relayed_at);
+        let attributes = change.getattr(intern!(py, "attributes"))?;
+        let attributes = attributes.cast_exact::<PyDict>()?;
+        if !attributes.is_empty() {
+            avro::varint(out, (attributes.len() as u64) << 1);
+            for (name, value) in attributes {
+                avro::text(out, &name)?;
+                avro::text(out, &value)?;
+            }
+        }
+        out.push(0);
+        Ok(Some(()))
+    }
+}
+
+/// Return the canonical bytes of key columns: one as it is, several each with its length. None for rare values.
+fn hashed_bytes(columns: &[Hashed], key: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
+    let key = key.cast_exact::<PyDict>().ok()?;
+    let mut bytes = Vec::with_capacity(32);
+    for column in columns {
+        let (Hashed::Text(name) | Hashed::Bytes(name) | Hashed::Integer(name)) = column;
+        let value = key.get_item(name).ok()??;
+        let begun = bytes.len();
+        if columns.len() > 1 {
+            bytes.extend_from_slice(&[0; 4]);
+        }
+        match column {
+            Hashed::Text(_) => bytes.extend_from_slice(value.cast_exact::<PyString>().ok()?.to_str().ok()?.as_bytes()),
+            Hashed::Bytes(_) => bytes.extend_from_slice(value.cast_exact::<PyBytes>().ok()?.as_bytes()),
+            Hashed::Integer(_) => {
+                let number: i64 = value.cast_exact::<PyInt>().ok()?.extract().ok()?;
+                bytes.extend_from_slice(number.to_string().as_bytes());
+            }
+        }
+        if columns.len() > 1 {
+            let size = u32::try_from(bytes.len() - begun - 4).ok()?;
+            bytes[begun..begun + 4].copy_from_slice(&size.to_be_bytes());
+        }
+    }
+    Some(bytes)
+}
+
+/// Write the three fields of both kinds of token.
+fn place(out: &mut Vec<u8>, token: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = token.py();
+    avro::long(out, token.getattr(intern!(py, "timestamp"))?.extract()?);
+    avro::text(out, &token.getattr(intern!(py, "shard"))?)?;
+    avro::text(out, &token.getattr(intern!(py, "position"))?)
+}
+
+/// Return the JSON of a token without an origin whose texts need no escapes; None for others.
+fn json_of(token: &Bound<'_, PyAny>, origin: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u8>>> {
+    let py = token.py();
+    if !origin.is_none() {
+        return Ok(None);
+    }
+    let timestamp: i64 = token.getattr(intern!(py, "timestamp"))?.extract()?;
+    let shard = token.getattr(intern!(py, "shard"))?;
+    let position = token.getattr(intern!(py, "position"))?;
+    let (shard, position) = (shard.cast::<PyString>()?.to_str()?, position.cast::<PyString>()?.to_str()?);
+    let is_plain = |text: &str| text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
+    if !is_plain(shard) || !is_plain(position) {
+        return Ok(None);
+    }
+    let json =
+        format!("{{\"timestamp\":{timestamp},\"shard\":\"{shard}\",\"position\":\"{position}\",\"origin\":null}}");
+    Ok(Some(json.into_bytes()))
+}
+
+fn symbol(symbols: &[String], value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    let value = value.cast::<PyString>()?.to_str()?;
+    Ok(symbols.iter().position(|symbol| symbol == value).map(|at| at as i64))
+}

@@ -1,0 +1,43 @@
+"""Which of the two makes records, the compiled core or plain Python, and who is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from relay import native
+from tests import needs
+
+LOGGED = "import logging; logging.basicConfig(level='INFO', format='%(message)s'); from relay import native; "
+
+
+def ran(code: str, **environment: str) -> str:
+    """Run ``code`` in a process of its own, and return what it prints and logs."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGED + code], capture_output=True, text=True, timeout=600, check=True, env=environment
+    )
+    return done.stdout + done.stderr
+
+
+def test_plain_python_is_announced_once() -> None:
+    said = ran("print([native.record_writer() for _ in range(3)])", RELAY_NATIVE="off")
+    assert said.count("records are made by plain Python") == 1
+    assert "RELAY_NATIVE=off" in said
+    assert "[None, None, None]" in said
+
+
+def test_a_core_of_other_sources_is_not_used() -> None:
+    """I8"""
+    needs.compiled_core()
+    assert "other sources" in ran("from relay.native import _core; _core.INTERFACE = -1; print(native.record_writer())")
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        ran("from relay.native import _core; _core.INTERFACE = -1; native.record_writer()", RELAY_NATIVE="required")
+    assert "it was built of other sources" in raised.value.stderr
+
+
+def test_nothing_is_logged_where_the_core_is_used() -> None:
+    needs.compiled_core()
+    assert "plain Python" not in ran("assert native.record_writer() is not None")
+    assert native.record_writer() is not None

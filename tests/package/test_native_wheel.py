@@ -1,0 +1,60 @@
+"""The wheel with the compiled core, and the pure one where nothing can compile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.needs import lacking
+from tests.package.public_names import ROOT
+
+pytestmark = pytest.mark.package
+
+
+def build(out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build the wheel of this checkout in an environment without a cargo of its own."""
+    uv, tools = shutil.which("uv"), out / "tools"
+    assert uv is not None
+    tools.mkdir(parents=True)
+    cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+    known = {"PATH": str(tools), "HOME": str(tools), "UV_CACHE_DIR": cache, **environment}
+    known |= {name: value for name, value in os.environ.items() if name.startswith(("UV_INDEX", "UV_DEFAULT", "SSL_"))}
+    command = [uv, "build", "--wheel", "--python", sys.executable, "--out-dir", str(out), str(ROOT)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False, env=known)
+
+
+def contents(out: Path) -> tuple[str, set[str]]:
+    """Return the tag of the only wheel in ``out``, and the files of its compiled core."""
+    (wheel,) = out.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        native = {name.removeprefix("relay/native/") for name in archive.namelist() if name.startswith("relay/native/")}
+    return wheel.stem.split("-", 2)[2], native
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_building_it_is_no_error(tmp_path: Path) -> None:
+    built = build(tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert contents(tmp_path) == ("py3-none-any", {"__init__.py", "_core.pyi", "README.md"})
+    assert "without the compiled core" in built.stdout + built.stderr
+
+
+def test_a_core_that_is_required_is_not_left_out(tmp_path: Path) -> None:
+    built = build(tmp_path, RELAY_NATIVE="required")
+    assert built.returncode != 0
+    assert "cargo is not installed" in built.stderr
+
+
+def test_with_cargo_one_wheel_has_the_core_for_all_versions_of_python(tmp_path: Path) -> None:
+    if shutil.which("cargo") is None:
+        lacking("NATIVE", "no cargo: install Rust")
+    built = build(tmp_path, RELAY_NATIVE="required", PATH=os.environ["PATH"], HOME=str(Path.home()))
+    assert built.returncode == 0, built.stderr
+    tag, native = contents(tmp_path)
+    assert tag.startswith("cp311-abi3-")
+    assert native == {"__init__.py", "_core.pyi", "README.md", "_core.abi3.so"}
