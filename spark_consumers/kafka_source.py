@@ -12,7 +12,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from relay.aws import SESSION_NAME
 from relay.config import Config
+from relay.config.aws import IamConfig
 from relay.errors import ConfigError
 
 # Settings of librdkafka that Java's client lacks, with the values that describe what Java's client does anyway.
@@ -28,6 +30,8 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+
+_IAM = "software.amazon.msk.auth.iam"
 
 
 def read(
@@ -54,7 +58,7 @@ def read_between(
 
 def _options(config: Config, name: str, topics: Sequence[str]) -> dict[str, str]:
     return {
-        **{f"kafka.{key}": value for key, value in java_settings(config.kafka.client()).items()},
+        **{f"kafka.{key}": value for key, value in java_settings(config.kafka.connection(), config.kafka.iam).items()},
         "kafka.isolation.level": "read_committed",  # I3
         # Spark also polls for the end marker of a transaction, a record that no reader gets. By default the broker
         # would wait half a second for more records.
@@ -66,13 +70,16 @@ def _options(config: Config, name: str, topics: Sequence[str]) -> dict[str, str]
     }
 
 
-def java_settings(client: Mapping[str, Any]) -> dict[str, str]:
-    """Translate librdkafka's connection settings. Raises ``ConfigError`` for a setting that Java's client lacks."""
+def java_settings(client: Mapping[str, Any], iam: IamConfig | None = None) -> dict[str, str]:
+    """Translate librdkafka's connection settings. Raises ``ConfigError`` for a setting that Java's client lacks.
+
+    ``iam``: whose tokens to log in to MSK with, which takes the jar `aws-msk-iam-auth` of AWS.
+    """
     given = {key: str(value) for key, value in client.items()}
     settings = {"bootstrap.servers": given.pop("bootstrap.servers")}
     if "security.protocol" in given:
         settings["security.protocol"] = given.pop("security.protocol").upper()
-    settings |= _sasl(given)
+    settings |= _sasl(given) if iam is None else _msk(iam)
     settings |= _ssl(given)
     given = {key: value for key, value in given.items() if value.lower() not in _JAVA_BEHAVIOUR.get(key, ())}
     if given:
@@ -95,6 +102,31 @@ def _sasl(given: dict[str, str]) -> dict[str, str]:
     return {
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": f"{module} required username={name} password={password};",
+    }
+
+
+def _msk(iam: IamConfig) -> dict[str, str]:
+    """Return the settings of AWS's login module, which reads the region from the names of the brokers."""
+    if iam.profile and iam.role_arn:
+        raise ConfigError(
+            "kafka.iam: the Spark consumers cannot assume `role_arn` with the credentials of `profile`: give the "
+            "profile the role in AWS's config file, and remove `role_arn`"
+        )
+    options = {
+        "awsProfileName": iam.profile,
+        "awsRoleArn": iam.role_arn,
+        "awsRoleExternalId": iam.external_id,
+        "awsRoleSessionName": iam.role_arn and (iam.role_session_name or SESSION_NAME),
+        "awsStsRegion": iam.role_arn and iam.region,
+        # Or it would go on with the credentials of the environment where it gets no others.
+        "awsAddDefaultProviders": "false" if iam.profile or iam.role_arn else None,
+    }
+    module = " ".join([f"{_IAM}.IAMLoginModule required", *(f"{k}={_quoted(v)}" for k, v in options.items() if v)])
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": f"{module};",
+        "sasl.client.callback.handler.class": f"{_IAM}.IAMClientCallbackHandler",
     }
 
 

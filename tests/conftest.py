@@ -37,6 +37,7 @@ from tests.mysql.server import MySQL
 from tests.running import running
 
 if TYPE_CHECKING:
+    from tests.aws_server import AwsServer, Keys
     from tests.faults.harness import Scene
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -180,6 +181,25 @@ def aws_credentials() -> Iterator[None]:
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         yield
+
+
+@pytest.fixture(scope="session")
+def aws() -> Iterator[AwsServer]:
+    """A stand-in for AWS that checks who may do what."""
+    from tests import aws_server  # moto takes a second to import
+
+    with aws_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def aws_user(aws: AwsServer, unique: str, monkeypatch: pytest.MonkeyPatch) -> Keys:
+    """The user of the environment, who may assume roles and nothing else."""
+    keys = aws.user(unique, "sts:AssumeRole")
+    for name, value in keys.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", aws.url)
+    return keys
 
 
 @pytest.fixture(scope="session", autouse=True)

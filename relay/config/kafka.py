@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from relay.config.addresses import Brokers, Url
+from relay.config.aws import IamConfig
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import named
+from relay.config.schema_forms import form, implies, named
+from relay.extras import needs
 
 # Settings that every kind of client needs to connect to a broker and to trust it.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
 
 
+_TOKENS_OVER_TLS = {
+    "propertyNames": {"not": {"pattern": r"^(enable\.)?sasl\."}},
+    "properties": {"security.protocol": {"pattern": form("[sS][aA][sS][lL]_[sS][sS][lL]")}},
+}
+
+
 class KafkaConfig(ConfigModel):
+    model_config = ConfigDict(
+        json_schema_extra=implies({"iam": {"type": "object"}}, {"producer": _TOKENS_OVER_TLS}, optional=True)
+    )
+
     bootstrap_servers: Brokers
     """Brokers to connect to first, as `host:port`, separated by commas."""
 
@@ -31,6 +43,10 @@ class KafkaConfig(ConfigModel):
     )
     """librdkafka settings, passed through. Connection settings (`security.*`, `sasl.*`, `ssl.*`) apply to every
     client."""
+
+    iam: IamConfig | None = None
+    """Log in to MSK with tokens of AWS, over TLS: every client, with `security.protocol: sasl_ssl` and `sasl.mechanism:
+    OAUTHBEARER`."""
 
     @field_validator("producer")
     @classmethod
@@ -48,10 +64,32 @@ class KafkaConfig(ConfigModel):
             raise invalid(*problems)
         return value
 
-    def client(self) -> dict[str, Any]:
-        """Return the settings that any Kafka client needs to connect: the brokers and the security settings."""
+    @model_validator(mode="after")
+    def _check_iam(self) -> Self:
+        for key, value in self.producer.items() if self.iam else ():
+            if key.startswith(("sasl.", "enable.sasl.")):
+                raise invalid((("producer", key), "stands beside `kafka.iam`, which logs in with tokens: remove it"))
+            if key == "security.protocol" and str(value).lower() != "sasl_ssl":
+                raise invalid((("producer", key), "must be sasl_ssl, since `kafka.iam` sends tokens in clear text"))
+        return self
+
+    def connection(self) -> dict[str, Any]:
+        """Return the brokers, and what the file says of how any client connects to them."""
         settings = {key: value for key, value in self.producer.items() if key.startswith(_CONNECTION)}
         return {"bootstrap.servers": self.bootstrap_servers, **settings}
+
+    def client(self) -> dict[str, Any]:
+        """Return the settings that any client of librdkafka needs to connect: brokers, security, a source of tokens."""
+        if self.iam is None:
+            return self.connection()
+        with needs("aws", "`kafka.iam`"):
+            from relay.aws.tokens import broker_tokens
+        return {
+            **self.connection(),
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": broker_tokens(self.iam.identity(self.iam.region)),
+        }
 
 
 class SchemaRegistryConfig(ConfigModel):

@@ -49,11 +49,17 @@ def not_together(key: str, *others: str) -> dict[str, Any]:
     return {"not": {"required": [key], "anyOf": [{"required": [other]} for other in others]}}
 
 
-def implies(given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the rule that where keys have the values ``given``, others have those ``wanted``. All are schemas."""
+def implies(given: dict[str, Any], wanted: dict[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    """Return the rule that where keys have the values ``given``, others have those ``wanted``. All are schemas.
+
+    ``optional``: if they have a value at all.
+    """
     return {
         "if": {"properties": given, "required": [*given]},
-        "then": {"properties": wanted, "required": [key for key, each in wanted.items() if each is not False]},
+        "then": {
+            "properties": wanted,
+            "required": [key for key, each in wanted.items() if each is not False and not optional],
+        },
     }
 
 

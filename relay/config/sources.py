@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from relay.config import declared
 from relay.config.addresses import Url
+from relay.config.aws import NEED_A_ROLE, AwsConfig
 from relay.config.columns import FORM, canonical_type
 from relay.config.errors import invalid
 from relay.config.fields import (
@@ -41,8 +42,8 @@ _RULES: list[Any] = [
 ]
 
 
-class DynamoDBConfig(PerTableConfig):
-    model_config = ConfigDict(json_schema_extra={"allOf": _RULES})
+class DynamoDBConfig(PerTableConfig, AwsConfig):
+    model_config = ConfigDict(json_schema_extra={**NEED_A_ROLE, "allOf": _RULES})
 
     has_snapshots: ClassVar[bool] = True
     one_source_per_table: ClassVar[bool] = True

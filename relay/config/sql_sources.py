@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from relay.config.addresses import RemoteAddress
+from relay.config.aws import IamConfig
 from relay.config.errors import invalid
 from relay.config.fields import (
     Keys,
@@ -25,7 +26,7 @@ from relay.config.fields import (
 )
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
-from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, like
+from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, like, not_together
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
@@ -198,6 +199,13 @@ class VitessConfig(_SQLConfig):
 class MySQLConfig(_SQLConfig):
     """A database on MySQL or MariaDB servers, read from their binlogs."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [TOMBSTONES, not_together("iam", "password")],
+            "dependentRequired": {"iam": ["user", "tls"]},
+        }
+    )
+
     has_snapshots: ClassVar[bool] = True
 
     type: Literal["mysql"]
@@ -205,6 +213,10 @@ class MySQLConfig(_SQLConfig):
     shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra=NO_LIST_IS_EMPTY)]] = Field(min_length=1)
     """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During
     a reshard, list the shards of both sides: those before it first, then those after it."""
+
+    iam: IamConfig | None = None
+    """Log in to RDS or Aurora with a token of AWS instead of a password, a new one for each connection. Requires `tls`,
+    and the names of the servers that AWS gave them, since the token is for such a name."""
 
     database: str = Field(min_length=1)
     """The database to read. It has the same name on every server."""
@@ -245,6 +257,18 @@ class MySQLConfig(_SQLConfig):
         if problems:
             raise invalid(*problems)
         return value
+
+    @model_validator(mode="after")
+    def _check_iam(self) -> Self:
+        if self.iam is None:
+            return self
+        if self.password is not None:
+            raise invalid((("password",), "stands beside `iam`, which logs in with tokens: remove one of the two"))
+        if self.user is None:
+            raise invalid((("iam",), "needs the `user` to log in as"))
+        if self.tls is None:
+            raise invalid((("iam",), "sends tokens in clear text, so it needs `tls`, such as `tls: {ca: bundle.pem}`"))
+        return self
 
     @field_validator("reshard_checkpoint_table")
     @classmethod

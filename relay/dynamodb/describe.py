@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
-import botocore.session
 from botocore.config import Config as BotoConfig
 from botocore.exceptions import (
     BotoCoreError,
@@ -23,11 +22,11 @@ from botocore.exceptions import (
     NoCredentialsError,
     NoRegionError,
     PartialCredentialsError,
-    ProfileNotFound,
     TokenRetrievalError,
 )
-from botocore.loaders import Loader
 
+from relay.aws import Refused
+from relay.aws.identity import SET_CREDENTIALS, open_session
 from relay.config.columns import attribute_type
 from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.declared import declared_table
@@ -57,9 +56,6 @@ _BAD_CREDENTIALS = {
     "ExpiredTokenException",
     "ExpiredToken",
 }
-# Shared by all clients, because reading the descriptions of services is most of the time it takes to make a client. Its
-# cache only grows; two threads that load an entry at the same time load the same one.
-_LOADER: Any = Loader()
 _READABLE = {"ACTIVE", "UPDATING"}
 
 CREATION_PATIENCE = 300.0
@@ -116,14 +112,12 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
         user_agent_extra="relay",
     )
     try:
-        core = botocore.session.get_session()
-        core.register_component("data_loader", _LOADER)
-        session = boto3.session.Session(region_name=source.region_name, botocore_session=core)
+        session = boto3.session.Session(botocore_session=open_session(source.identity(source.region_name)))
         dynamodb = session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings)
         streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings)
     except NoRegionError as error:
         raise ConfigError(f"source {source.name}: no region is given: set `region` or AWS_DEFAULT_REGION") from error
-    except ProfileNotFound as error:
+    except ConfigError as error:
         raise ConfigError(f"source {source.name}: {error}") from error
     keep_records_raw(streams)
     return dynamodb, streams
@@ -355,11 +349,13 @@ def ask(
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
     try:
         return call()
+    except Refused as error:
+        raise Refused(f"{where}{error}") from error
     except _NO_CREDENTIALS as error:
         hint = (
             "; DynamoDB Local accepts any, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
             if source.endpoint_url
-            else "; set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            else f"; {SET_CREDENTIALS}"
         )
         raise Unavailable(f"{where}no AWS credentials {doing}: {error}{hint}") from error
     except ClientError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from relay.aws import Refused
 from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import clients
 from relay.errors import Unavailable
@@ -28,7 +29,7 @@ def tagged(source: DynamoDBConfig) -> list[str]:
                 if wanted <= {(tag["Key"], tag["Value"]) for tags in pages for tag in tags["Tags"]}:
                     enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
                     (found if enabled else without).append(name)
-    except (ClientError, BotoCoreError) as error:
+    except (ClientError, BotoCoreError, Refused) as error:
         raise Unavailable(f"source {source.name}: cannot find tables by tag {at}: {error}") from error
     finally:
         client.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
+from relay.aws import Refused
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
 from relay.stream_token import ITERATOR_TYPES, Position
@@ -208,6 +209,8 @@ def translated(stream_arn: str) -> Iterator[None]:
         ):
             raise Transient(str(error)) from error
         raise RelayError(f"DynamoDB refused a call on {stream_arn}: {error}") from error
+    except Refused as error:
+        raise Unavailable(f"the AWS credentials may not read {stream_arn}: {error}") from error
     except ParamValidationError as error:
         raise RelayError(f"botocore refused the parameters of a call on {stream_arn}: {error}") from error
     except BotoCoreError as error:

@@ -49,7 +49,7 @@ def refused(config: Config) -> dict[str, str]:
 
 def unusable_security(config: Config) -> str | None:
     """Return why a client cannot begin to connect, such as a certificate that is not there; connects to nothing."""
-    settings = config.kafka.client()
+    settings = config.kafka.connection()
     # With it, a client asks the authority for a token as soon as it is made.
     if str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))).upper() == "OAUTHBEARER":
         protocol = str(settings.get("security.protocol", "")).lower()
@@ -59,7 +59,9 @@ def unusable_security(config: Config) -> str | None:
 
 def _without_security(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = str(settings.get("security.protocol", "plaintext")).lower() in _PROTOCOLS
-    return {**settings, **({"security.protocol": "plaintext"} if known else {})}
+    # A client that has a source of tokens waits for the first one.
+    others = {key: value for key, value in settings.items() if key != "oauth_cb"}
+    return {**others, **({"security.protocol": "plaintext"} if known else {})}
 
 
 def _refusal(settings: Mapping[str, Any]) -> str | None:

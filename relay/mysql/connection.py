@@ -6,7 +6,7 @@ import re
 import ssl as tls
 import struct
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor, DictCursor, SSCursor
 
+from relay.aws import Refused
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NotCarried
@@ -33,6 +34,8 @@ _DIVERGED = ("not in the master's binlog", "is missing the gtid", "more gtids th
 # Authentication plugins that send the password as it is, and the code of the error for those that cannot be used.
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
+
+Password = str | Callable[[], str]
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
 
@@ -60,12 +63,15 @@ _VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a server is and which user reads there. ``ssl``: None for a connection that is not encrypted."""
+    """Where a server is and which user reads there. ``ssl``: None for a connection that is not encrypted.
+
+    ``password``: or what makes a new one for each connection.
+    """
 
     host: str
     port: int
     user: str
-    password: str = field(repr=False)
+    password: Password = field(repr=False)
     ssl: tls.SSLContext | None = None
 
     @property
@@ -74,12 +80,13 @@ class Login:
 
     def connect(self) -> Connection[Cursor]:
         """Raises ``Interrupted`` or ``Denied``."""
+        password = self.password if isinstance(self.password, str) else self._new_password(self.password)
         try:
             connection = pymysql.connect(
                 host=self.host,
                 port=self.port,
                 user=self.user,
-                password=self.password,
+                password=password,
                 ssl=self.ssl,
                 ssl_disabled=self.ssl is None,
                 charset="utf8mb4",
@@ -96,6 +103,14 @@ class Login:
             connection.close()
             raise Denied(f"{self.address}: it offers no TLS, which `tls` requires")
         return connection
+
+    def _new_password(self, make: Callable[[], str]) -> str:
+        try:
+            return make()
+        except Refused as fault:
+            raise Denied(f"{self.address}: {fault}") from fault
+        except Unavailable as fault:
+            raise Interrupted(f"{self.address}: {fault}") from fault
 
 
 class _ClearPassword:
@@ -312,7 +327,7 @@ def _on(value: str | None) -> bool:
 
 
 def connect(
-    host: str, port: int = 3306, user: str = "", password: str = "", ssl: tls.SSLContext | None = None
+    host: str, port: int = 3306, user: str = "", password: Password = "", ssl: tls.SSLContext | None = None
 ) -> ServerConnection:
     """Connect to a server. Raises ``Interrupted``, ``Denied``, ``Unavailable``."""
     account = Login(host, port, user, password, ssl)

@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -14,6 +15,7 @@ import orjson
 from relay.config.addresses import host_port
 from relay.config.fields import StartAtGtids, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.extras import needs
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Shard, StreamId
@@ -39,6 +41,7 @@ from relay.sql.tables import Table, missing_tables
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
+    from relay.aws.tokens import DatabaseTokens
     from relay.config import MySQLConfig
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class MySQLSource:
         self._times: dict[str, TimestampMap] = {}
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
+        self._tokens = _tokens(config)
         self.snapshots = DatabaseSnapshots(config, self.layouts, self._addresses, self._connect, self._first_server)
 
     def __repr__(self) -> str:
@@ -224,7 +228,9 @@ class MySQLSource:
 
     def _connect(self, address: str) -> ServerConnection:
         host, port = host_port(address)
-        return connection.connect(host, port, self.config.user or "", self.config.password or "", self._ssl)
+        user, password = self.config.user or "", self.config.password or ""
+        token = None if self._tokens is None else partial(self._tokens.make, host, port, user)
+        return connection.connect(host, port, user, token or password, self._ssl)
 
     def _servers(self, shard: str) -> ShardServers:
         return ShardServers(shard, lambda: self._addresses(shard), self._connect, max_lag=self.config.max_lag)
@@ -314,6 +320,15 @@ def _checked(config: MySQLConfig) -> Mapping[str, Sequence[str]]:
     except ValueError as error:
         raise ConfigError(f"source {config.name}: {error}") from error
     return {shard: tuple(servers) for shard, servers in config.shards.items()}
+
+
+def _tokens(config: MySQLConfig) -> DatabaseTokens | None:
+    """Return what makes tokens of AWS to log in with, if the source has no password."""
+    if config.iam is None:
+        return None
+    with needs("aws", f'`iam` of the source "{config.name}"'):
+        from relay.aws.tokens import DatabaseTokens
+    return DatabaseTokens(config.iam.identity(config.iam.region))
 
 
 def _context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:

@@ -349,6 +349,7 @@ def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
     assert set(source["properties"]) == {
         "name", "type", "table", "tables", "tags", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key",
         "on_gap", "on_unencodable", "tombstones", "columns", "model", "protect", "where",
+        "profile", "role_arn", "external_id", "role_session_name",
     }  # fmt: skip
     assert schema["$defs"]["CacheConfig"]["properties"]["tombstone_ttl"]["type"] == "string"
     undescribed = {"snapshot", "type", "kafka", "sources"}

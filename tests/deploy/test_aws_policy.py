@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import boto3
@@ -59,3 +60,10 @@ def test_only_what_cannot_be_restricted_is_allowed_on_everything() -> None:
     policy = json.loads((DEPLOY / "aws" / "relay-policy.json").read_text())
     (everywhere,) = (each for each in policy["Statement"] if each["Resource"] == "*")
     assert everywhere["Action"] == ["dynamodb:ListStreams", "dynamodb:ListTables"]
+
+
+def test_the_policy_for_rds_allows_one_user_to_log_in() -> None:
+    policy = json.loads((DEPLOY / "aws" / "rds-policy.json").read_text())
+    (statement,) = policy["Statement"]
+    assert statement["Action"] == ["rds-db:connect"]
+    assert re.fullmatch(r"arn:aws:rds-db:[\w-]+:\d{12}:dbuser:(db|cluster)-[A-Z0-9]+/relay", statement["Resource"])

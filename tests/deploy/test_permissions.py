@@ -127,8 +127,9 @@ def test_the_policy_allows_every_call_of_real_runs(
     relay("check", str(config))
     relay("run", str(config), "--until-caught-up")
     relay("verify", str(config), "--within", "0.1")
-    # DynamoDB Local has no tags.
-    assert recorded == allowed - {"dynamodb:ListTables", "dynamodb:ListTagsOfResource"}
+    # DynamoDB Local has no tags, and the time to live is asked for where there is a `model:`.
+    others = {"dynamodb:ListTables", "dynamodb:ListTagsOfResource", "dynamodb:DescribeTimeToLive"}
+    assert recorded == allowed - others
 
 
 # ---------------------------------------------------------------------- Kafka

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -34,6 +35,9 @@ class Scripted:
 
     ``asked``: the dump commands received. ``chunk``: bytes sent at a time. ``challenges``: packets sent one after the
     other in answer to the login, which is rejected then; ``told``: the login and what the client answered.
+
+    ``context``: of a server that takes TLS only. ``passes``: says of a password in clear text whether it is right; the
+    server asks for one then, as RDS does.
     """
 
     events: Sequence[bytes] = ()
@@ -48,6 +52,8 @@ class Scripted:
     challenges: Sequence[bytes] = ()
     told: list[bytes] = field(default_factory=list)
     plugin: bytes = b"mysql_native_password"
+    context: ssl.SSLContext | None = None
+    passes: Callable[[str], bool] | None = None
     _reader: socket.socket | None = None
 
     def more(self, stream: bytes) -> None:
@@ -56,28 +62,46 @@ class Scripted:
         self._reader.sendall(stream)
 
     def serve(self, connection: socket.socket) -> None:
-        with connection, suppress(ConnectionError, OSError):
+        with suppress(OSError), connection:
             greeting = b"\x0a" + self.settings["version"].encode() + b"\0" + struct.pack("<I", 1) + b"12345678\0"
-            greeting += struct.pack("<HBHH", 0xF7DF, 255, 2, 0x0008) + bytes([21]) + bytes(10) + b"123456789012\0"
+            able = 0xF7DF if self.context is None else 0xFFDF
+            greeting += struct.pack("<HBHH", able, 255, 2, 0x0008) + bytes([21]) + bytes(10) + b"123456789012\0"
             send(connection, 0, greeting + self.plugin + b"\0")
+            first = receive(connection) or b""
+            if self.context is not None and len(first) == SSL_REQUEST:
+                with self.context.wrap_socket(connection, server_side=True) as encrypted:
+                    self.log_in(encrypted, receive(encrypted) or b"", 3)
+            elif self.context is None:
+                self.log_in(connection, first, 2)
+
+    def log_in(self, connection: socket.socket, login: bytes, number: int) -> None:
+        """Serve a client that has sent its login. ``number``: of the next packet."""
+        self.told.append(login)
+        for at, challenge in enumerate(self.challenges):
+            send(connection, number + 2 * at, challenge)
             self.told.append(receive(connection) or b"")
-            for at, challenge in enumerate(self.challenges):
-                send(connection, 2 + 2 * at, challenge)
-                self.told.append(receive(connection) or b"")
-            if self.challenges:
-                send(
-                    connection, 2 + 2 * len(self.challenges), b"\xff" + struct.pack("<H", 1045) + b"#28000Access denied"
-                )
+        refused = bool(self.challenges)
+        number += 2 * len(self.challenges)
+        if self.passes is not None:
+            send(connection, number, b"\xfemysql_clear_password\0")
+            self.told.append(receive(connection) or b"")
+            refused = not self.passes(self.told[-1].rstrip(b"\0").decode())
+            number += 2
+        if refused:
+            send(connection, number, b"\xff" + struct.pack("<H", 1045) + b"#28000Access denied")
+            return
+        send(connection, number, OK)
+        self.serve_commands(connection)
+
+    def serve_commands(self, connection: socket.socket) -> None:
+        while (command := receive(connection)) is not None and command[0] != 1:
+            if command[0] == 3:
+                self.answer(connection, command[1:].decode())
+            elif command[0] in (0x12, 0x1E):
+                self.dump(connection, command)
                 return
-            send(connection, 2, OK)
-            while (command := receive(connection)) is not None and command[0] != 1:
-                if command[0] == 3:
-                    self.answer(connection, command[1:].decode())
-                elif command[0] in (0x12, 0x1E):
-                    self.dump(connection, command)
-                    return
-                else:
-                    send(connection, 1, OK)
+            else:
+                send(connection, 1, OK)
 
     def answer(self, connection: socket.socket, sql: str) -> None:
         if sql.startswith("SHOW GLOBAL VARIABLES"):
@@ -106,6 +130,9 @@ class Scripted:
         if not self.hangs_up:
             receive(connection)  # until the reader is gone
 
+
+SSL_REQUEST = 32
+"""The bytes of what a client sends before it begins with TLS."""
 
 OK = b"\0\0\0\x02\0\0\0"
 

@@ -1,0 +1,28 @@
+"""Access to AWS: whose credentials to use, and the tokens that RDS and MSK take for a password.
+
+The modules need boto3, and are imported only when a config asks for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay.errors import Unavailable
+
+SESSION_NAME = "relay"
+"""The name of a role's session, unless the config gives another."""
+
+
+class Refused(Unavailable):
+    """AWS refuses the credentials, or there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwsIdentity:
+    """Keys have the names and meanings of AWS's own config file. ``region``: None for that of the environment."""
+
+    region: str | None = None
+    profile: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
+    role_session_name: str | None = None

@@ -1,0 +1,134 @@
+"""Whose credentials to use in AWS: those of the environment, of a profile, or of a role assumed with one of them.
+
+A role's credentials expire after an hour. 15 minutes before, botocore asks for new ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from botocore import credentials
+from botocore.config import Config as BotoConfig
+from botocore.credentials import CredentialProvider, CredentialResolver, DeferredRefreshableCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+from botocore.loaders import Loader
+from botocore.session import Session
+
+from relay.aws import SESSION_NAME, AwsIdentity, Refused
+from relay.errors import ConfigError
+
+SET_CREDENTIALS = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+"""What to do where there are no credentials."""
+
+# A person may wait for it in `relay check`.
+_STS = BotoConfig(connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+# Shared by all clients, because reading the descriptions of services is most of the time it takes to make a client. Its
+# cache only grows; two threads that load an entry at the same time load the same one.
+_LOADER: Any = Loader()
+
+
+def open_session(identity: AwsIdentity, *, now: Callable[[], datetime] | None = None) -> Session:
+    """Return a session of botocore, without connecting. Its clients may be shared by threads, but not the session.
+
+    Making a client, or its first call, raises ``Refused`` if the role may not be assumed, and botocore's
+    ``CredentialRetrievalError`` if that cannot be asked now. Raises ``ConfigError`` for a profile that does not exist.
+    ``now``: the clock that decides when credentials are old.
+    """
+    base = _session(identity)
+    if identity.role_arn is None:
+        return base
+    session = _session(identity)
+    assumed = CredentialResolver([_AssumedRole(base, identity, now)])
+    session.register_component("credential_provider", assumed)
+    return session
+
+
+def region(session: Session) -> str:
+    """Return the region of a session. Raises ``ConfigError`` if neither the config nor the environment has one."""
+    found = session.get_config_variable("region")
+    if not found:
+        raise ConfigError("no region is given: set `region` or AWS_DEFAULT_REGION")
+    return str(found)
+
+
+def _session(identity: AwsIdentity) -> Session:
+    session = Session(profile=identity.profile)
+    session.register_component("data_loader", _LOADER)
+    if identity.region is not None:
+        session.set_config_variable("region", identity.region)
+    try:
+        session.get_scoped_config()
+    except ProfileNotFound as error:
+        raise ConfigError(f"{error}: it is named by {'`profile`' if identity.profile else 'AWS_PROFILE'}") from error
+    return session
+
+
+class _AssumedRole(CredentialProvider):
+    """Gives a session the credentials of a role. ``base``: the session whose credentials may assume it."""
+
+    METHOD = "assume-role"
+
+    def __init__(self, base: Session, identity: AwsIdentity, now: Callable[[], datetime] | None) -> None:
+        super().__init__()
+        self._base = base
+        self._identity = identity
+        self._clock = {} if now is None else {"time_fetcher": now}
+
+    def load(self) -> DeferredRefreshableCredentials:
+        return DeferredRefreshableCredentials(self._assume, self.METHOD, **self._clock)
+
+    def _assume(self) -> Mapping[str, str]:
+        """Assume the role. botocore calls this in one thread at a time."""
+        role = str(self._identity.role_arn)
+        arguments = {"RoleSessionName": self._identity.role_session_name or SESSION_NAME}
+        if self._identity.external_id is not None:
+            arguments["ExternalId"] = self._identity.external_id
+        try:
+            client: Any = self._base.create_client("sts", region_name=region(self._base), config=_STS)
+            try:
+                answer = client.assume_role(RoleArn=role, **arguments)["Credentials"]
+            finally:
+                client.close()
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise Refused(f"no AWS credentials to assume the role {role} with: {error}; {SET_CREDENTIALS}") from error
+        except ClientError as error:
+            code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+            status = error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
+            if status >= 500 or "Throttl" in code:
+                raise CredentialRetrievalError(provider=role, error_msg=str(error)) from error
+            raise Refused(
+                f"AWS does not let the relay assume the role {role}: {code}: {message}: check `role_arn`, "
+                "`external_id`, the role's trust policy, and that the relay's own credentials allow sts:AssumeRole"
+            ) from error
+        except BotoCoreError as error:
+            raise CredentialRetrievalError(provider=role, error_msg=str(error)) from error
+        return {
+            "access_key": answer["AccessKeyId"],
+            "secret_key": answer["SecretAccessKey"],
+            "token": answer["SessionToken"],
+            "expiry_time": answer["Expiration"].isoformat(),
+        }
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Filter botocore's warnings of a refresh that failed: without a traceback, and not what is raised as well."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, (Refused, CredentialRetrievalError)):
+        if record.args == ("mandatory",):
+            return False
+        record.msg, record.args = "the AWS credentials soon expire, and asking for new ones failed: %s", (error,)
+        record.exc_info = None
+    return True
+
+
+logging.getLogger(credentials.__name__).addFilter(_in_one_line)

@@ -1,0 +1,51 @@
+"""Whose credentials a config uses in AWS. The keys are a contract with users; AWS's own config file has them, too."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from relay.aws import AwsIdentity
+from relay.config.errors import invalid
+from relay.config.fields import ConfigModel
+from relay.config.schema_forms import like
+
+_ROLE = r"arn:[\w-]+:iam::\d{12}:role/\S+"
+_OF_A_ROLE = ("external_id", "role_session_name")
+NEED_A_ROLE: dict[str, Any] = {"dependentRequired": {key: ["role_arn"] for key in _OF_A_ROLE}}
+
+
+class AwsConfig(ConfigModel):
+    model_config = ConfigDict(json_schema_extra=NEED_A_ROLE)
+
+    profile: str | None = Field(default=None, min_length=1)
+    """The profile of AWS's config files whose credentials to use. Default: those of the environment, such as
+    AWS_PROFILE, or the role of the machine or pod."""
+
+    role_arn: Annotated[str, Field(pattern=rf"^{_ROLE}$"), like(_ROLE)] | None = None
+    """The role to assume with these credentials, such as `arn:aws:iam::123456789012:role/relay`."""
+
+    external_id: str | None = Field(default=None, min_length=2)
+    """The external id that the role's trust policy asks for."""
+
+    role_session_name: Annotated[str, Field(pattern=r"^[\w+=,.@-]{2,64}$"), like(r"[\w+=,.@-]{2,64}")] | None = None
+    """The name of the session in CloudTrail. Default: `relay`."""
+
+    @model_validator(mode="after")
+    def _of_a_role(self) -> Self:
+        if self.role_arn is None:
+            for key in _OF_A_ROLE:
+                if getattr(self, key) is not None:
+                    raise invalid(((key,), "is for a role: set `role_arn`"))
+        return self
+
+    def identity(self, region: str | None) -> AwsIdentity:
+        return AwsIdentity(region, self.profile, self.role_arn, self.external_id, self.role_session_name)
+
+
+class IamConfig(AwsConfig):
+    """An empty mapping uses the credentials and the region of the environment."""
+
+    region: str | None = Field(default=None, min_length=1)
+    """The region of the servers. Default: that of the AWS environment."""
