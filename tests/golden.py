@@ -28,13 +28,14 @@ from relay.engine.gap_decisions import Decision, PendingGap
 from relay.engine.snapshot_records import CONTROL, records_of
 from relay.engine.snapshot_requests import SnapshotRequest
 from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
-from relay.kafka.keys import KeyCodec, murmur2, partition
+from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from tests import golden_inputs as inputs
 from tests import golden_records as records
+from tests.kafka.java_murmur2 import murmur2
 
 FOLDER = Path(__file__).parent.parent / "schemas" / "golden"
 PARTITIONS = 6

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from relay.avro.binary import LENGTHS, NULL, PRESENT, SHORT, blob, length, long, text
+from relay.avro.binary import NULL, PRESENT, blob, long, text
 from relay.table import MAX_AVRO_PRECISION, REST, Decimals, column_type
 
 Writer = Callable[[Any], bytes]
@@ -52,9 +52,7 @@ def _refuse(value: Any, kind: str) -> ValueError:
 def write_string(value: Any) -> bytes:
     if not isinstance(value, str):
         raise _refuse(value, "string")
-    raw = value.encode()
-    size = len(raw)
-    return LENGTHS[size] + raw if size < SHORT else length(size) + raw
+    return text(value)
 
 
 def write_bytes(value: Any) -> bytes:
@@ -157,7 +155,7 @@ def _decimal(kind: Decimals) -> Writer:
         if number is None:
             raise _refuse(value, str(kind))
         size = (number.bit_length() + 8) // 8
-        return LENGTHS[size] + number.to_bytes(size, "big", signed=True)
+        return blob(number.to_bytes(size, "big", signed=True))
 
     return write
 
@@ -197,7 +195,7 @@ def _set(value: Any) -> bytes:
         raise _refuse(value, "set")
     if not value:
         return b"\x00"
-    return length(len(value)) + b"".join(map(write_string, value)) + b"\x00"
+    return long(len(value)) + b"".join(map(write_string, value)) + b"\x00"
 
 
 _WRITERS: dict[str, Writer] = {

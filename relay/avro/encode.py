@@ -1,26 +1,24 @@
-"""Encoding of a change to the bytes of its Kafka value.
+"""Encoding of a change to the bytes of its Kafka value, in plain Python.
 
-The envelope of ``schemas/change.avsc`` is written by hand, field by field, because a general Avro writer costs more for
-each change than the producer does. Tests compare every byte with fastavro's, so they fail if only the schema changes.
+The compiled core (``relay.native``) does the same for what it is sure of; all else, and every refusal, is here. Tests
+compare every byte with fastavro's, so they fail if only the schema changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from relay.avro import columns
-from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
-from relay.avro.compiled import record_writer
+from relay.avro.binary import NULL, PRESENT, blob, long, text
 from relay.avro.schema import columns_of_key, columns_of_row
-from relay.change import MARK, Change, Operation, Uncarriable
+from relay.change import MARK, Change, Operation, Snapshot, Transaction, Uncarriable
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
 
-_CACHED = 4096
+T = TypeVar("T")
+
 _write_int = columns.writer("int")
-# A change's order in its transaction, followed by "not the last".
-_ORDERS = tuple(_write_int(order) + b"\x00" for order in range(SHORT))
 _FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -46,24 +44,11 @@ class ChangeEncoder:
         self._header = header
         key, row = columns_of_key(schema), columns_of_row(schema)
         self._key = [(name, columns.writer(kind)) for name, kind in key]
-        self._write_key = record_writer(key, nullable=False)
         self._row: list[tuple[str, columns.Writer]] | None = None
         if row is not None:
             self._row = [(name, columns.nullable(columns.writer(kind))) for name, kind in row]
-            self._write_row = record_writer(row, nullable=True)
-        self._operations = {symbol: long(at) for at, symbol in enumerate(fields["operation"]["symbols"])}
-        self._images = {symbol: long(at) for at, symbol in enumerate(fields["images"]["symbols"])}
-        # Parts that many changes share are encoded once.
-        self._starts = _Memo(self._start)
-        self._longs = _Memo(long)
-        self._texts = _Memo(text)
-        self._attributes = _Memo(_attributes)
-        self._tails = _Memo(varint)
-        # All changes of a transaction have one token and one transaction id.
-        self._token: EventToken | None = None
-        self._token_bytes = NULL
-        self._transaction_id = ""
-        self._transaction_bytes = PRESENT + text("")
+        self._operations: list[str] = fields["operation"]["symbols"]
+        self._images: list[str] = fields["images"]["symbols"]
 
     def encode(self, change: Change) -> bytes:
         """Return the header and the Avro body. Raises `Unencodable`, naming the key and the position."""
@@ -73,127 +58,49 @@ class ChangeEncoder:
             raise self._refusal(change, fault) from fault
 
     def _encode(self, change: Change) -> bytes:
-        event_id = change.event_id.encode()
-        key = change.key
-        if key is not None:
-            key_bytes = PRESENT + self._write_key(key)
-            if len(key) != len(self._key):
-                raise ValueError(f"the change's key columns are {sorted(key)}, and the schema's are others")
-        elif change.operation is Operation.TRUNCATE or MARK in change.attributes:
-            key_bytes = NULL
-        else:
-            raise ValueError("it has no key: only a TRUNCATE and the marks of a snapshot may have none")
-
-        old, new = change.old, change.new
-        old_length = new_length = NULL
-        old_bytes = new_bytes = b""
-        if self._row is None:
-            if old is not None:
-                old_bytes = old.encode()
-                size = len(old_bytes)
-                old_length = PRESENT_LENGTHS[size] if size < SHORT else PRESENT + length(size)
-            if new is not None:
-                new_bytes = new.encode()
-                size = len(new_bytes)
-                new_length = PRESENT_LENGTHS[size] if size < SHORT else PRESENT + length(size)
-        else:
-            if old is not None:
-                old_length, old_bytes = PRESENT, self._typed(old, "old")
-            if new is not None:
-                new_length, new_bytes = PRESENT, self._typed(new, "new")
-
-        token = change.token
-        if token is not self._token:
-            self._token_bytes = NULL if token is None else self._token_record(token)
-            self._token = token
-
-        if change.snapshot is None and change.transaction is None and change.keyspace_id is None:
-            extras = b"\x00\x00\x00"
-        else:
-            extras = self._extras(change)
-
-        longs = self._longs
-        relayed_at = change.relayed_at
-        if 1 << 13 <= relayed_at < 1 << 63:
-            # Differs from change to change, but mostly in its two low bytes.
-            zigzag = relayed_at << 1
-            low = bytes((zigzag & 0x7F | 0x80, zigzag >> 7 & 0x7F | 0x80))
-            relayed_bytes = low + self._tails[zigzag >> 14]
-        else:
-            relayed_bytes = longs[relayed_at]
-        size = len(event_id)
         return b"".join(
             (
                 self._header,
-                LENGTHS[size] if size < SHORT else length(size),
-                event_id,
-                self._starts[change.operation._value_, change.source, change.table],
-                key_bytes,
-                old_length,
-                old_bytes,
-                new_length,
-                new_bytes,
-                self._images[change.images._value_],
-                self._token_bytes,
-                extras,
-                longs[change.resume_timestamp],
-                longs[change.committed_at],
-                relayed_bytes,
-                self._attributes[tuple(change.attributes.items())] if change.attributes else b"\x00",
+                text(change.event_id),
+                long(self._operations.index(change.operation)),
+                text(change.source),
+                text(change.table),
+                self._key_bytes(change),
+                _optional(change.old, lambda image: self._image(image, "old")),
+                _optional(change.new, lambda image: self._image(image, "new")),
+                long(self._images.index(change.images)),
+                _optional(change.token, _token),
+                _optional(change.snapshot, _snapshot),
+                _optional(change.transaction, _transaction),
+                _optional(change.keyspace_id, blob),
+                long(change.resume_timestamp),
+                long(change.committed_at),
+                long(change.relayed_at),
+                _attributes(change.attributes),
             )
         )
 
-    def _start(self, start: tuple[str, str, str]) -> bytes:
-        operation, source, table = start
-        return self._operations[operation] + text(source) + text(table)
+    def _key_bytes(self, change: Change) -> bytes:
+        key = change.key
+        if key is None:
+            if change.operation is Operation.TRUNCATE or MARK in change.attributes:
+                return NULL
+            raise ValueError("it has no key: only a TRUNCATE and the marks of a snapshot may have none")
+        if len(key) != len(self._key):
+            raise ValueError(f"the change's key columns are {sorted(key)}, and the schema's are others")
+        return PRESENT + b"".join([write(key[name]) for name, write in self._key])
 
-    def _token_record(self, token: EventToken) -> bytes:
-        return b"".join(
-            (
-                PRESENT,
-                self._longs[token.timestamp],
-                self._texts[token.shard],
-                text(token.position),
-                NULL if token.origin is None else self._origin(token.origin),
-            )
-        )
-
-    def _extras(self, change: Change) -> bytes:
-        """Write snapshot, transaction and keyspace_id."""
-        snapshot, transaction, keyspace_id = change.snapshot, change.transaction, change.keyspace_id
-        written = NULL if snapshot is None else PRESENT + text(snapshot.id) + long(snapshot.as_of)
-        if transaction is None:
-            written += NULL
-        else:
-            if transaction.id != self._transaction_id:
-                self._transaction_bytes = PRESENT + text(transaction.id)
-                self._transaction_id = transaction.id
-            order = transaction.order
-            if transaction.last or not 0 <= order < SHORT:
-                written += self._transaction_bytes + _write_int(order) + (b"\x01" if transaction.last else b"\x00")
-            else:
-                written += self._transaction_bytes + _ORDERS[order]
-        return written + (NULL if keyspace_id is None else PRESENT + blob(keyspace_id))
-
-    def _origin(self, origin: OriginToken) -> bytes:
-        return PRESENT + self._longs[origin.timestamp] + self._texts[origin.shard] + text(origin.position)
-
-    def _typed(self, image: Mapping[str, Any], which: str) -> bytes:
-        assert self._row is not None
+    def _image(self, image: Any, which: str) -> bytes:
+        """Write an image. Raises ValueError, naming the column that cannot be carried."""
+        if self._row is None:
+            return text(image)
         if len(image) != len(self._row):
             # I8: an extra column would be dropped, a missing one would become null.
             known = {name for name, _ in self._row}
             odd = sorted(known.symmetric_difference(image))
             raise ValueError(f"the {which} image and the schema differ in columns {odd}")
-        try:
-            return self._write_row(image)
-        except _FAULTS:
-            return self._by_column(self._row, image, which)
-
-    def _by_column(self, row: list[tuple[str, columns.Writer]], image: Mapping[str, Any], which: str) -> bytes:
-        """Write ``image`` column by column. Raises ValueError, naming the column that cannot be carried."""
         written = []
-        for name, write in row:
+        for name, write in self._row:
             try:
                 written.append(write(image[name]))
             except KeyError:
@@ -227,23 +134,28 @@ class ChangeEncoder:
         return len(change.key) == len(self._key)
 
 
-class _Memo(dict[Any, bytes]):
-    """Caches what ``make`` returned, up to a bound (I11)."""
-
-    def __init__(self, make: Callable[[Any], bytes]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, part: Any) -> bytes:
-        made = self._make(part)
-        if len(self) >= _CACHED:
-            self.clear()
-        self[part] = made
-        return made
+def _optional(value: T | None, write: Callable[[T], bytes]) -> bytes:
+    return NULL if value is None else PRESENT + write(value)
 
 
-def _attributes(items: tuple[tuple[str, str], ...]) -> bytes:
-    if not items:
+def _token(token: EventToken) -> bytes:
+    return _place(token) + _optional(token.origin, _place)
+
+
+def _place(token: EventToken | OriginToken) -> bytes:
+    return long(token.timestamp) + text(token.shard) + text(token.position)
+
+
+def _snapshot(snapshot: Snapshot) -> bytes:
+    return text(snapshot.id) + long(snapshot.as_of)
+
+
+def _transaction(transaction: Transaction) -> bytes:
+    return text(transaction.id) + _write_int(transaction.order) + (b"\x01" if transaction.last else b"\x00")
+
+
+def _attributes(attributes: Mapping[str, str]) -> bytes:
+    if not attributes:
         return b"\x00"
-    pairs = [text(name) + text(value) for name, value in items]
-    return length(len(pairs)) + b"".join(pairs) + b"\x00"
+    pairs = [text(name) + text(value) for name, value in attributes.items()]
+    return long(len(pairs)) + b"".join(pairs) + b"\x00"

@@ -10,68 +10,18 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from struct import Struct
 from typing import Any, Literal
 
 import orjson
+from confluent_kafka import murmur2
 
 from relay.errors import RelayError
 from relay.table import TableSchema
 
-_CACHED_KEYS, _LONGEST_CACHED_KEY = 1 << 13, 64
-_words = [Struct(f"<{count}I").unpack_from for count in range(64)]
-
-
-def murmur2(data: bytes) -> int:
-    """Hash as Kafka's Java client does; return an unsigned 32-bit number."""
-    size = len(data)
-    count = size >> 2
-    if size < 12 and count:
-        # Most keys are this short, so they get a path without a loop and without slicing.
-        whole = int.from_bytes(data, "little")
-        word = (whole & 0xFFFFFFFF) * 0x5BD1E995 & 0xFFFFFFFF
-        value = (0x9747B28C ^ size) * 0x5BD1E995 ^ (word ^ word >> 24) * 0x5BD1E995
-        whole >>= 32
-        if count == 2:
-            word = (whole & 0xFFFFFFFF) * 0x5BD1E995 & 0xFFFFFFFF
-            value = (value & 0xFFFFFFFF) * 0x5BD1E995 ^ (word ^ word >> 24) * 0x5BD1E995
-            whole >>= 32
-        if size & 3:
-            value = (value ^ whole) * 0x5BD1E995
-        value &= 0xFFFFFFFF
-        value = (value ^ value >> 13) * 0x5BD1E995 & 0xFFFFFFFF
-        return value ^ value >> 15
-    words = _words[count](data) if count < 64 else Struct(f"<{count}I").unpack_from(data)
-    value = 0x9747B28C ^ size
-    # Named constants would take a fifth longer.
-    for word in words:
-        word = word * 0x5BD1E995 & 0xFFFFFFFF
-        value = (value * 0x5BD1E995 ^ (word ^ word >> 24) * 0x5BD1E995) & 0xFFFFFFFF
-    if size & 3:
-        value = (value ^ int.from_bytes(data[count << 2 :], "little")) * 0x5BD1E995 & 0xFFFFFFFF
-    value = (value ^ value >> 13) * 0x5BD1E995 & 0xFFFFFFFF
-    return value ^ value >> 15
-
 
 def partition(hash_bytes: bytes, partitions: int) -> int:
-    """Return the partition that Java's default partitioner chooses for a key of these bytes."""
-    return (murmur2(hash_bytes) & 0x7FFFFFFF) % partitions
-
-
-class Partitioner(dict[bytes, int]):
-    """``partitioner[hash_bytes]`` returns ``partition(hash_bytes, partitions)``, with a cache of recent keys."""
-
-    def __init__(self, partitions: int) -> None:
-        super().__init__()
-        self._partitions = partitions
-
-    def __missing__(self, hash_bytes: bytes) -> int:
-        number = partition(hash_bytes, self._partitions)
-        if len(hash_bytes) <= _LONGEST_CACHED_KEY:  # I11
-            if len(self) >= _CACHED_KEYS:  # I11
-                self.clear()
-            self[hash_bytes] = number
-        return number
+    """Return the partition that Java's default partitioner chooses for a key of these bytes: murmur2, not negative."""
+    return murmur2(hash_bytes, partitions)
 
 
 class KeyCodec:

@@ -19,7 +19,7 @@ from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
 from relay.kafka.compiled_records import compiled_records
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter, RecordPlace, RecordSender, change_json
-from relay.kafka.keys import KeyCodec, Partitioner
+from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers, record_size, too_small
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import TableSchema
@@ -76,7 +76,6 @@ class TopicWriter:
         self._encoder = ChangeEncoder(schema, header)
         self._codec = KeyCodec(table, key)
         self._compiled = compiled_records(schema, header, table, self._codec, partitions, largest - _ROOM)
-        self._partition = Partitioner(partitions)
         self._item_codec = KeyCodec(table, "item")
         # The token of the last change and its header: all changes of a source transaction share one.
         self._token: EventToken | None = None
@@ -113,7 +112,7 @@ class TopicWriter:
         if change.key is None:
             raise RelayError(f"topic {self.topic}: change {change.event_id} has no key")
         hash_bytes, key = self._codec.hash_and_record_key(change.key)
-        number = self._partition[hash_bytes]
+        number = partition(hash_bytes, self.partitions)
         headers = self._headers(change)
         letter_size = 0
         try:

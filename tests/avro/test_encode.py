@@ -58,19 +58,6 @@ def refusal(table: TableSchema, change: Change) -> Unencodable:
     return raised.value
 
 
-def test_many_different_changes_do_not_grow_the_encoder() -> None:
-    """I11."""
-    encoder = ChangeEncoder(change_schema(TABLE), HEADER)
-    last = b""
-    for at in range(10_000):
-        last = encoder.encode(replace(CHANGE, committed_at=at, attributes={"n": str(at)}))
-    assert last == ChangeEncoder(change_schema(TABLE), HEADER).encode(
-        replace(CHANGE, committed_at=9_999, attributes={"n": "9999"})
-    )
-    memos = [memo for memo in vars(encoder).values() if isinstance(memo, dict)]
-    assert max(map(len, memos)) <= 4096
-
-
 @pytest.mark.parametrize(
     "key",
     [

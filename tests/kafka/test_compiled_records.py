@@ -15,7 +15,7 @@ from relay.avro.schema import change_schema
 from relay.change import MARK, Change, Images, Operation, Snapshot, Uncarriable
 from relay.errors import RelayError
 from relay.kafka.compiled_records import compiled_records
-from relay.kafka.keys import KeyCodec, murmur2, partition
+from relay.kafka.keys import KeyCodec, partition
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken, OriginToken
 from tests import golden, golden_inputs, needs
@@ -198,12 +198,13 @@ def test_the_golden_values_are_written(name: str) -> None:
     assert record[0] == expected
 
 
-@given(st.binary(max_size=600))
-def test_murmur2_is_that_of_the_plain_path(data: bytes) -> None:
+@given(st.binary(max_size=600), st.integers(1, 1000))
+def test_the_partition_of_a_key_is_that_of_the_plain_path(data: bytes, partitions: int) -> None:
     """I2"""
-    from relay.native import _core
-
-    assert _core.murmur2(data) == murmur2(data)
+    table = TableSchema("shop", "orders", (KeyColumn("a", "B"),), 1)
+    both = BothPaths(table, partitions=partitions)
+    (record,) = both.compare([replace(CHANGE, key={"a": data}, new="{}")])
+    assert record is not None
 
 
 def test_an_interrupt_inside_of_a_value_is_not_swallowed() -> None:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
-from relay.kafka.keys import KeyCodec, Partitioner, murmur2, partition
+from relay.kafka.keys import KeyCodec, partition
 from relay.table import KeyColumn, TableSchema
+from tests.kafka.java_murmur2 import murmur2
 
 
 def codec(*columns: tuple[str, str], hashes: int = 1, mode: Literal["hash", "item"] = "hash") -> KeyCodec:
@@ -37,40 +38,10 @@ def test_murmur2_equals_that_of_the_java_client(data: bytes, signed: int) -> Non
     assert partition(data, 1000) == (signed & 0x7FFFFFFF) % 1000
 
 
-def _java(data: bytes) -> int:
-    """Kafka's murmur2, line by line."""
-    mask, m, r = 0xFFFFFFFF, 0x5BD1E995, 24
-    h = 0x9747B28C ^ len(data)
-    for i in range(len(data) // 4):
-        k = data[i * 4] + (data[i * 4 + 1] << 8) + (data[i * 4 + 2] << 16) + (data[i * 4 + 3] << 24)
-        k = k * m & mask
-        k ^= k >> r
-        k = k * m & mask
-        h = h * m & mask
-        h ^= k
-    left, at = len(data) % 4, len(data) // 4 * 4
-    if left >= 3:
-        h ^= data[at + 2] << 16
-    if left >= 2:
-        h ^= data[at + 1] << 8
-    if left >= 1:
-        h ^= data[at]
-        h = h * m & mask
-    h ^= h >> 13
-    h = h * m & mask
-    return h ^ h >> 15
-
-
-@given(st.binary(max_size=600))
-def test_the_optimised_murmur2_equals_the_plain_one(data: bytes) -> None:
+@given(st.binary(max_size=600), st.integers(1, 10_000))
+def test_the_partition_is_that_of_the_java_client(data: bytes, partitions: int) -> None:
     """I2"""
-    assert murmur2(data) == _java(data)
-
-
-@given(st.binary(max_size=50), st.integers(1, 10_000))
-def test_a_partition_is_within_range(data: bytes, partitions: int) -> None:
-    """I2"""
-    assert 0 <= partition(data, partitions) < partitions
+    assert partition(data, partitions) == (murmur2(data) & 0x7FFFFFFF) % partitions
 
 
 def test_a_hash_key_is_encoded_as_its_canonical_bytes() -> None:
@@ -132,16 +103,3 @@ def test_an_invalid_key_is_refused_with_the_expected_columns(
     made = codec(*columns, hashes=len(columns), mode=mode)
     with pytest.raises(RelayError, match=r"is not a key of table orders, whose key columns are id \("):
         made.kafka_key(key)
-
-
-def test_the_partitions_of_few_and_short_keys_are_kept() -> None:
-    """I11"""
-    partitioner = Partitioner(6)
-    for number in range(20_000):
-        key = b"%d" % number
-        assert partitioner[key] == partition(key, 6)
-    assert len(partitioner) < 10_000
-    before = len(partitioner)
-    long = bytes(10_000)
-    assert partitioner[long] == partition(long, 6)
-    assert len(partitioner) == before

@@ -1,13 +1,9 @@
 //! Keys and partitions. Their bytes never change (I2).
 
-use pyo3::prelude::*;
-
 const M: u32 = 0x5BD1_E995;
 
 /// Hash as Kafka's Java client does.
-#[pyfunction]
-#[pyo3(name = "murmur2")]
-pub fn murmur2(data: &[u8]) -> u32 {
+fn murmur2(data: &[u8]) -> u32 {
     let mut value = 0x9747_B28C ^ data.len() as u32;
     let mut words = data.chunks_exact(4);
     for word in &mut words {

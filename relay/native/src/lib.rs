@@ -16,6 +16,5 @@ const INTERFACE: u32 = 1;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<records::RecordWriter>()?;
-    module.add_function(wrap_pyfunction!(keys::murmur2, module)?)?;
     Ok(())
 }
