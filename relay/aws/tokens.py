@@ -8,9 +8,10 @@ the tests compare them with: that package asks STS for a role's credentials anew
 from __future__ import annotations
 
 import base64
+import logging
 import threading
 from calendar import timegm
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from time import strptime
@@ -22,7 +23,9 @@ from botocore.exceptions import BotoCoreError, CredentialRetrievalError, NoCrede
 
 from relay.aws import AwsIdentity, Refused
 from relay.aws.identity import SET_CREDENTIALS, open_session, region
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
+
+log = logging.getLogger(__name__)
 
 LIFETIME = 900
 """Seconds for which a token can be used to log in. A connection that is open may stay open."""
@@ -53,27 +56,47 @@ class DatabaseTokens:
             return str(self._client.generate_db_auth_token(DBHostname=host, Port=port, DBUsername=user))
 
 
-@lru_cache
-def broker_tokens(identity: AwsIdentity) -> Callable[[str], tuple[str, float]]:
-    """Return the ``oauth_cb`` of Kafka clients that log in to MSK: the same for all clients of the process.
+class BrokerTokens:
+    """Makes tokens for MSK. Thread-safe. It is the ``oauth_cb`` of Kafka clients.
 
-    librdkafka calls it in a thread of its own, when a client is made and after four fifths of a token's lifetime.
+    librdkafka calls it in a thread of its own when a client is made, after four fifths of a token's lifetime, and every
+    ten seconds where that fails.
     """
-    opening = threading.Lock()
-    found: list[tuple[Any, str]] = []
 
-    def token(_: str) -> tuple[str, float]:
+    def __init__(self, identity: AwsIdentity) -> None:
+        self._identity = identity
+        # Set for the first token, by one thread.
+        self._opening = threading.Lock()
+        self._credentials: Any = None
+        self._region = ""
+
+    def __repr__(self) -> str:
+        return f"<BrokerTokens[{self._identity}]>"
+
+    def __call__(self, _: str) -> tuple[str, float]:
+        try:
+            return self.make()
+        except RelayError as error:
+            log.warning("Kafka: %s", error)  # librdkafka says only that it got none
+            raise
+
+    def make(self) -> tuple[str, float]:
+        """Return a token, and when it expires, in seconds since the epoch. Raises as `DatabaseTokens.make` does."""
         with _translated("a token of MSK"):
-            with opening:
-                if not found:
-                    session = open_session(identity)
-                    found.append((session.get_credentials(), region(session)))
-            ((credentials, where),) = found
-            if credentials is None:
+            with self._opening:
+                if self._credentials is None:
+                    session = open_session(self._identity)
+                    self._region = region(session)
+                    self._credentials = session.get_credentials()
+            if self._credentials is None:
                 raise NoCredentialsError
-            return broker_token(credentials.get_frozen_credentials(), where)
+            return broker_token(self._credentials.get_frozen_credentials(), self._region)
 
-    return token
+
+@lru_cache
+def broker_tokens(identity: AwsIdentity) -> BrokerTokens:
+    """Return what makes the tokens for MSK of all clients of this process: a role is assumed once."""
+    return BrokerTokens(identity)
 
 
 def broker_token(credentials: Any, where: str) -> tuple[str, float]:

@@ -144,14 +144,17 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
 def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     """Return an admin client that has reached a broker within ``timeout`` seconds.
 
-    Raises ``Unavailable`` with the brokers and why none answered; ``ConfigError`` for a setting in ``kafka.producer``
-    that librdkafka does not accept.
+    Raises ``Unavailable`` with the brokers and why none answered, or why AWS gives no token; ``ConfigError`` for a
+    setting in ``kafka.producer`` that librdkafka does not accept.
     """
     reasons: list[KafkaError] = []
     try:
         # A client without brokers connects to nothing; it only validates the settings.
         Producer(dict(config.kafka.producer), logger=SILENT_LOG)
         settings: dict[str, Any] = {**config.client("admin"), "error_cb": reasons.append}
+        if config.kafka.iam is not None:
+            # The client would wait for a token in vain, and not say why.
+            settings["oauth_cb"].make()
         admin = AdminClient(settings, logger=SILENT_LOG)
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigError(f"kafka.producer: {_error_text(error)}") from error

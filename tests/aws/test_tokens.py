@@ -47,7 +47,7 @@ def test_tokens_are_signed_with_the_credentials_of_the_role(aws: AwsServer, aws_
     identity = AwsIdentity(REGION, role_arn=aws.role(unique))
     token = DatabaseTokens(identity).make(HOST, 3306, "relay")
     assert signer_of(f"https://{token}", "rds-db", REGION, aws.secret_of) != aws_user.access_key
-    for_brokers, _ = broker_tokens(identity)("")
+    for_brokers, _ = broker_tokens(identity).make()
     assert signer_at_msk(for_brokers, aws.secret_of) != aws_user.access_key
 
 
@@ -90,7 +90,7 @@ def test_what_has_no_credentials_no_region_or_no_answer_says_so(monkeypatch: pyt
     role = AwsIdentity(REGION, role_arn=f"arn:aws:iam::123456789012:role/{unique}")
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
-        for make in (lambda: DatabaseTokens(role).make(HOST, 3306, "relay"), lambda: broker_tokens(role)("")):
+        for make in (lambda: DatabaseTokens(role).make(HOST, 3306, "relay"), lambda: broker_tokens(role).make()):
             with pytest.raises(
                 Unavailable, match=r"no AWS credentials for a token of .* now: .*Could not connect"
             ) as no:
@@ -103,4 +103,4 @@ def test_what_has_no_credentials_no_region_or_no_answer_says_so(monkeypatch: pyt
     with pytest.raises(Refused, match=r"no AWS credentials for a token of RDS: .*set AWS_PROFILE"):
         DatabaseTokens(AwsIdentity(REGION)).make(HOST, 3306, "relay")
     with pytest.raises(Refused, match=r"no AWS credentials for a token of MSK: .*set AWS_PROFILE"):
-        broker_tokens(AwsIdentity(REGION, role_session_name=unique))("")
+        broker_tokens(AwsIdentity(REGION, role_session_name=unique)).make()

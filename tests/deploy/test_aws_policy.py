@@ -67,3 +67,32 @@ def test_the_policy_for_rds_allows_one_user_to_log_in() -> None:
     (statement,) = policy["Statement"]
     assert statement["Action"] == ["rds-db:connect"]
     assert re.fullmatch(r"arn:aws:rds-db:[\w-]+:\d{12}:dbuser:(db|cluster)-[A-Z0-9]+/relay", statement["Resource"])
+
+
+def test_the_policy_for_msk_allows_what_the_acls_of_kafka_do() -> None:
+    """With those, the relay, its commands and a consumer run on a real Kafka."""
+    names = {
+        ("topic", "Create"): "CreateTopic",
+        ("topic", "Describe"): "DescribeTopic",
+        ("topic", "DescribeConfigs"): "DescribeTopicDynamicConfiguration",
+        ("topic", "Read"): "ReadData",
+        ("topic", "Write"): "WriteData",
+        ("group", "Read"): "AlterGroup",
+        ("transactional-id", "Describe"): "DescribeTransactionalId",
+        ("transactional-id", "Write"): "AlterTransactionalId",
+    }
+    script = (DEPLOY / "kafka" / "acls.sh").read_text().replace("\\\n", "")
+    allowed: set[tuple[str, str]] = set()
+    for kind, prefix, rest in re.findall(r'^allow "\$@" --([\w-]+) "\$name(.)"(.*)$', script, re.MULTILINE):
+        allowed |= {
+            (f"{kind} {prefix}", names[kind, operation]) for operation in re.findall(r"--operation (\w+)", rest)
+        }
+    # Kafka's right to read a group implies that to describe it. AWS has one more right to log in at all, and one for
+    # producers that are idempotent, which Kafka allows who may write to any topic.
+    allowed |= {("group .", "DescribeGroup"), ("cluster", "Connect"), ("cluster", "WriteDataIdempotently")}
+    found: set[tuple[str, str]] = set()
+    for statement in json.loads((DEPLOY / "aws" / "msk-policy.json").read_text())["Statement"]:
+        kind, _, name = statement["Resource"].split(":")[5].partition("/main/*")
+        resource = f"{kind} {name.removeprefix('/shop').removesuffix('*')}".strip()
+        found |= {(resource, action.removeprefix("kafka-cluster:")) for action in statement["Action"]}
+    assert found == allowed

@@ -78,6 +78,14 @@ def test_a_missing_extra_is_one_line_and_exits_3(command: str, source: str, said
     assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", f"relay: error: {said}\n")
 
 
+def test_tokens_of_aws_name_their_extra(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text((CONFIG % DYNAMODB).replace("kafka: {", "kafka: {iam: {}, "))
+    ran = relay("run", str(path))
+    said = "relay: error: `kafka.iam` needs botocore: pip install 'change-relay[aws]'\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", said)
+
+
 @pytest.mark.parametrize(("command", "extra"), [("services status", "services"), ("demo", "all")])
 def test_what_needs_several_packages_names_the_extra_with_all_of_them(command: str, extra: str) -> None:
     ran = relay(*command.split())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relay.config import Config
+from relay.config.aws import IamConfig
 from relay.errors import ConfigError
 from spark_consumers.kafka_source import java_settings, read
 
@@ -42,6 +43,42 @@ def test_a_user_and_password_become_a_login_module(name: str, mechanism: str, mo
         "sasl.mechanism": mechanism.upper(),
         "sasl.jaas.config": f'{module} required username="me" password="a\\"b\\\\c;";',
     }
+
+
+IAM = "software.amazon.msk.auth.iam"
+ROLE = "arn:aws:iam::123456789012:role/relay"
+
+
+@pytest.mark.parametrize(
+    ("iam", "options"),
+    [
+        (IamConfig(region="eu-west-1"), ""),
+        (IamConfig(profile="shop"), ' awsProfileName="shop" awsAddDefaultProviders="false"'),
+        (
+            IamConfig(region="eu-west-1", role_arn=ROLE, external_id='a"b'),
+            f' awsRoleArn="{ROLE}" awsRoleExternalId="a\\"b" awsRoleSessionName="relay" awsStsRegion="eu-west-1" '
+            'awsAddDefaultProviders="false"',
+        ),
+        (
+            IamConfig(role_arn=ROLE, role_session_name="shop"),
+            f' awsRoleArn="{ROLE}" awsRoleSessionName="shop" awsAddDefaultProviders="false"',
+        ),
+    ],
+)
+def test_tokens_of_aws_become_the_login_module_of_aws(iam: IamConfig, options: str) -> None:
+    assert java_settings({"bootstrap.servers": "b:1"}, iam) == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": f"{IAM}.IAMLoginModule required{options};",
+        "sasl.client.callback.handler.class": f"{IAM}.IAMClientCallbackHandler",
+    }
+
+
+def test_a_role_with_the_credentials_of_a_profile_is_refused_for_spark() -> None:
+    """AWS's module would take the credentials of the profile, and not assume the role."""
+    with pytest.raises(ConfigError, match="`role_arn` with the credentials of `profile`"):
+        java_settings({"bootstrap.servers": "b:1"}, IamConfig(profile="shop", role_arn=ROLE))
 
 
 def test_pem_files_become_stores(tmp_path: Path) -> None:
