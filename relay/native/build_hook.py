@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 CRATE = Path("relay/native")
 MODULE = "relay/native/_core.abi3.so"
 _LONGEST = 1200  # seconds
+_FAULTS = (NotImplementedError, OSError, subprocess.SubprocessError)
 
 
 class CompiledCore(BuildHookInterface):  # type: ignore[misc]
@@ -32,7 +35,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc]
             return
         try:
             library = built(Path(self.root) / CRATE)
-        except (OSError, subprocess.SubprocessError) as error:
+        except _FAULTS as error:
             if wanted == "required":
                 raise
             self.app.display_warning(f"without the compiled core, see relay/native/README.md: {error}")
@@ -49,7 +52,9 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc]
 
 
 def built(crate: Path) -> Path:
-    """Build the crate in the cache, and return the library. Raises ``OSError`` or ``SubprocessError``."""
+    """Build the crate in the cache, and return the library. Raises `_FAULTS`."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise NotImplementedError("this Python has no stable interface")
     cargo = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo" / "bin"))
     if cargo is None:
         raise FileNotFoundError("cargo is not installed")
@@ -69,9 +74,14 @@ def built(crate: Path) -> Path:
     ]
     if sys.platform == "darwin":
         command += ["--", "-C", "link-arg=-undefined", "-C", "link-arg=dynamic_lookup"]
-    done = subprocess.run(
-        command, cwd=crate, env=changed, capture_output=True, text=True, timeout=_LONGEST, check=False
-    )
-    if done.returncode:
-        raise subprocess.SubprocessError(f"cargo ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    return target / "release" / ("lib_core.dylib" if sys.platform == "darwin" else "lib_core.so")
+    target.mkdir(parents=True, exist_ok=True)
+    with (target / "relay.lock").open("w") as lock:  # checkouts share the folder, and the name of the result
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            command, cwd=crate, env=changed, capture_output=True, text=True, timeout=_LONGEST, check=False
+        )
+        if done.returncode:
+            raise subprocess.SubprocessError(f"cargo ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        library = target / "release" / ("lib_core.dylib" if sys.platform == "darwin" else "lib_core.so")
+        digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]
+        return Path(shutil.copyfile(library, target / f"relay-{digest}.so"))

@@ -80,6 +80,13 @@ def test_the_images_are_built_with_the_uv_of_the_makefile() -> None:
     assert f" uv=={version}\n" in DOCKERFILE
 
 
+def test_no_image_is_built_without_the_compiled_core_unless_somebody_asks_for_that() -> None:
+    assert "\nARG RELAY_NATIVE=required\n" in stage("wheel")
+    assert re.search(r"apt-get install .* cargo-web gcc libc6-dev ", stage("wheel"))
+    # That of the checkout may be for another machine.
+    assert "\n**/*.so\n" in (DEPLOY / "Dockerfile.dockerignore").read_text()
+
+
 def test_the_services_of_compose_exist_where_others_look_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEGACY_PASSWORD", "relay")
     monkeypatch.setenv("POSTGRES_PASSWORD", "relay")

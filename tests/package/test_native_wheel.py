@@ -38,6 +38,7 @@ def contents(out: Path) -> tuple[str, set[str]]:
 
 
 def test_without_a_compiler_the_wheel_is_pure_and_building_it_is_no_error(tmp_path: Path) -> None:
+    """Also where the checkout has a module that was built before."""
     built = build(tmp_path)
     assert built.returncode == 0, built.stderr
     assert contents(tmp_path) == ("py3-none-any", {"__init__.py", "_core.pyi", "README.md"})
