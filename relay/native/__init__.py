@@ -28,7 +28,7 @@ def record_writer() -> type[RecordWriter] | None:
         _say_once("RELAY_NATIVE=off")
         return None
     try:
-        from relay.native import _core
+        import relay.native._core as _core
 
         if _core.INTERFACE != _INTERFACE:
             raise ImportError("it was built of other sources")

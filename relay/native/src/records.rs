@@ -176,16 +176,17 @@ impl RecordWriter {
             return Ok(());
         }
         self.last = None;
+        let (own, origin) = (Place::of(token)?, token.getattr(intern!(py, "origin"))?);
         let mut avro = vec![PRESENT];
-        place(&mut avro, token)?;
-        let origin = token.getattr(intern!(py, "origin"))?;
+        own.write(&mut avro)?;
+        let json = if origin.is_none() { own.json()? } else { None };
         if origin.is_none() {
             avro.push(NULL);
         } else {
             avro.push(PRESENT);
-            place(&mut avro, &origin)?;
+            Place::of(&origin)?.write(&mut avro)?;
         }
-        let json = match json_of(token, &origin)? {
+        let json = match json {
             Some(json) => PyBytes::new(py, &json).into_any(),
             None => token.call_method0(intern!(py, "to_json_bytes"))?,
         };
@@ -301,31 +302,46 @@ fn hashed_bytes(columns: &[Hashed], key: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Write the three fields of both kinds of token.
-fn place(out: &mut Vec<u8>, token: &Bound<'_, PyAny>) -> PyResult<()> {
-    let py = token.py();
-    avro::long(out, token.getattr(intern!(py, "timestamp"))?.extract()?);
-    avro::text(out, &token.getattr(intern!(py, "shard"))?)?;
-    avro::text(out, &token.getattr(intern!(py, "position"))?)
+/// The three fields of both kinds of token.
+struct Place<'py> {
+    timestamp: i64,
+    shard: Bound<'py, PyString>,
+    position: Bound<'py, PyString>,
 }
 
-/// Return the JSON of a token without an origin whose texts need no escapes; None for others.
-fn json_of(token: &Bound<'_, PyAny>, origin: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u8>>> {
-    let py = token.py();
-    if !origin.is_none() {
-        return Ok(None);
+impl<'py> Place<'py> {
+    fn of(token: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = token.py();
+        Ok(Self {
+            timestamp: token.getattr(intern!(py, "timestamp"))?.extract()?,
+            shard: token.getattr(intern!(py, "shard"))?.cast_into()?,
+            position: token.getattr(intern!(py, "position"))?.cast_into()?,
+        })
     }
-    let timestamp: i64 = token.getattr(intern!(py, "timestamp"))?.extract()?;
-    let shard = token.getattr(intern!(py, "shard"))?;
-    let position = token.getattr(intern!(py, "position"))?;
-    let (shard, position) = (shard.cast::<PyString>()?.to_str()?, position.cast::<PyString>()?.to_str()?);
-    let is_plain = |text: &str| text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
-    if !is_plain(shard) || !is_plain(position) {
-        return Ok(None);
+
+    fn write(&self, out: &mut Vec<u8>) -> PyResult<()> {
+        avro::long(out, self.timestamp);
+        avro::blob(out, self.shard.to_str()?.as_bytes());
+        avro::blob(out, self.position.to_str()?.as_bytes());
+        Ok(())
     }
-    let json =
-        format!("{{\"timestamp\":{timestamp},\"shard\":\"{shard}\",\"position\":\"{position}\",\"origin\":null}}");
-    Ok(Some(json.into_bytes()))
+
+    /// The JSON of a token without an origin, None if its texts need escapes.
+    fn json(&self) -> PyResult<Option<Vec<u8>>> {
+        let (shard, position) = (self.shard.to_str()?, self.position.to_str()?);
+        let is_plain = |text: &str| text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
+        if !is_plain(shard) || !is_plain(position) {
+            return Ok(None);
+        }
+        let mut json = Vec::with_capacity(64 + shard.len() + position.len());
+        json.extend_from_slice(b"{\"timestamp\":");
+        json.extend_from_slice(self.timestamp.to_string().as_bytes());
+        for part in [&b",\"shard\":\""[..], shard.as_bytes(), b"\",\"position\":\"", position.as_bytes()] {
+            json.extend_from_slice(part);
+        }
+        json.extend_from_slice(b"\",\"origin\":null}");
+        Ok(Some(json))
+    }
 }
 
 fn symbol(symbols: &[String], value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
