@@ -46,7 +46,8 @@ def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
         return in_topic()
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
-    return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible, earlier=in_topic)
+    registry = config.schema_registry
+    return RegistrySchemas(registry.url, registry.on_incompatible, access=registry.access(), earlier=in_topic)
 
 
 class TopicSchemas:

@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from relay.avro.evolution import differences, following, is_of_changes, same
 from relay.avro.framing import confluent_header, schema_id
 from relay.config.hidden import redacted
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 
 if TYPE_CHECKING:
     from relay.avro.registry import TopicSchemas
@@ -46,9 +46,10 @@ class _Version:
 class RegistrySchemas:
     """The schemas in a registry with Confluent's API, under the subject ``<topic>-value``. Thread-safe.
 
-    ``on_incompatible``: ``fail`` or ``register``, what to do when the registry refuses the next version of a subject.
-    ``earlier``: opens the schemas of values that were written before there was a registry, if one comes. ``timeout``:
-    seconds for one request, which is tried ``retries`` times more.
+    ``access``: how to log in, as ``SchemaRegistryConfig.access`` says. ``on_incompatible``: ``fail`` or ``register``,
+    what to do when the registry refuses the next version of a subject. ``earlier``: opens the schemas of values that
+    were written before there was a registry, if one comes. ``timeout``: seconds for one request, which is tried
+    ``retries`` times more.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RegistrySchemas:
         url: str,
         on_incompatible: str = "fail",
         *,
+        access: Mapping[str, Any] | None = None,
         earlier: Callable[[], TopicSchemas] | None = None,
         timeout: float = _TIMEOUT,
         retries: int = 2,
@@ -66,7 +68,12 @@ class RegistrySchemas:
         # Set once, by the first thread that needs it.
         self._opening = threading.Lock()
         self._earlier: TopicSchemas | None = None
-        self._client = SchemaRegistryClient({"url": url, "timeout": timeout, "max.retries": retries})
+        settings = {**(access or {}), "url": url, "timeout": timeout, "max.retries": retries}
+        try:
+            self._client = SchemaRegistryClient(settings)
+        except OSError as fault:
+            files = ", ".join(str(each) for key, each in settings.items() if key.startswith("ssl."))
+            raise ConfigError(f"`schema_registry.tls`: cannot load {fault.filename or files}: {fault}") from fault
         # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
 
@@ -241,8 +248,9 @@ class RegistrySchemas:
                 raise RelayError(
                     f"the schema registry at {self._shown} refuses to {what}: {redacted(str(fault))}"
                 ) from fault
+            hint = ": check `user` and `password`, `bearer`, or `tls`" if fault.http_status_code in (401, 403) else ""
             raise Unavailable(
-                f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}"
+                f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}{hint}"
             ) from fault
         except httpx.HTTPError as fault:
             raise Unavailable(

@@ -28,7 +28,7 @@ def is_secret(name: str) -> bool:
 def holds_secret(location: Location) -> bool:
     """Return whether the value at ``location`` of the file is a secret. Tables and columns may have any name."""
     match location:
-        case ("http", "user" | "password" | "bearer"):
+        case ("http", "user" | "password" | "bearer") | ("schema_registry", "password" | "bearer"):
             return True
         case ("kafka", "producer", str(name)) | ("spark", "conf", str(name)) | ("sources", int(), str(name)):
             return is_secret(name)

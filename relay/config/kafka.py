@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -10,7 +11,8 @@ from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import form, implies, named
+from relay.config.schema_forms import form, implies, named, not_together, texts
+from relay.config.tls import Tls
 from relay.extras import needs
 
 # Settings that every kind of client needs to connect to a broker and to trust it.
@@ -93,9 +95,61 @@ class KafkaConfig(ConfigModel):
 
 
 class SchemaRegistryConfig(ConfigModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "dependentRequired": {"user": ["password"], "password": ["user"]},
+            "allOf": [
+                not_together("bearer", "user"),
+                implies({"tls": {"type": "object"}}, {"url": texts("https://.*")}),
+            ],
+        }
+    )
+
     url: Annotated[str, Url(("http", "https"))]
     """The URL of a registry with Confluent's API."""
+
+    user: str | None = Field(default=None, min_length=1)
+    """The name to log in with (HTTP basic authentication), such as an API key. It may also be in the URL."""
+
+    password: str | None = Field(default=None, min_length=1)
+    """The password of `user`, best given as `${ENV}`."""
+
+    bearer: str | None = Field(default=None, min_length=1)
+    """The token to log in with (HTTP bearer authentication), best given as `${ENV}`."""
+
+    tls: Tls | None = None
+    """Files for a URL with https: `ca`, the authorities to trust instead of the usual ones; `cert` and `key`, the
+    client's own certificate."""
 
     on_incompatible: Literal["fail", "register"] = "fail"
     """What to do when the registry refuses the changed schema of a table: stop, or register it anyway by setting the
     subject's compatibility to NONE for that moment."""
+
+    @model_validator(mode="after")
+    def _check_access(self) -> Self:
+        if (self.user is None) != (self.password is None):
+            raise invalid("`user` and `password` belong together: set both, or none")
+        if self.user is not None and ":" in self.user:
+            raise invalid((("user",), "cannot have a colon, which ends the name in HTTP"))
+        in_url = urlsplit(self.url).username is not None
+        if [self.user is not None, self.bearer is not None, in_url].count(True) > 1:
+            raise invalid("set one of `user` and `password`, `bearer`, and a name and password in `url`")
+        if self.tls is not None and not self.url.startswith("https:"):
+            raise invalid((("tls",), "is for a `url` that begins with https"))
+        return self
+
+    def access(self) -> dict[str, Any]:
+        """Return the settings with which Confluent's client logs in."""
+        files = self.tls or {}
+        settings: dict[str, Any] = {
+            "ssl.ca.location": files.get("ca"),
+            "ssl.certificate.location": files.get("cert"),
+            "ssl.key.location": files.get("key"),
+        }
+        if self.user is not None:
+            settings["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        if self.bearer is not None:
+            settings["bearer.auth.credentials.source"] = "STATIC_TOKEN"
+            settings["bearer.auth.token"] = self.bearer
+            settings["bearer.auth.logical.cluster"] = ""  # of Confluent Cloud alone, but the client asks for one
+        return {key: value for key, value in settings.items() if value is not None}

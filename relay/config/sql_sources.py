@@ -27,6 +27,7 @@ from relay.config.fields import (
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
 from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, like, not_together
+from relay.config.tls import Tls
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
@@ -54,13 +55,7 @@ class _SQLConfig(PerTableConfig):
     password: str | None = None
     """The password, best given as `${ENV}`."""
 
-    tls: dict[str, str] | None = Field(
-        default=None,
-        json_schema_extra={
-            "propertyNames": {"enum": ["ca", "cert", "key"]},
-            "dependentRequired": {"cert": ["key"], "key": ["cert"]},
-        },
-    )
+    tls: Tls | None = None
     """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
 
     key: Keys = "hash"
@@ -85,16 +80,6 @@ class _SQLConfig(PerTableConfig):
             return str(KeyRange.parse(value))
         except ValueError as error:
             raise invalid(str(error)) from error
-
-    @field_validator("tls")
-    @classmethod
-    def _tls(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        unknown = (value or {}).keys() - {"ca", "cert", "key"}
-        if problems := [((key,), "unknown key; use ca, cert or key") for key in unknown]:
-            raise invalid(*problems)
-        if value and ("cert" in value) != ("key" in value):
-            raise invalid("set both `cert` and `key`, or neither")
-        return value
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:

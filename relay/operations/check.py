@@ -145,7 +145,7 @@ def _topic_finding(found: topics.FoundTopic) -> Finding:
 def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Finding]:
     """Look up the subjects of the topics in the schema registry. Raises ``Unavailable``."""
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
-    with closing(_open_registry(registry)) as schemas:
+    with closing(open_registry(registry)) as schemas:
         from relay.avro.schema_registry import COMPATIBILITY
 
         subjects = set(schemas.subjects())
@@ -161,16 +161,18 @@ def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Find
     return findings
 
 
-def _open_registry(registry: SchemaRegistryConfig) -> RegistrySchemas:
+def open_registry(registry: SchemaRegistryConfig) -> RegistrySchemas:
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
-    return RegistrySchemas(registry.url, registry.on_incompatible, timeout=_SOCKET_TIMEOUT, retries=0)
+    return RegistrySchemas(
+        registry.url, registry.on_incompatible, access=registry.access(), timeout=_SOCKET_TIMEOUT, retries=0
+    )
 
 
 def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSchema) -> list[Finding]:
     """Report if the registry would refuse the table's current schema. Raises ``Unavailable``."""
     topic = config.topic(table.table)
-    with closing(_open_registry(registry)) as schemas:
+    with closing(open_registry(registry)) as schemas:
         problem = schemas.refusal(topic, change_schema(table))
     if not problem:
         return []

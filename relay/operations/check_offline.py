@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from relay.cache import open_store
-from relay.config import Config, SourceConfig, redacted
+from relay.config import Config, SchemaRegistryConfig, SourceConfig, redacted
 from relay.engine.open_source import open_source
 from relay.errors import Unavailable
 from relay.extras import needs
 from relay.kafka.settings import unusable_security
-from relay.operations.check import Check, Finding, check_folder, checks_of_spark, run_check
+from relay.operations.check import Check, Finding, check_folder, checks_of_spark, open_registry, run_check
 
 
 def run(config: Config, file: Path) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def run(config: Config, file: Path) -> Iterator[Finding]:
     checks: list[tuple[str, Check]] = [("kafka.producer", partial(_check_security, config))]
     checks += [(f"source {source.name}", partial(_check_source, source)) for source in config.sources]
     if config.schema_registry:
-        checks.append(("schema registry", _check_registry))
+        checks.append(("schema registry", partial(_check_registry, config.schema_registry)))
     if config.cache:
         checks.append((f"cache {redacted(config.cache.url)}", partial(_check_cache, config.cache.url)))
     if config.log:
@@ -47,9 +47,9 @@ def _check_source(source: SourceConfig) -> str:
     return f"{source.type}, {named}; its packages are installed"
 
 
-def _check_registry() -> str:
-    with needs("registry", "`schema_registry`"):
-        import relay.avro.schema_registry  # noqa: F401
+def _check_registry(registry: SchemaRegistryConfig) -> str:
+    """Open it, for which its packages are needed, and the files that it names."""
+    open_registry(registry).close()
     return "its packages are installed"
 
 

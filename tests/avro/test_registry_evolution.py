@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import logging
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,6 +13,7 @@ from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
+from tests.avro.guarded import Guarded, basic
 from tests.containers import Registry
 
 pytestmark = pytest.mark.services
@@ -108,53 +104,10 @@ def test_a_subject_of_others_keeps_its_default_compatibility(registered: Registr
     assert registered.subject(unique) == (2, before)
 
 
-class Guarded:
-    """A proxy that demands a name and a password, in front of the real registry, which has no accounts."""
-
-    def __init__(self, url: str) -> None:
-        wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
-
-        class Handler(BaseHTTPRequestHandler):
-            def _pass_on(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
-                status, answer = 401, b'{"error_code": 401, "message": "Unauthorized"}'
-                if self.headers.get("Authorization") == wanted:
-                    status, answer = forward(url + self.path, self.command, body)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            do_GET = do_POST = do_PUT = do_DELETE = _pass_on
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def forward(url: str, method: str, body: bytes | None) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
-
-
 @pytest.fixture
 def guarded(schema_registry: Registry) -> Iterator[Guarded]:
-    server = Guarded(schema_registry.url)
-    yield server
-    server.close()
+    with Guarded(schema_registry.url, basic("me", PASSWORD)) as server:
+        yield server
 
 
 def test_a_name_and_password_in_the_url_are_used_and_never_shown(guarded: Guarded, unique: str) -> None:

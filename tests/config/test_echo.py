@@ -124,3 +124,11 @@ def test_secrets_are_hidden_or_shown_as_their_variables(file: Path, monkeypatch:
         "spark.hadoop.fs.s3a.secret.key": "***", "spark.hadoop.fs.azure.account.key.x": "***", "spark.a": "1",
     }  # fmt: skip
     assert again.kafka.client()["bootstrap.servers"] == config.kafka.client()["bootstrap.servers"]
+
+
+@pytest.mark.parametrize("access", ["user: me, password: hunter-1", "bearer: hunter-1"])
+def test_the_password_and_the_token_of_a_registry_are_hidden(file: Path, access: str) -> None:
+    text = change('/ccompat/v7"', f'/ccompat/v7", {access}')
+    config, shown, _ = echoed(file, text)
+    assert "***" in shown["schema_registry"].values()
+    assert "hunter" not in repr(shown) + repr(config)

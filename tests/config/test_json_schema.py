@@ -67,6 +67,11 @@ WRONG = [
     change("http://127.0.0.1:8080", "ftp://127.0.0.1:8080"),
     change("http://127.0.0.1:8080", "http://127.0.0.1:80800"),
     change('/ccompat/v7"', '/ccompat/v7", on_incompatible: ignore'),
+    change('/ccompat/v7"', '/ccompat/v7", user: u'),
+    change('/ccompat/v7"', '/ccompat/v7", password: p'),
+    change('/ccompat/v7"', '/ccompat/v7", user: u, password: p, bearer: t'),
+    change('/ccompat/v7"', '/ccompat/v7", tls: {ca: a}'),
+    change('http://127.0.0.1:8080/apis/ccompat/v7"', 'https://h", tls: {cert: a}'),
     change('"{name}.{table}"', '"{name}.{tabel}"'),
     change('"{name}.{table}"', '"{name}.{table"'),
     change('["order:{order_id}"]', '"order:{order_id}"'),
@@ -158,6 +163,8 @@ WRONG = [
 """What one place of the file says alone, or two keys of one mapping together."""
 
 BEYOND_A_SCHEMA = [
+    change("http://127.0.0.1:8080", "http://u:p@h").replace('/v7"', '/v7", bearer: t'),  # the parts of a URL
+    change('/ccompat/v7"', '/ccompat/v7", user: "u:v", password: p'),
     two_sources("{name: orders, type: dynamodb, table: lines}"),  # names of two entries are compared
     two_sources("{name: more, type: dynamodb, table: orders}"),  # and their tables
     change('{orders: ["order:{order_id}"]}', '{lines: ["order:{order_id}"]}'),  # and those of the cache
@@ -206,6 +213,8 @@ GOOD_ONES = [
     change("start: trim_horizon", "start: 2026-11-21 06:00:00"),
     change("start: trim_horizon", "start: 2026-11-21T06:00:00+02:00"),
     change("start: trim_horizon", "start: -1.5h"),
+    change('/ccompat/v7"', '/ccompat/v7", user: u, password: "${P}"'),
+    change('http://127.0.0.1:8080/apis/ccompat/v7"', 'https://h", bearer: t, tls: {ca: a, cert: b, key: c}'),
     change("key: hash", "tombstones: true\n        key: item"),
     change("key: hash", "columns: {a: 'decimal( 9, 2 )', b: timestamp, c: set}"),
     mysql("key: {t: [a]}, tls: {}, keyrange: '-80', start: {gtid: {'-': 'MariaDB/0-1-5'}}"),

@@ -43,8 +43,8 @@ def blocks(document: str) -> list[dict[str, Any]]:
 
 DOCUMENTS = [
     (document, number)
-    for document in ("README.md", "deploy/README.md", "relay/README.md", "relay/kafka/README.md",
-                     "spark_consumers/README.md")
+    for document in ("README.md", "deploy/README.md", "relay/README.md", "relay/aws/README.md",
+                     "relay/kafka/README.md", "spark_consumers/README.md")
     for number in range(len(blocks(document)))
 ]  # fmt: skip
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
@@ -65,6 +65,8 @@ def checked(path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     if "ssl.ca.location" in data["kafka"].get("producer", {}):
         settings.append(f"kafka.producer.ssl.ca.location={authority}")
     settings += [f"sources.{source['name']}.tls.ca={authority}" for source in data["sources"] if source.get("tls")]
+    if data.get("schema_registry", {}).get("tls"):
+        settings.append(f"schema_registry.tls.ca={authority}")
     for kind, key in (("log", "path"), ("copy", "url")):
         scheme, _, place = data.get(kind, {}).get(key, "").partition("://")
         if scheme in ("file", "delta"):
