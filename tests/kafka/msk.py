@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import select
 import socket
 import ssl
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
 from relay.process.managed import HOST, free_port
 from relay.services.kafka import KafkaBroker, coordinates
@@ -22,6 +24,7 @@ from tests.signatures import signer_of
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
 _API_VERSIONS = 18
 _AUTHENTICATION_FAILED = 58
+_PARTS = ("Algorithm", "Credential", "Date", "Expires", "Security-Token", "Signature", "SignedHeaders")
 
 
 class Door:
@@ -82,7 +85,7 @@ class Door:
                     del received[: 4 + size]
                     (api,) = struct.unpack_from(">h", frame)
                     if api == _SASL_HANDSHAKE:
-                        _answer(client, frame, struct.pack(">hih11s", 0, 1, 11, b"OAUTHBEARER"))
+                        _answer(client, frame, struct.pack(">hih11sh11s", 0, 2, 11, b"OAUTHBEARER", 11, b"AWS_MSK_IAM"))
                     elif api == _SASL_AUTHENTICATE:
                         if not self._log_in(client, frame):
                             return
@@ -96,22 +99,54 @@ class Door:
     def _log_in(self, client: ssl.SSLSocket, frame: bytes) -> bool:
         _, version, _, length = struct.unpack_from(">hhih", frame)
         name = frame[10 : 10 + length].decode()
-        message = frame[14 + length :].decode()  # the GS2 header, and fields between \1
+        # Version 2, which Java's client sends, has tags, none here, and its own way to write lengths.
+        compact = version >= 2
+        message = _compact(frame[11 + length :]) if compact else frame[14 + length :]
         try:
-            (token,) = (each[12:] for each in message.split("\1") if each.startswith("auth=Bearer "))
-            url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
-            if not url.startswith(f"https://kafka.{REGION}.amazonaws.com/?Action=kafka-cluster%3AConnect&"):
+            if message.startswith(b"{"):
+                host, url = _of_java(json.loads(message))
+            else:
+                host, url = f"kafka.{REGION}.amazonaws.com", _of_bearer(message.decode())
+            if not url.startswith(f"https://{host}/?Action=kafka-cluster%3AConnect&"):
                 raise PermissionError("not a token for a connection")
             signer = signer_of(url, "kafka-cluster", REGION, self.secret_of, unsigned=("User-Agent",))
         except (PermissionError, ValueError, KeyError) as error:
             self.refusals.append(str(error))
             text = b"Access denied"
-            _answer(client, frame, struct.pack(f">hh{len(text)}si", _AUTHENTICATION_FAILED, len(text), text, 0))
+            if not compact:  # Java's sees that the connection ends
+                _answer(client, frame, struct.pack(f">hh{len(text)}si", _AUTHENTICATION_FAILED, len(text), text, 0))
             return False
         self.signers.append((name, signer))
-        lifetime = struct.pack(">q", int(self.session * 1000)) if version else b""
-        _answer(client, frame, struct.pack(">hhi", 0, -1, 0) + lifetime)
+        lifetime = struct.pack(">q", int(self.session * 1000))
+        if compact:
+            answer = b'{"version":"2020_10_22","request-id":"1"}'
+            _answer(client, frame, bytes([0, 0, 0, 0, len(answer) + 1]) + answer + lifetime + b"\0")
+        else:
+            _answer(client, frame, struct.pack(">hhi", 0, -1, 0) + (lifetime if version else b""))
         return True
+
+
+def _of_bearer(message: str) -> str:
+    """Return the signed request in a message of OAUTHBEARER: the GS2 header, and fields between \\1."""
+    (token,) = (each[12:] for each in message.split("\1") if each.startswith("auth=Bearer "))
+    return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+
+
+def _of_java(asked: dict[str, str]) -> tuple[str, str]:
+    """Return the host and the signed request in a message of AWS_MSK_IAM, which has its parts."""
+    names = {f"x-amz-{part.lower()}": f"X-Amz-{part}" for part in _PARTS}
+    query = {"Action": asked["action"], **{names[key]: value for key, value in asked.items() if key in names}}
+    return asked["host"], f"https://{asked['host']}/?{urlencode(query)}"
+
+
+def _compact(frame: bytes) -> bytes:
+    """Return the bytes that follow their length, which is one more and in groups of seven bits."""
+    size, at = 0, 0
+    while True:
+        size |= (frame[at] & 0x7F) << (7 * at)
+        at += 1
+        if frame[at - 1] < 0x80:
+            return frame[at : at + size - 1]
 
 
 class MskBroker(KafkaBroker):

@@ -103,6 +103,35 @@ def test_the_relay_its_commands_and_a_consumer_log_in_as_the_role(
     assert aws_user.access_key not in {signer for _, signer in msk.door.signers}
 
 
+def test_a_spark_consumer_logs_in_with_the_module_of_aws(
+    relay: Relay,
+    config: dict[str, Any],
+    msk: MskBroker,
+    aws: AwsServer,
+    dynamodb: Any,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, REGION)  # no broker of a test has a region in its name
+    # With a region in the config, AWS's module asks the STS of AWS, not the one of the environment.
+    config["kafka"]["iam"] = {"role_arn": aws.role(f"{unique}-java", external_id="e-42"), "external_id": "e-42"}
+    config["log"] = {"path": f"file://{tmp_path}/log"}
+    config["spark"] = {"conf": {"spark.jars.packages": "software.amazon.msk:aws-msk-iam-auth:2.3.5"}}
+    with closing(boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")) as client:
+        create_table(client, unique)
+        client.put_item(TableName=unique, Item={"customer": {"S": "ada"}, "order_id": {"N": "7"}})
+    assert relay("run", "CONFIG", "--until-caught-up").returncode == 0
+    msk.door.signers.clear()
+    ran = relay("consume", "log", "CONFIG", "--until-caught-up", "--checkpoint", str(tmp_path / "point"))
+    assert ran.returncode == 0, ran.stderr
+    (batch,) = (json.loads(line) for line in ran.stderr.splitlines() if '"event": "batch"' in line)
+    assert batch["rows"] == 1
+    assert msk.door.refusals == []
+    assert [name for name, _ in msk.door.signers if "-executor-" in name]
+
+
 def test_tokens_of_another_identity_are_refused_in_plain_words(
     relay: Relay, config: dict[str, Any], msk: MskBroker
 ) -> None:
