@@ -15,16 +15,15 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
-import orjson
 import pymysql
-from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from relay.cache import Load, VitessLoader
 from relay.demo.orders import TABLE, Incident, Orders
+from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
 from relay.demo.truth import PublishedChange
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
 from relay.keyrange import KeyRange
 from relay.services.vitess import Vitess
 from relay.services.vitess_build import vtcombo
@@ -42,29 +41,11 @@ _VSCHEMA = {
     "vindexes": {_VINDEX: {"type": _VINDEX}},
     "tables": {TABLE: {"column_vindexes": [{"column": HASH_KEY, "name": _VINDEX}]}},
 }
-_DEFINITION = f"""
-    CREATE TABLE {TABLE} (
-        {HASH_KEY} VARCHAR(32) NOT NULL,
-        {RANGE_KEY} BIGINT UNSIGNED NOT NULL,
-        version INT NOT NULL,
-        amount DECIMAL(20, 1) NOT NULL,
-        tags JSON NOT NULL,
-        payload VARCHAR(100) NOT NULL,
-        PRIMARY KEY ({HASH_KEY}, {RANGE_KEY})
-    )
-"""
-_Statement = tuple[str, Sequence[Any]]
-"""SQL and its arguments."""
-_Statements = Callable[[str, Planned], Iterable[_Statement]]
-"""Returns the statements to run on a table for some items."""
-
 # During an ALTER, which vtgate runs in all shards at once, writers to several shards may wait for each other.
 _FLAGS = {"queryserver-config-transaction-timeout": "10s"}
-_ATTEMPTS = 10
 _SCHEMA_TIMEOUT = 30.0  # seconds for vtgate to learn of a new column
 _TRANSACTION_TIMEOUT = 3024
 """The error with which vttablet interrupts a statement whose transaction lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
-_RETRYABLE = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, _TRANSACTION_TIMEOUT}
 
 
 class VitessOrders(Orders):
@@ -83,7 +64,7 @@ class VitessOrders(Orders):
         vtcombo()
 
     def start(self, stack: ExitStack) -> None:
-        schemas = dict.fromkeys(KEYSPACES, (_DEFINITION, _VSCHEMA))
+        schemas = dict.fromkeys(KEYSPACES, (DEFINITION, _VSCHEMA))
         self.vitess = stack.enter_context(Vitess(keyspaces=KEYSPACES, schemas=schemas, flags=_FLAGS))
         self._stack = stack
         self._start_position = self.vitess.position
@@ -187,12 +168,9 @@ class VitessOrders(Orders):
             keyspace = ""
             # Repeated if the orders moved during the read. In a real reshard vtgate handles that.
             while keyspace != (keyspace := self.placement.keyspace(customer)):
-                found.pop(key, None)
-                where = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
-                cursor.execute(f"SELECT * FROM {keyspace}.{TABLE} WHERE {where}", (customer, order))
-                names = [column[0] for column in cursor.description]
-                for row in cursor.fetchall():
-                    found[cache_key((customer, order))] = orjson.dumps(dict(zip(names, row, strict=True)), default=str)
+                row = read_order(cursor, f"{keyspace}.{TABLE}", (customer, order))
+            if row is not None:
+                found[key] = row
         return found
 
 
@@ -244,94 +222,16 @@ class Placement:
         return copied
 
 
-class VitessWriter(Writer):
-    """Writes one row or several, in one shard or several, by single statements and by transactions."""
+class VitessWriter(SQLWriter):
+    """Writes rows of one shard or several."""
+
+    retryable: ClassVar[Collection[int]] = (*SQLWriter.retryable, _TRANSACTION_TIMEOUT)
 
     def __init__(self, table: VitessOrders, number: int, **options: Any) -> None:
-        super().__init__(number, **options)
+        super().__init__(partial(table.vitess.connect, BEFORE), number, **options)
         self.table = table
-        self._connection: Connection[Cursor] = table.vitess.connect(BEFORE)
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def write_first(self, item: Item) -> None:
-        self._insert_or_update(item)
-
-    def write_once(self) -> None:
-        kinds = ("one", "delete", "many", "transaction", "increment", "rekey")
-        kind = self.random.choices(kinds, (52, 12, 10, 8, 8, 10))[0]
-        item = self.random.choice(self.items)
-        if kind == "delete" and self.exists(item):
-            self.store([(item, None)])
-        elif kind in ("many", "transaction"):
-            self.store(self.plan(self.choose_items(10)), in_transaction=kind == "transaction")
-        elif kind == "increment":
-            self._increment(self.choose_items(10))
-        elif kind == "rekey":
-            self._rekey(item)
-        else:
-            self._insert_or_update(item)
-
-    # ------------------------------------------------------------------ statements
-
-    def _insert_or_update(self, item: Item) -> None:
-        planned = [(item, self.version(item))]
-        if not self.exists(item):
-            self.store(planned)
-            return
-
-        def update(table: str, part: Planned) -> Iterable[_Statement]:
-            values = self._values(*part[0])
-            changes = ", ".join(f"{name} = %s" for name in values)
-            yield f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item)
-
-        self._write(planned, update)
-
-    def store(self, planned: Planned, *, in_transaction: bool = False) -> None:
-        """Run one INSERT ... ON DUPLICATE KEY UPDATE for the items with a version, and one DELETE for the others."""
-
-        def statements(table: str, part: Planned) -> Iterable[_Statement]:
-            rows = [{**_key(item), **self._values(item, version)} for item, version in part if version is not None]
-            if rows:
-                names = ", ".join(rows[0])
-                values = ", ".join([f"({', '.join(['%s'] * len(rows[0]))})"] * len(rows))
-                changes = ", ".join(f"{name} = VALUES({name})" for name in rows[0] if name not in (HASH_KEY, RANGE_KEY))
-                yield (
-                    f"INSERT INTO {table} ({names}) VALUES {values} ON DUPLICATE KEY UPDATE {changes}",
-                    [value for row in rows for value in row.values()],
-                )
-            if deleted := [item for item, version in part if version is None]:
-                yield f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _arguments(deleted)
-
-        self._write(planned, statements, in_transaction=in_transaction)
-
-    def _increment(self, items: Sequence[Item]) -> None:
-        """Run one UPDATE that increments the versions of several rows."""
-        planned: Planned = [(item, self.version(item)) for item in items if self.exists(item)]
-        if not planned:
-            return
-
-        def increment(table: str, part: Planned) -> Iterable[_Statement]:
-            arguments = _arguments([item for item, _ in part])
-            yield f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", arguments
-
-        self._write(planned, increment)
-
-    def _rekey(self, item: Item) -> None:
-        """Run an UPDATE of the primary key, which turns one item into another."""
-        free = [other for other in self.items if other[0] == item[0] and not self.exists(other)]
-        if not free or not self.exists(item):
-            self._insert_or_update(item)
-            return
-        other = self.random.choice(free)
-
-        def rekey(table: str, part: Planned) -> Iterable[_Statement]:
-            yield f"UPDATE {table} SET {RANGE_KEY} = %s, version = %s WHERE {_IS_ITEM}", (other[1], part[1][1], *item)
-
-        self._write([(item, None), (other, self.version(other))], rekey)
-
-    def _write(self, planned: Planned, statements: _Statements, *, in_transaction: bool = False) -> None:
+    def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
         """Run the statements for each keyspace with some of the items, and retry after a deadlock or timeout."""
         started = time.time()
         placement = self.table.placement
@@ -341,42 +241,11 @@ class VitessWriter(Writer):
                 parts[placement.keyspace(item[0])].append((item, version))
             run = [each for keyspace, part in parts.items() for each in statements(f"{keyspace}.{TABLE}", part)]
             if in_transaction:
-                self._attempt([("BEGIN", ()), *run, ("COMMIT", ())])
+                self.attempt([("BEGIN", ()), *run, ("COMMIT", ())])
             else:
                 for statement in run:  # each commits by itself, so a failure of the next must not repeat it
-                    self._attempt([statement])
+                    self.attempt([statement])
             self.record(started, *planned)
 
-    def _attempt(self, statements: Sequence[_Statement]) -> None:
-        for attempts_left in reversed(range(_ATTEMPTS)):
-            with self._connection.cursor() as cursor:
-                try:
-                    for sql, arguments in statements:
-                        cursor.execute(sql, arguments)
-                    return
-                except pymysql.err.OperationalError as error:
-                    if error.args[0] not in _RETRYABLE or not attempts_left:
-                        raise
-            # vtgate rolls back what it still can. A ROLLBACK would fail where vttablet has ended the transaction.
-            self._connection.close()
-            self._connection = self.table.vitess.connect(BEFORE)
-
-    def _values(self, item: Item, version: int | None) -> dict[str, Any]:
-        columns = self.columns()
-        values = {"version": version, "amount": columns["amount"], "tags": orjson.dumps(columns["tags"]).decode()}
-        values["payload"] = columns["payload"]
-        return values | ({ADDED: f"note {version}"} if self.table.is_altered else {})
-
-
-_IS_ITEM = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
-# The condition on the customers selects the shards; given only pairs, vtgate would query all shards.
-_ARE_ITEMS = f"{HASH_KEY} IN %s AND ({HASH_KEY}, {RANGE_KEY}) IN %s"
-
-
-def _arguments(items: Sequence[Item]) -> tuple[Any, ...]:
-    """Return the arguments of ``_ARE_ITEMS``."""
-    return sorted({customer for customer, _ in items}), [(customer, int(order)) for customer, order in items]
-
-
-def _key(item: Item) -> dict[str, Any]:
-    return {HASH_KEY: item[0], RANGE_KEY: int(item[1])}
+    def values(self, item: Item, version: int | None) -> dict[str, Any]:
+        return super().values(item, version) | ({ADDED: f"note {version}"} if self.table.is_altered else {})
