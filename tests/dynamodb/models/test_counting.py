@@ -7,9 +7,9 @@ import random
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections import Counter as Count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import pytest
 
 from relay.dynamodb.models import Engine
 from tests.dynamodb.models.counting import Tally, tally
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
 ROOT = Path(__file__).parents[3]
 GOAL = int(os.environ.get("RELAY_TEST_INCREMENTS", "800"))
 """Increments of all writers."""
+KILLS = 4
 
 
 class Writer:
@@ -68,6 +70,10 @@ class Writer:
         return code
 
 
+def has_counted(engine: Engine, so_far: int) -> bool:
+    return tally(engine).total >= so_far
+
+
 def test_two_writers_that_are_killed_at_random_lose_no_update(table_client: Any) -> None:
     prefix = uuid.uuid4().hex[:8]
     engine = Engine(table_client, table_name=lambda table: f"{prefix}-{table}")
@@ -77,11 +83,10 @@ def test_two_writers_that_are_killed_at_random_lose_no_update(table_client: Any)
     command = [sys.executable, "-m", "tests.dynamodb.models.counting", url, prefix]
     writers = [Writer([*command, name, str(GOAL)]) for name in ("a", "b")]
     try:
-        while all(writer.is_running() for writer in writers):
-            before = tally(engine).total
-            time.sleep(random.uniform(1.5, 3.0))  # a writer takes about a second to start
-            if GOAL - tally(engine).total > GOAL // 10 and tally(engine).total > before:
-                random.choice(writers).kill_and_start_again()
+        wait_until(lambda: all(writer.done for writer in writers), 60)
+        for so_far in sorted(random.sample(range(GOAL * 9 // 10), KILLS)):
+            wait_until(partial(has_counted, engine, so_far), 300)
+            random.choice(writers).kill_and_start_again()
         assert [writer.ended() for writer in writers] == [0, 0]
     finally:
         for writer in writers:
@@ -92,6 +97,6 @@ def test_two_writers_that_are_killed_at_random_lose_no_update(table_client: Any)
     for name, writer in zip("ab", writers, strict=True):
         assert len(set(writer.done)) == len(writer.done), "an update was lost, and done again"
         assert found.of[name] >= max(writer.done)
-    assert sum(writer.starts for writer in writers) > 2, "no writer was killed"
+    assert sum(writer.starts for writer in writers) == 2 + KILLS
     assert sum(writer.said["refused"] for writer in writers) > 0, "the writers never met"
     print(f"{GOAL} increments, {[writer.starts for writer in writers]} starts, {[w.said for w in writers]}")
