@@ -82,6 +82,7 @@ class ConsumerEngine(StrEnum):
 
 class DemoSource(StrEnum):
     DYNAMODB = "dynamodb"
+    MYSQL = "mysql"
     VITESS = "vitess"
 
 

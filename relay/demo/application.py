@@ -73,11 +73,13 @@ def version_of(value: bytes | None) -> int | None:
 def stale_reads(
     reads: Sequence[Read],
     changes: Mapping[Item, Sequence[PublishedChange]],
+    before: Mapping[Item, int],
     applied_at: Callable[[PublishedChange], float | None],
 ) -> list[str]:
     """Check that each read is at least as new as the last invalidation applied before it started (I6).
 
-    ``changes``: those of each item, in order. ``applied_at``: when the invalidation of a change was in the cache.
+    ``changes``: those of each item, in order. ``before``: the versions of the items that existed before them.
+    ``applied_at``: when the invalidation of a change was in the cache.
     """
     problems = []
     applied: dict[Item, list[float]] = {}
@@ -90,8 +92,8 @@ def stale_reads(
             times.append(max(when, times[-1]) if times else when)
         applied[item] = times
     for read in reads:
-        # State 0 is no item, state n is the item after its n-th change.
-        states = [None, *(change.version for change in changes.get(read.item, ()))]
+        # State 0 is the item before its first change, state n the item after its n-th change.
+        states = [before.get(read.item), *(change.version for change in changes.get(read.item, ()))]
         oldest_allowed = bisect_left(applied.get(read.item, ()), read.started)
         if read.version not in states[oldest_allowed:]:
             problems.append(

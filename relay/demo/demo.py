@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +29,8 @@ from relay.config import Config, load
 from relay.demo import report
 from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
-from relay.demo.orders import TABLE, Orders
+from relay.demo.mysql_orders import MySQLOrders
+from relay.demo.orders import TABLE, Incident, Orders
 from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY, Workload
@@ -40,8 +43,9 @@ from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 
 CONSUMERS = ("cache", "log", "copy")
-DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "vitess": VitessOrders}
+DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "mysql": MySQLOrders, "vitess": VitessOrders}
 _READERS = 2
+_SNAPSHOT_AT = 0.1  # as a fraction of the load's duration
 _START_TIMEOUT = 180.0  # seconds, as all of them
 _DRAIN_TIMEOUT = 120.0
 _EXIT_TIMEOUT = 10.0
@@ -102,15 +106,21 @@ class _Demo:
         for reader in readers:
             reader.start()
         with Live(view.table(), console=self.console, refresh_per_second=4, transient=True) as live:
-            self._watch_load(view, live, batches)
+            self._watch_load(config, view, live, batches)
         for reader in readers:
             reader.stop()
         history = workload.stop()
 
         with self.console.status("waiting until everything is applied"):
-            total = sum(map(len, history.values()))
-            self._wait(_DRAIN_TIMEOUT, lambda: len(watch.changes) >= total, batches, "all changes to be on the topic")
-            ends = report.ends(watch.changes)
+            total = sum(write.streamed for writes in history.values() for write in writes)
+            marks = config.kafka.partitions if self.orders.has_rows_before else 0
+            self._wait(
+                _DRAIN_TIMEOUT,
+                lambda: len(watch.changes) >= total and watch.ended >= marks,
+                batches,
+                "all changes to be on the topic",
+            )
+            ends = dict(watch.ends)
             self._wait(
                 _DRAIN_TIMEOUT,
                 lambda: all(b.has_reached(ends) for b in batches.values()),
@@ -172,16 +182,26 @@ class _Demo:
                 "the relay to create its topics",
             )
 
-    def _watch_load(self, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
+    def _watch_load(self, config: Config, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
         """Show progress while the writers write, and run the incidents when they are due."""
         start = time.monotonic()
         incidents = self.orders.incidents()
+        if self.orders.has_rows_before:
+            incidents = [Incident(_SNAPSHOT_AT, partial(self._request_snapshot, config)), *incidents]
         while (left := start + self.seconds - time.monotonic()) > 0:
             self._poll(batches)
             while incidents and left <= self.seconds * (1 - incidents[0].at):
                 self.console.print(f"after {self.seconds - left:.0f} s: {incidents.pop(0).do()}")
             live.update(view.table(left))
             time.sleep(min(0.25, left))
+
+    def _request_snapshot(self, config: Config) -> str:
+        (source,) = config.sources
+        command = [sys.executable, "-m", "relay.cli", "snapshot", str(self.path), source.name]
+        ran = subprocess.run(command, env={**os.environ, **self.orders.environment}, capture_output=True, text=True)
+        if ran.returncode:
+            raise RelayError(f"relay snapshot exited with {ran.returncode}: {ran.stderr}")
+        return f"relay snapshot reads the rows from before the relay beside the stream: {ran.stdout.strip()}"
 
     def _wait(self, timeout: float, done: Callable[[], bool], batches: dict[str, BatchLog], what: str) -> None:
         deadline = time.monotonic() + timeout

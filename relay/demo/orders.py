@@ -32,6 +32,8 @@ class Orders(ABC):
     """The sets of jars it needs."""
     environment: ClassVar[Mapping[str, str]]
     """The environment variables that the demo's processes need to reach it."""
+    has_rows_before: ClassVar[bool] = False
+    """Whether the table has rows from before the relay, which a snapshot reads during the load."""
 
     def prepare(self) -> None:
         """Check that the database is available here. Raises ``Unavailable``."""
@@ -65,6 +67,10 @@ class Orders(ABC):
     def problems(self, changes: Iterable[PublishedChange]) -> list[str]:
         """Return the effects of the incidents that are missing from the changes on the topic."""
         return []
+
+    def record_key(self, item: Item) -> object:
+        """Return what the records of an item are keyed by: its hash key, unless the database knows of none."""
+        return item[0]
 
     @abstractmethod
     def versions(self) -> dict[Item, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from rich.console import Group
@@ -94,30 +94,36 @@ def compare(
     by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
     for change in changes:
         by_item[change.item].append(change)
+    before = truth.versions_before(history)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
     with spark() as session:
         copied, logged = read_copy(session, config, TABLE), read_log(session, config)
 
     result.checks = {
-        "every change on the topic exactly once, in order per item, one partition per hash key": [
-            *truth.check_topic(history, changes),
+        "every change on the topic exactly once, in order per item, one partition per key": [
+            *truth.check_topic(history, changes, orders.record_key),
             *orders.problems(changes),
         ],
         "no read older than an invalidation applied before it": stale_reads(
-            reads, by_item, batches["cache"].applied_at
+            reads, by_item, before, batches["cache"].applied_at
         ),
         "every cached value is the table's": truth.check_versions(
             "cache", {item: v for item, v in final.items() if item in cached}, _existing(cached)
         ),
         "the table holds what the writers wrote": truth.check_versions("table", final, orders.versions()),
         "the copy equals the table": truth.check_versions("copy", final, copied),
-        "the log holds every change exactly once": _check_log(logged, changes),
+        "the log holds every change exactly once": _check_log(logged, watch.arrived.keys()),
     }
+    if orders.has_rows_before:
+        result.checks["every row from before the relay is on the topic"] = truth.check_snapshot(history, watch.reads)
     result.counts = {
-        "writes acknowledged": sum(map(len, history.values())),
+        "writes acknowledged": sum(write.streamed for writes in history.values() for write in writes),
         "changes on the topic": len(changes),
         **_by_shard(changes),
+        **(
+            {"rows from before the relay": len(before), "rows read by the snapshot": len(watch.reads)} if before else {}
+        ),
         "items": len(history),
         "items alive at the end": len(final),
         "changes applied to the cache": batches["cache"].rows,
@@ -139,14 +145,6 @@ def _by_shard(changes: Iterable[PublishedChange]) -> dict[str, int]:
     """Return the number of changes from each shard; nothing if there is only one shard."""
     counts = Counter(change.shard.partition("/")[2] for change in changes)
     return {f"  from shard {shard}": n for shard, n in sorted(counts.items())} if len(counts) > 1 else {}
-
-
-def ends(changes: Iterable[PublishedChange]) -> dict[int, int]:
-    """Return, by partition, the offset after its last change."""
-    found: dict[int, int] = {}
-    for change in changes:
-        found[change.partition] = max(found.get(change.partition, 0), change.offset + 1)
-    return found
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -172,7 +170,7 @@ def acknowledged(
     return {
         change.event_id: write.acknowledged
         for item, writes in history.items()
-        for write, change in zip(writes, by_item.get(item, ()), strict=False)
+        for write, change in zip((each for each in writes if each.streamed), by_item.get(item, ()), strict=False)
         if not write.warm_up
     }
 
@@ -195,8 +193,8 @@ def _existing(cached: Mapping[Item, int | None]) -> dict[Item, int]:
     return {item: version for item, version in cached.items() if version is not None}
 
 
-def _check_log(logged: Sequence[str], changes: Sequence[PublishedChange]) -> list[str]:
-    times, published = Counter(logged), {change.event_id for change in changes}
+def _check_log(logged: Sequence[str], published: Set[str]) -> list[str]:
+    times = Counter(logged)
     return [
         *(f"the log has event {event_id} {n} times" for event_id, n in times.items() if n > 1),
         *(f"the log lacks event {event_id}" for event_id in published - times.keys()),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -18,7 +19,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class PublishedChange:
-    """A change as a reader of the topic sees it. ``version`` None: a delete. ``columns``: of the new row."""
+    """A change as a reader of the topic sees it. ``version`` None: a delete. ``columns``: of the new row.
+
+    ``position``, ``shard``: of its token; a READ has none.
+    """
 
     item: Item
     version: int | None
@@ -77,7 +81,7 @@ def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tu
 
 def published_change(partition: int, offset: int, change: Mapping[str, Any]) -> PublishedChange:
     """Return a decoded change in the form of the checks."""
-    new = change["new"]
+    new, token = change["new"], change["token"] or {"position": "", "shard": ""}
     return PublishedChange(
         item=(change["key"][HASH_KEY], str(change["key"][RANGE_KEY])),
         version=_version(new),
@@ -86,8 +90,8 @@ def published_change(partition: int, offset: int, change: Mapping[str, Any]) -> 
         offset=offset,
         event_id=change["event_id"],
         old_version=_version(change["old"]),
-        position=change["token"]["position"],
-        shard=change["token"]["shard"],
+        position=token["position"],
+        shard=token["shard"],
         columns=frozenset(new) if isinstance(new, Mapping) else frozenset(),
     )
 
@@ -96,25 +100,32 @@ def _version(image: str | Mapping[str, Any] | None) -> int | None:
     return version_in(image) if image is not None else None
 
 
-def check_topic(history: Mapping[Item, Sequence[RecordedWrite]], changes: Iterable[PublishedChange]) -> list[str]:
-    """Check that each write is on the topic once, in order per item, and one partition per hash key (I1, I2, I3)."""
+def check_topic(
+    history: Mapping[Item, Sequence[RecordedWrite]],
+    changes: Iterable[PublishedChange],
+    key: Callable[[Item], object] = itemgetter(0),
+) -> list[str]:
+    """Check that each write is on the topic once, in order per item, and one partition per key (I1, I2, I3).
+
+    ``changes``: those of the stream, without READs. ``key``: of the records, by default the hash key.
+    """
     by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
-    partitions: dict[str, set[int]] = defaultdict(set)
+    partitions: dict[object, set[int]] = defaultdict(set)
     ids: Counter[str] = Counter()
     for change in sorted(changes, key=lambda each: (each.partition, each.offset)):
         by_item[change.item].append(change)
-        partitions[change.item[0]].add(change.partition)
+        partitions[key(change.item)].add(change.partition)
         ids[change.event_id] += 1
     return [
         *(f"{item}: {problem}" for item in history for problem in _check_item(history[item], by_item.get(item, []))),
         *(f"{item}: on the topic, but never written" for item in by_item.keys() - history.keys()),
-        *(f"hash key {key}: in partitions {sorted(found)}" for key, found in partitions.items() if len(found) > 1),
+        *(f"key {name}: in partitions {sorted(found)}" for name, found in partitions.items() if len(found) > 1),
         *(f"event_id {event_id}: {times} times" for event_id, times in ids.items() if times > 1),
     ]
 
 
 def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[PublishedChange]) -> Iterator[str]:
-    written = [write.version for write in writes]
+    written = [write.version for write in writes if write.streamed]
     found = [change.version for change in changes]
     if written != found:
         first = next(
@@ -125,7 +136,7 @@ def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[PublishedChan
             f"{written[first : first + _SHOWN]}, found {found[first : first + _SHOWN]}"
         )
         return
-    before: int | None = None
+    before = _before_the_stream(writes)
     for change in changes:
         operation = "DELETE" if change.version is None else "INSERT" if before is None else "UPDATE"
         if (change.operation, change.old_version) != (operation, before):
@@ -134,6 +145,31 @@ def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[PublishedChan
                 f"not {operation} over {before}"
             )
         before = change.version
+
+
+def check_snapshot(history: Mapping[Item, Sequence[RecordedWrite]], reads: Iterable[PublishedChange]) -> list[str]:
+    """Check that a snapshot read each row at most once, at a version that it had, and all rows that never changed."""
+    found: dict[Item, list[int | None]] = defaultdict(list)
+    for read in reads:
+        found[read.item].append(read.version)
+    problems = []
+    for item, versions in found.items():
+        if len(versions) > 1:
+            problems.append(f"{item}: {len(versions)} READs")
+        if strange := set(versions) - {write.version for write in history.get(item, ())}:
+            problems.append(f"{item}: a READ of version {strange.pop()}, which was never written")
+    unchanged = {item for item, writes in history.items() if not any(write.streamed for write in writes)}
+    return [*problems, *(f"{item}: no READ, though nothing changed it" for item in unchanged - found.keys())]
+
+
+def versions_before(history: Mapping[Item, Sequence[RecordedWrite]]) -> dict[Item, int]:
+    """Return the versions of the items that were in the table before the relay started."""
+    found = ((item, _before_the_stream(writes)) for item, writes in history.items())
+    return {item: version for item, version in found if version is not None}
+
+
+def _before_the_stream(writes: Iterable[RecordedWrite]) -> int | None:
+    return next((write.version for write in writes if not write.streamed), None)
 
 
 def final_versions(history: Mapping[Item, Sequence[RecordedWrite]]) -> dict[Item, int]:

@@ -14,19 +14,26 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
+from relay.change import MARK, Operation
 from relay.demo.truth import PublishedChange, published_change
 from relay.errors import RelayError
 from relay.kafka.failures import is_transient
 
 
 class TopicWatch(threading.Thread):
-    """Reads a topic from its beginning, and records when each change arrived (epoch seconds)."""
+    """Reads a topic from its beginning, and records when each change arrived (epoch seconds).
+
+    ``changes``: those of the stream. ``reads``: the rows of snapshots. ``ended``: the marks of their ends.
+    """
 
     def __init__(self, client: Mapping[str, Any], topic: str, partitions: int, schemas: Any) -> None:
         super().__init__(name="topic-watch", daemon=True)
         self.topic = topic
         # Added to by this thread. Others may ask for the lengths meanwhile, and read the rest after `stop`.
         self.changes: list[PublishedChange] = []
+        self.reads: list[PublishedChange] = []
+        self.ended = 0
+        self.ends: dict[int, int] = {}  # by partition, the offset after its last record
         self.arrived: dict[str, float] = {}  # by event id
         self.failure: BaseException | None = None
         self._schemas = schemas
@@ -68,9 +75,14 @@ class TopicWatch(threading.Thread):
             if is_transient(error):
                 return
             raise RelayError(f"topic {self.topic}: {error.str()}")
-        change = published_change(message.partition(), message.offset(), decode(self._schemas, message.value()))
-        self.arrived.setdefault(change.event_id, now)
-        self.changes.append(change)
+        partition, offset, value = message.partition(), message.offset(), decode(self._schemas, message.value())
+        self.arrived.setdefault(value["event_id"], now)
+        if value["key"] is None:
+            self.ended += value["attributes"].get(MARK) == "end"
+        else:
+            change = published_change(partition, offset, value)
+            (self.reads if change.operation == Operation.READ else self.changes).append(change)
+        self.ends[partition] = offset + 1  # last, so that whoever sees it sees the change as well
 
 
 class BatchLog:

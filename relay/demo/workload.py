@@ -28,13 +28,17 @@ Planned = Sequence[tuple[Item, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedWrite:
-    """One acknowledged write. ``version`` None: a delete. ``started``, ``acknowledged``: epoch seconds."""
+    """One acknowledged write. ``version`` None: a delete. ``started``, ``acknowledged``: epoch seconds.
+
+    ``streamed``: it came after the position where the relay starts. What came before, only a snapshot shows.
+    """
 
     item: Item
     version: int | None
     started: float
     acknowledged: float
     warm_up: bool = False
+    streamed: bool = True
 
 
 class Writer(threading.Thread, ABC):
@@ -50,6 +54,7 @@ class Writer(threading.Thread, ABC):
         ]
         # Appended to by this thread; others may ask for its length meanwhile, and read it after the thread has ended.
         self.writes: list[RecordedWrite] = []
+        self.adopted = 0  # of the writes, how many were made before the relay started
         self.failure: BaseException | None = None  # set by this thread, read by others after it has ended
         self._next: dict[Item, int] = defaultdict(int)
         self._alive: set[Item] = set()
@@ -84,6 +89,13 @@ class Writer(threading.Thread, ABC):
         for item in self.items:
             self.write_first(item)
         self.writes = [replace(write, warm_up=True) for write in self.writes]
+
+    def adopt(self, item: Item) -> None:
+        """Record that version 1 of ``item`` was in the table before the relay started."""
+        now = time.time()
+        self.writes.append(RecordedWrite(item, self.version(item), now, now, streamed=False))
+        self.adopted += 1
+        self._alive.add(item)
 
     # ------------------------------------------------------------------ for subclasses
 
@@ -155,7 +167,8 @@ class Workload:
             writer.warm_up()
 
     def count(self) -> int:
-        return sum(len(writer.writes) for writer in self.writers)
+        """Return the number of acknowledged writes, without those from before the relay."""
+        return sum(len(writer.writes) - writer.adopted for writer in self.writers)
 
     def stop(self) -> dict[Item, list[RecordedWrite]]:
         """Stop; return each item's acknowledged writes, in order. Raises the failure of a writer."""

@@ -22,7 +22,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table, workload
-from relay.demo.report import acknowledged, ends, percentile
+from relay.demo.report import acknowledged, percentile
 from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY
@@ -134,7 +134,7 @@ class _Phase:
         history = writing.stop()
         written = sum(map(len, history.values()))
         _wait(lambda: len(watch.changes) >= written)
-        _wait(lambda: batches.refresh().has_reached(ends(watch.changes)))
+        _wait(lambda: batches.refresh().has_reached(dict(watch.ends)))
         watch.stop()
         result = _Result(written, watch.changes)
         by_item: dict[Any, list[PublishedChange]] = {}

@@ -63,6 +63,21 @@ def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: P
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
 
 
+def test_every_check_holds_on_a_mariadb_with_old_rows_whose_primary_is_killed(tmp_path: Path, unique: str) -> None:
+    """I1, I2, I3, I6, I7"""
+    demo = start(tmp_path, unique, 6, "--source", "mysql")
+    code = demo.wait(800)
+    text = (tmp_path / "demo.log").read_text()
+    assert code == 0, text
+    lines = " ".join(text.split())  # the console breaks them
+    assert "a snapshot of all tables was requested" in lines
+    assert "was killed and" in lines
+    assert "every row from before the relay is on the topic" in lines
+    assert "NO," not in text
+    assert running(unique) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
+
+
 def test_without_go_the_vitess_demo_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "relay.cli", "demo", "--source", "vitess"]
     java = find_java().resolve().parents[1]

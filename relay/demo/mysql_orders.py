@@ -1,0 +1,173 @@
+"""The demo's table in MariaDB: it has rows before the relay starts, and its primary is killed during the load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any, ClassVar
+
+from pymysql.connections import Connection
+from pymysql.constants import CR, ER
+from pymysql.cursors import Cursor
+
+from relay.cache import Load
+from relay.cache.loaders import PrimaryLoader
+from relay.demo.orders import TABLE, Incident, Orders
+from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
+
+DATABASE = "shop"
+_OLD_ORDERS = 3_000
+"""The orders that nobody changes any longer."""
+_PACE = 500  # rows that the snapshot reads in a second, so that it runs beside writers
+_NEW_PRIMARY_TIMEOUT = 60.0  # seconds
+
+
+class MySQLOrders(Orders):
+    """The table in two embedded MariaDB servers, a primary and its replica."""
+
+    title = "MariaDB"
+    jars = ("mariadb",)
+    environment: ClassVar[dict[str, str]] = {}
+    has_rows_before = True
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()  # guards the primary; never held during a call to a server
+        self._primary: MariaDB | None = None  # None between a primary's end and the promotion of its replica
+
+    def start(self, stack: ExitStack) -> None:
+        self._stack = stack
+        primary, self._replica = (stack.enter_context(MariaDB()) for _ in range(2))
+        self._servers = [primary.address, self._replica.address]
+        self._primary = primary
+        primary.execute(f"CREATE DATABASE {DATABASE}")
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(DEFINITION)
+        self._replica.replicate_from(primary)
+        self._workload = Workload(partial(MySQLWriter, self))
+        old = [(f"customer-{n % 25:03}", str(10**9 + n)) for n in range(_OLD_ORDERS)]
+        for number, writer in enumerate(self._workload.writers):
+            assert isinstance(writer, MySQLWriter)
+            # Half of a writer's rows, which it changes later, and rows that nobody changes any longer.
+            writer.insert_before([*writer.items[::2], *old[number :: len(self._workload.writers)]])
+        self._start_position = primary.gtid
+
+    @property
+    def address(self) -> str:
+        return " and ".join(self._servers)
+
+    def source(self) -> dict[str, Any]:
+        return {
+            "name": "orders",
+            "type": "mysql",
+            "shards": {"-": self._servers},
+            "user": USER,
+            "password": PASSWORD,
+            "database": DATABASE,
+            "tables": [TABLE],
+            "start": {"gtid": {"-": f"MariaDB/{self._start_position}"}},
+            "snapshot_rows_per_second": _PACE,
+        }
+
+    def workload(self, pause: float) -> Workload:
+        for writer in self._workload.writers:
+            writer.pause = pause
+        return self._workload
+
+    def load(self) -> Load:
+        loader = PrimaryLoader(self.connect, _read)
+        self._stack.callback(loader.close)
+        return loader.load
+
+    def versions(self) -> dict[Item, int]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT {HASH_KEY}, {RANGE_KEY}, version FROM {TABLE}")
+            return {(customer, str(order)): version for customer, order, version in cursor.fetchall()}
+
+    def incidents(self) -> list[Incident]:
+        return [Incident(0.5, self._fail_over)]
+
+    def record_key(self, item: Item) -> object:
+        return item
+
+    def connect(self) -> Connection[Cursor]:
+        """Return a new connection to the primary; wait while there is none."""
+        with self._condition:
+            if not self._condition.wait_for(lambda: self._primary is not None, _NEW_PRIMARY_TIMEOUT):
+                raise TimeoutError(f"no server was promoted within {_NEW_PRIMARY_TIMEOUT:.0f} s")
+            primary = self._primary
+        assert primary is not None
+        return primary.connect(database=DATABASE)
+
+    def _fail_over(self) -> str:
+        """Kill the primary, promote its replica, and let the killed one replicate from it.
+
+        Nothing is lost: commits wait from before the replica has everything until the primary is dead.
+        """
+        started = time.monotonic()
+        killed = self._primary
+        assert killed is not None
+        with closing(killed.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH TABLES WITH READ LOCK")
+            self._replica.wait_for(killed.gtid)
+            with self._condition:
+                self._primary = None
+            killed.kill()
+        self._replica.promote()
+        with self._condition:
+            self._primary = self._replica
+            self._condition.notify_all()
+        paused = time.monotonic() - started
+        killed.restart()
+        killed.replicate_from(self._replica)
+        return (
+            f"the primary {killed.address} was killed and {self._replica.address} promoted; its writers waited "
+            f"{paused * 1000:.0f} ms"
+        )
+
+
+class MySQLWriter(SQLWriter):
+    """Writes to the primary, and to the next one once that is killed."""
+
+    # A lost connection: commits waited when the primary was killed, so nothing that was not answered is committed.
+    retryable: ClassVar[Collection[int]] = (
+        *SQLWriter.retryable,
+        CR.CR_SERVER_GONE_ERROR,
+        CR.CR_SERVER_LOST,
+        ER.SERVER_SHUTDOWN,
+    )
+
+    def __init__(self, table: MySQLOrders, number: int, **options: Any) -> None:
+        super().__init__(table.connect, number, **options)
+
+    def insert_before(self, items: Sequence[Item]) -> None:
+        """Insert items before the relay starts."""
+        for item in items:
+            self.adopt(item)
+        names = ", ".join(columns := [HASH_KEY, RANGE_KEY, *self.values(items[0], 1)])
+        placeholders = ", ".join(["%s"] * len(columns))
+        rows = [(*item, *self.values(item, 1).values()) for item in items]
+        with self._connection.cursor() as cursor:
+            cursor.executemany(f"INSERT INTO {TABLE} ({names}) VALUES ({placeholders})", rows)
+
+    def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
+        """Run the statements, and retry after a deadlock, a timeout, or the end of the primary."""
+        started = time.time()
+        run = list(statements(TABLE, planned))
+        if in_transaction:
+            self.attempt([("BEGIN", ()), *run, ("COMMIT", ())])
+        else:
+            for statement in run:  # each commits by itself, so a failure of the next must not repeat it
+                self.attempt([statement])
+        self.record(started, *planned)
+
+
+def _read(cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
+    """Return the orders of some cache keys."""
+    rows = {key: read_order(cursor, TABLE, item_of(key)) for key in keys}
+    return {key: row for key, row in rows.items() if row is not None}
