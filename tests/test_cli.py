@@ -113,7 +113,7 @@ def test_a_shell_can_complete_commands() -> None:
         ("run", "a.yaml", "--workers", "0"),
         ("check",),
         ("consume", "everything", "a.yaml"),
-        ("demo", "--source", "mysql"),
+        ("demo", "--source", "oracle"),
         ("demo", "--seconds", "0"),
         ("status",),
         ("reset", "a.yaml", "s"),
