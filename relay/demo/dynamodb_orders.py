@@ -1,10 +1,11 @@
-"""The demo's table in DynamoDB: created, written, loaded into the cache, and read back."""
+"""The demo's table in DynamoDB, declared as a class: created, written, loaded into the cache, and read back."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,11 +13,24 @@ import boto3
 
 from relay.cache import DynamoDBLoader, Load
 from relay.demo.orders import TABLE, Incident, Orders
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, item_of
+from relay.demo.workload import CACHE_KEY, Item, Planned, Workload, Writer
+from relay.dynamodb.models import Attribute, Engine, Model, hash_key, item_key, range_key
+from relay.dynamodb.models.declaration import declaration_of
 from relay.services.dynamodb import DynamoDBLocal
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+
+
+class CustomerOrder(Model, table=TABLE, stream="NEW_AND_OLD_IMAGES", cache_keys=[CACHE_KEY]):
+    """An item of the table."""
+
+    customer: Attribute[str] = hash_key()
+    order_id: Attribute[int] = range_key()
+    version: Attribute[int]
+    amount: Attribute[Decimal]
+    tags: Attribute[set[str]]
+    payload: Attribute[str]
 
 
 class DynamoDBOrders(Orders):
@@ -54,18 +68,14 @@ class DynamoDBOrders(Orders):
         return workload(self._client, TABLE, pause=pause)
 
     def load(self) -> Load:
-        return DynamoDBLoader(self._client, TABLE, primary_key).load
+        return DynamoDBLoader(self._client, TABLE, item_key(CustomerOrder, CACHE_KEY)).load
 
     def incidents(self) -> list[Incident]:
         return []
 
     def versions(self) -> dict[Item, int]:
-        pages = self._client.get_paginator("scan").paginate(TableName=TABLE, ConsistentRead=True)
-        return {
-            (item[HASH_KEY]["S"], item[RANGE_KEY]["N"]): int(item["version"]["N"])
-            for page in pages
-            for item in page["Items"]
-        }
+        orders = Engine(self._client).scan(CustomerOrder, consistent=True)
+        return {(each.customer, str(each.order_id)): each.version for each in orders}
 
 
 def workload(client: DynamoDBClient, table: str, **options: Any) -> Workload:
@@ -75,69 +85,48 @@ def workload(client: DynamoDBClient, table: str, **options: Any) -> Workload:
 
 def create_table(client: DynamoDBClient, table: str) -> None:
     """Create ``table`` with a hash and a range key and a stream of both images, and wait until it exists."""
-    client.create_table(
-        TableName=table,
-        KeySchema=[
-            {"AttributeName": HASH_KEY, "KeyType": "HASH"},
-            {"AttributeName": RANGE_KEY, "KeyType": "RANGE"},
-        ],
-        AttributeDefinitions=[
-            {"AttributeName": HASH_KEY, "AttributeType": "S"},
-            {"AttributeName": RANGE_KEY, "AttributeType": "N"},
-        ],
-        BillingMode="PAY_PER_REQUEST",
-        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
-    )
-    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1})
+    engine_of(client, table).bind(CustomerOrder)
+
+
+def engine_of(client: DynamoDBClient, table: str) -> Engine:
+    """Return an engine that keeps orders in ``table``."""
+    return Engine(client, table_name=lambda _: table)
 
 
 class DynamoDBWriter(Writer):
-    """Writes by put, update, delete, batch-write and transact-write."""
+    """Writes by saving and deleting objects, and by batch-write and transact-write."""
 
     def __init__(self, client: DynamoDBClient, table: str, number: int, **options: Any) -> None:
         super().__init__(number, **options)
         self.client = client
         self.table = table
+        self._engine = engine_of(client, table)
 
     def write_first(self, item: Item) -> None:
-        self._write_item("put", item)
+        self._save(item)
 
     def write_once(self) -> None:
-        kind = self.random.choices(("put", "update", "delete", "batch", "transact"), (40, 30, 12, 10, 8))[0]
+        kind = self.random.choices(("save", "delete", "batch", "transact"), (70, 12, 10, 8))[0]
+        item = self.random.choice(self.items)
         if kind == "batch":
             self._batch_write(self.plan(self.choose_items(10)))
         elif kind == "transact":
             self._transact_write(self.plan(self.choose_items(5)))
-        else:
-            self._write_item(kind, self.random.choice(self.items))
-
-    def _write_item(self, kind: str, item: Item) -> None:
-        started = time.time()
-        if kind == "delete" and self.exists(item):
-            self.client.delete_item(TableName=self.table, Key=_key(item))
+        elif kind == "delete" and self.exists(item):
+            started = time.time()
+            self._engine.delete(self._order(item, None))
             self.record(started, (item, None))
-            return
-        version = self.version(item)
-        if kind == "put":
-            self.client.put_item(TableName=self.table, Item=self._image(item, version))
         else:
-            image = self._image(item, version)
-            self.client.update_item(
-                TableName=self.table,
-                Key=_key(item),
-                UpdateExpression="SET version = :v, payload = :p, amount = :t, tags = :g",
-                ExpressionAttributeValues={
-                    ":v": image["version"],
-                    ":p": image["payload"],
-                    ":t": image["amount"],
-                    ":g": image["tags"],
-                },
-            )
+            self._save(item)
+
+    def _save(self, item: Item) -> None:
+        started, version = time.time(), self.version(item)
+        self._engine.save(self._order(item, version))
         self.record(started, (item, version))
 
     def _batch_write(self, planned: Planned) -> None:
         requests: list[Any] = [
-            {"DeleteRequest": {"Key": _key(item)}}
+            {"DeleteRequest": {"Key": self._image(item, None)}}
             if version is None
             else {"PutRequest": {"Item": self._image(item, version)}}
             for item, version in planned
@@ -150,7 +139,7 @@ class DynamoDBWriter(Writer):
 
     def _transact_write(self, planned: Planned) -> None:
         actions: list[Any] = [
-            {"Delete": {"TableName": self.table, "Key": _key(item)}}
+            {"Delete": {"TableName": self.table, "Key": self._image(item, None)}}
             if version is None
             else {"Put": {"TableName": self.table, "Item": self._image(item, version)}}
             for item, version in planned
@@ -159,21 +148,17 @@ class DynamoDBWriter(Writer):
         self.client.transact_write_items(TransactItems=actions)
         self.record(started, *planned)
 
-    def _image(self, item: Item, version: int) -> dict[str, Any]:
-        columns = self.columns()
-        return {
-            **_key(item),
-            "version": {"N": str(version)},
-            "amount": {"N": columns["amount"]},
-            "tags": {"SS": columns["tags"]},
-            "payload": {"S": columns["payload"]},
-        }
+    def _order(self, item: Item, version: int | None) -> CustomerOrder:
+        """Return an order with its key, and with all columns if it has a ``version``."""
+        order = CustomerOrder(customer=item[0], order_id=int(item[1]))
+        if version is not None:
+            columns = self.columns()
+            order.version, order.amount = version, Decimal(columns["amount"])
+            order.tags, order.payload = set(columns["tags"]), columns["payload"]
+        return order
 
-
-def primary_key(key: str) -> Mapping[str, Any]:
-    """Return the primary key of a cache key's item."""
-    return _key(item_of(key))
-
-
-def _key(item: Item) -> dict[str, Any]:
-    return {HASH_KEY: {"S": item[0]}, RANGE_KEY: {"N": item[1]}}
+    def _image(self, item: Item, version: int | None) -> Mapping[str, Any]:
+        """Return what ``_order`` does as DynamoDB has it, for the requests that know no objects."""
+        order = self._order(item, version)
+        names = ("customer", "order_id") if version is None else declaration_of(CustomerOrder).names
+        return {name: getattr(CustomerOrder, name).wire(order) for name in names}
