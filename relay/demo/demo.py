@@ -112,7 +112,7 @@ class _Demo:
         history = workload.stop()
 
         with self.console.status("waiting until everything is applied"):
-            total = sum(write.streamed for writes in history.values() for write in writes)
+            total = workload.count()
             marks = config.kafka.partitions if self.orders.has_rows_before else 0
             self._wait(
                 _DRAIN_TIMEOUT,

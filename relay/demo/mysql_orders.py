@@ -54,7 +54,9 @@ class MySQLOrders(Orders):
         for number, writer in enumerate(self._workload.writers):
             assert isinstance(writer, MySQLWriter)
             # Half of a writer's rows, which it changes later, and rows that nobody changes any longer.
-            writer.insert_before([*writer.items[::2], *old[number :: len(self._workload.writers)]])
+            before = [*writer.items[::2], *old[number :: len(self._workload.writers)]]
+            writer.store([(item, writer.version(item)) for item in before])
+            writer.begin_stream()
         self._start_position = primary.gtid
 
     @property
@@ -145,25 +147,10 @@ class MySQLWriter(SQLWriter):
     def __init__(self, table: MySQLOrders, number: int, **options: Any) -> None:
         super().__init__(table.connect, number, **options)
 
-    def insert_before(self, items: Sequence[Item]) -> None:
-        """Insert items before the relay starts."""
-        for item in items:
-            self.adopt(item)
-        names = ", ".join(columns := [HASH_KEY, RANGE_KEY, *self.values(items[0], 1)])
-        placeholders = ", ".join(["%s"] * len(columns))
-        rows = [(*item, *self.values(item, 1).values()) for item in items]
-        with self._connection.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {TABLE} ({names}) VALUES ({placeholders})", rows)
-
     def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
         """Run the statements, and retry after a deadlock, a timeout, or the end of the primary."""
         started = time.time()
-        run = list(statements(TABLE, planned))
-        if in_transaction:
-            self.attempt([("BEGIN", ()), *run, ("COMMIT", ())])
-        else:
-            for statement in run:  # each commits by itself, so a failure of the next must not repeat it
-                self.attempt([statement])
+        self.run_all(list(statements(TABLE, planned)), in_transaction=in_transaction)
         self.record(started, *planned)
 
 

@@ -74,10 +74,17 @@ class SQLWriter(Writer):
 
     @abstractmethod
     def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
-        """Run the statements for the items by ``attempt``, and record them."""
+        """Run the statements for the items by ``run_all``, and record them."""
 
-    def attempt(self, statements: Sequence[Statement]) -> None:
-        """Run the statements, and run them again after an error that left nothing of them."""
+    def run_all(self, statements: Sequence[Statement], *, in_transaction: bool) -> None:
+        """Run the statements, and again those after an error that left nothing of them."""
+        if in_transaction:
+            self._attempt([("BEGIN", ()), *statements, ("COMMIT", ())])
+            return
+        for statement in statements:  # each commits by itself, so a failure of the next must not repeat it
+            self._attempt([statement])
+
+    def _attempt(self, statements: Sequence[Statement]) -> None:
         for attempts_left in reversed(range(_ATTEMPTS)):
             with self._connection.cursor() as cursor:
                 try:

@@ -240,11 +240,7 @@ class VitessWriter(SQLWriter):
             for item, version in planned:
                 parts[placement.keyspace(item[0])].append((item, version))
             run = [each for keyspace, part in parts.items() for each in statements(f"{keyspace}.{TABLE}", part)]
-            if in_transaction:
-                self.attempt([("BEGIN", ()), *run, ("COMMIT", ())])
-            else:
-                for statement in run:  # each commits by itself, so a failure of the next must not repeat it
-                    self.attempt([statement])
+            self.run_all(run, in_transaction=in_transaction)
             self.record(started, *planned)
 
     def values(self, item: Item, version: int | None) -> dict[str, Any]:

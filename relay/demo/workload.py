@@ -54,7 +54,6 @@ class Writer(threading.Thread, ABC):
         ]
         # Appended to by this thread; others may ask for its length meanwhile, and read it after the thread has ended.
         self.writes: list[RecordedWrite] = []
-        self.adopted = 0  # of the writes, how many were made before the relay started
         self.failure: BaseException | None = None  # set by this thread, read by others after it has ended
         self._next: dict[Item, int] = defaultdict(int)
         self._alive: set[Item] = set()
@@ -90,12 +89,9 @@ class Writer(threading.Thread, ABC):
             self.write_first(item)
         self.writes = [replace(write, warm_up=True) for write in self.writes]
 
-    def adopt(self, item: Item) -> None:
-        """Record that version 1 of ``item`` was in the table before the relay started."""
-        now = time.time()
-        self.writes.append(RecordedWrite(item, self.version(item), now, now, streamed=False))
-        self.adopted += 1
-        self._alive.add(item)
+    def begin_stream(self) -> None:
+        """Mark all writes so far as those from before the position where the relay starts."""
+        self.writes = [replace(write, streamed=False) for write in self.writes]
 
     # ------------------------------------------------------------------ for subclasses
 
@@ -168,7 +164,7 @@ class Workload:
 
     def count(self) -> int:
         """Return the number of acknowledged writes, without those from before the relay."""
-        return sum(len(writer.writes) - writer.adopted for writer in self.writers)
+        return sum(write.streamed for writer in self.writers for write in writer.writes)
 
     def stop(self) -> dict[Item, list[RecordedWrite]]:
         """Stop; return each item's acknowledged writes, in order. Raises the failure of a writer."""

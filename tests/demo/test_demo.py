@@ -36,46 +36,38 @@ def running(mark: str) -> list[str]:
     return found
 
 
+def checked(folder: Path, mark: str, seconds: int, *options: str) -> str:
+    """Run a demo, and check that all holds and nothing is left. Return what it printed, in one line."""
+    demo = start(folder, mark, seconds, *options)
+    code = demo.wait(800)
+    text = (folder / "demo.log").read_text()
+    assert code == 0, text
+    assert "NO," not in text
+    assert running(mark) == []
+    assert [path.name for path in folder.iterdir() if path.name.startswith("relay-")] == []
+    return " ".join(text.split())
+
+
 def test_every_check_of_the_demo_holds_and_nothing_is_left_behind(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
-    demo = start(tmp_path, unique, seconds=8)
-    code = demo.wait(800)
-    text = (tmp_path / "demo.log").read_text()
-    assert code == 0, text
-    assert "commit → invalidated" in text
-    assert "NO," not in text
-    assert running(unique) == []
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
+    assert "commit → invalidated" in checked(tmp_path, unique, 8)
 
 
 def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
     needs.vitess()
-    demo = start(tmp_path, unique, 6, "--source", "vitess")
-    code = demo.wait(800)
-    text = (tmp_path / "demo.log").read_text()
-    assert code == 0, text
+    text = checked(tmp_path, unique, 6, "--source", "vitess")
     assert "ADD COLUMN note" in text
     assert "shard shop/c0- is split" in text
     assert "from shard shop/resharded/e0-" in text
-    assert "NO," not in text
-    assert running(unique) == []
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
 
 
 def test_every_check_holds_on_a_mariadb_with_old_rows_whose_primary_is_killed(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
-    demo = start(tmp_path, unique, 6, "--source", "mysql")
-    code = demo.wait(800)
-    text = (tmp_path / "demo.log").read_text()
-    assert code == 0, text
-    lines = " ".join(text.split())  # the console breaks them
-    assert "a snapshot of all tables was requested" in lines
-    assert "was killed and" in lines
-    assert "every row from before the relay is on the topic" in lines
-    assert "NO," not in text
-    assert running(unique) == []
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
+    text = checked(tmp_path, unique, 6, "--source", "mysql")
+    assert "a snapshot of all tables was requested" in text
+    assert "was killed and" in text
+    assert "every row from before the relay is on the topic" in text
 
 
 def test_without_go_the_vitess_demo_says_what_to_install(tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ def orders() -> Iterator[VitessOrders]:
         yield orders
 
 
+@pytest.fixture
+def writer(orders: VitessOrders) -> Iterator[VitessWriter]:
+    writer = orders.workload(pause=0).writers[0]
+    assert isinstance(writer, VitessWriter)
+    with closing(writer):
+        yield writer
+
+
 def transactions(orders: VitessOrders) -> int:
     """Return the number of transactions in the binlog that changed the table. vttablet adds some of its own."""
     mariadb = orders.vitess.mariadb
@@ -51,16 +59,12 @@ def transactions(orders: VitessOrders) -> int:
 
 
 @pytest.mark.services
-def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: VitessOrders) -> None:
+def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: VitessOrders, writer: VitessWriter) -> None:
     """Else the topic would have more changes than the writer recorded."""
-    with ExitStack() as stack:
-        writer = orders.workload(pause=0).writers[0]
-        assert isinstance(writer, VitessWriter)
-        stack.callback(writer.close)
-        kept, deleted = writer.items[:2]
-        assert kept[0] == deleted[0], "the items are in two shards"
-        writer.store([(kept, 1), (deleted, 1)])
-        other = stack.enter_context(closing(orders.vitess.connect(BEFORE))).cursor()
+    kept, deleted = writer.items[:2]
+    assert kept[0] == deleted[0], "the items are in two shards"
+    writer.store([(kept, 1), (deleted, 1)])
+    with closing(orders.vitess.connect(BEFORE)) as connection, connection.cursor() as other:
         other.execute("BEGIN")
         other.execute("UPDATE orders SET version = 7 WHERE customer = %s AND order_id = %s", deleted)
         before = transactions(orders)
@@ -75,16 +79,11 @@ def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: Vites
 
 
 @pytest.mark.services
-def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders) -> None:
+def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders, writer: VitessWriter) -> None:
     """A statement that waits too long is killed with its connection, so there is nothing to roll back any longer."""
-    with ExitStack() as stack:
-        writer = orders.workload(pause=0).writers[0]
-        assert isinstance(writer, VitessWriter)
-        stack.callback(writer.close)
-        item = writer.items[0]
-        writer.store([(item, 1)])
-        mariadb = stack.enter_context(closing(orders.vitess.mariadb.connect()))
-        locking = mariadb.cursor()
+    item = writer.items[0]
+    writer.store([(item, 1)])
+    with closing(orders.vitess.mariadb.connect()) as connection, connection.cursor() as locking:
         locking.execute("SELECT table_schema FROM information_schema.tables WHERE table_name = 'orders'")
         locking.execute("LOCK TABLES " + ", ".join(f"`{schema}`.orders WRITE" for (schema,) in locking.fetchall()))
         before = transactions(orders)
