@@ -6,6 +6,8 @@ import socket
 import threading
 from contextlib import suppress
 
+from tests.listening import accepted
+
 
 class Proxy:
     """Passes bytes on to ``target``, a port of this machine, one connection there for each connection here."""
@@ -56,11 +58,7 @@ class Proxy:
             return len(self._pairs)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
+        for client in accepted(self._listening):
             try:
                 with self._lock:
                     self._connect(client)

@@ -7,6 +7,8 @@ import threading
 from abc import ABC, abstractmethod
 from io import BufferedReader
 
+from tests.listening import accepted
+
 
 class ScriptedServer(ABC):
     """Listens on the loopback address, and serves one connection at a time."""
@@ -23,11 +25,7 @@ class ScriptedServer(ABC):
         self._thread.join(10)
 
     def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
+        for connection in accepted(self._listening):
             with connection, connection.makefile("rb") as reader:
                 while line := reader.readline():
                     answer = self.answer(line, reader)

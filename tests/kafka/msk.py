@@ -19,6 +19,7 @@ from relay.process.managed import HOST, free_port
 from relay.services.kafka import KafkaBroker, coordinates
 from tests.aws_server import REGION
 from tests.certificates import Authority
+from tests.listening import accepted
 from tests.signatures import signer_of
 
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
@@ -52,11 +53,7 @@ class Door:
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+        for client in accepted(self._listener):
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, plain: socket.socket) -> None:

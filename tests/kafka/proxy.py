@@ -12,6 +12,7 @@ from enum import Enum, IntEnum
 
 from relay.process.managed import HOST, free_port
 from relay.services.kafka import KafkaBroker
+from tests.listening import accepted
 
 
 class Api(IntEnum):
@@ -90,11 +91,7 @@ class KafkaProxy:
             each.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+        for client in accepted(self._listener):
             self._open.append(client)
             try:
                 broker = socket.create_connection((HOST, self.target))

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from tests.listening import accepted
+
 SETTINGS = {
     "version": "8.0.36",
     "log_bin": "ON",
@@ -188,11 +190,7 @@ def running(server: Scripted) -> Iterator[Scripted]:
         server.port = listener.getsockname()[1]
 
         def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
+            for connection in accepted(listener):
                 threading.Thread(target=server.serve, args=(connection,), daemon=True).start()
 
         thread = threading.Thread(target=accept, daemon=True)
