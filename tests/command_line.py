@@ -1,9 +1,14 @@
-"""Runs ``relay`` commands in this process."""
+"""Runs ``relay`` commands, in this process and in others."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import yaml
 from typer.testing import CliRunner, Result
 
 from relay.cli import app
@@ -11,6 +16,27 @@ from relay.cli import app
 
 def relay(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+Relay = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def relay_with(config: Mapping[str, Any], folder: Path, *secrets: str) -> Relay:
+    """Return what runs a command in a process, with the path of the config for CONFIG, and as the config is by then.
+
+    It checks that none of the secrets is in the output.
+    """
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        path = folder / "relay.yaml"
+        path.write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", "relay.cli", *(str(path) if each == "CONFIG" else each for each in arguments)]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        for secret in secrets:
+            assert secret not in answer.stdout + answer.stderr
+        return answer
+
+    return run
 
 
 def errors(result: Result) -> list[str]:

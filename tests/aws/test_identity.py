@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, CredentialRetrievalError
 
 from relay.aws import AwsIdentity, Refused
@@ -25,6 +27,12 @@ def caller(aws: AwsServer, identity: AwsIdentity) -> str:
         return str(client.get_caller_identity()["Arn"])
     finally:
         client.close()
+
+
+def credentials_of(identity: AwsIdentity, now: Callable[[], datetime] | None = None) -> Credentials:
+    found = open_session(identity, now=now).get_credentials()
+    assert found is not None
+    return found
 
 
 def test_a_session_signs_as_the_role_with_the_name_and_the_external_id_of_the_config(
@@ -67,9 +75,7 @@ def test_the_credentials_of_a_role_are_renewed_before_they_expire_and_not_for_ea
     aws: AwsServer, aws_user: Keys, unique: str
 ) -> None:
     now = datetime.now(UTC)
-    session = open_session(AwsIdentity(REGION, role_arn=aws.role(unique)), now=lambda: now)
-    credentials = session.get_credentials()
-    assert credentials is not None
+    credentials = credentials_of(AwsIdentity(REGION, role_arn=aws.role(unique)), lambda: now)
     first = credentials.get_frozen_credentials()
     now += timedelta(minutes=44)
     assert credentials.get_frozen_credentials() == first
@@ -95,8 +101,7 @@ def test_a_refused_role_is_named_with_what_to_check(aws: AwsServer, unique: str,
 def test_no_credentials_to_assume_a_role_with_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    credentials = open_session(AwsIdentity(REGION, role_arn="arn:aws:iam::123456789012:role/relay")).get_credentials()
-    assert credentials is not None
+    credentials = credentials_of(AwsIdentity(REGION, role_arn="arn:aws:iam::123456789012:role/relay"))
     with pytest.raises(Refused, match=r"no AWS credentials to assume .*:role/relay with: .*set AWS_PROFILE"):
         credentials.get_frozen_credentials()
 
@@ -104,8 +109,7 @@ def test_no_credentials_to_assume_a_role_with_are_refused(monkeypatch: pytest.Mo
 def test_a_service_that_does_not_answer_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may answer the next time."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
-    credentials = open_session(AwsIdentity(REGION, role_arn="arn:aws:iam::123456789012:role/relay")).get_credentials()
-    assert credentials is not None
+    credentials = credentials_of(AwsIdentity(REGION, role_arn="arn:aws:iam::123456789012:role/relay"))
     with pytest.raises(CredentialRetrievalError, match="Could not connect"):
         credentials.get_frozen_credentials()
 
@@ -114,9 +118,7 @@ def test_a_renewal_that_fails_is_logged_in_one_line_while_the_old_credentials_ar
     aws: AwsServer, aws_user: Keys, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = datetime.now(UTC)
-    session = open_session(AwsIdentity(REGION, role_arn=aws.role(unique)), now=lambda: now)
-    credentials = session.get_credentials()
-    assert credentials is not None
+    credentials = credentials_of(AwsIdentity(REGION, role_arn=aws.role(unique)), lambda: now)
     first = credentials.get_frozen_credentials()
     iam = aws.client("iam")
     iam.delete_user_policy(UserName=unique, PolicyName="may")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-import yaml
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table
 from relay.services.kafka import KafkaBroker
 from tests.certificates import Authority
+from tests.command_line import Relay, relay_with
 
 pytestmark = pytest.mark.services
 
@@ -83,22 +81,10 @@ def config(secured: Secured, dynamodb: Any, redis_server: Any, unique: str, tmp_
     }
 
 
-Relay = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
 def relay(config: dict[str, Any], tmp_path: Path) -> Relay:
     """Run a command, and check that its output does not contain the password."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        path = tmp_path / "relay.yaml"
-        path.write_text(yaml.safe_dump(config))
-        command = [sys.executable, "-m", "relay.cli", *(str(path) if each == "CONFIG" else each for each in arguments)]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        assert "hunter2" not in answer.stdout + answer.stderr
-        return answer
-
-    return run
+    return relay_with(config, tmp_path, "hunter2")
 
 
 def test_relay_check_tail_and_a_consumer_work_over_tls_with_a_password(
