@@ -20,7 +20,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 CRATE = Path("relay/native")
 MODULE = "relay/native/_core.abi3.so"
 _LONGEST = 1200  # seconds
-_FAULTS = (NotImplementedError, OSError, subprocess.SubprocessError)
+
+
+class CannotBuild(Exception):
+    """Why there is no compiled core of this build."""
 
 
 class CompiledCore(BuildHookInterface):  # type: ignore[misc]
@@ -35,7 +38,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc]
             return
         try:
             library = built(Path(self.root) / CRATE)
-        except _FAULTS as error:
+        except (CannotBuild, OSError, subprocess.TimeoutExpired) as error:
             if wanted == "required":
                 raise
             self.app.display_warning(f"without the compiled core, see relay/native/README.md: {error}")
@@ -52,12 +55,12 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc]
 
 
 def built(crate: Path) -> Path:
-    """Build the crate in the cache, and return the library. Raises `_FAULTS`."""
+    """Build the crate in the cache, and return the library. Raises ``CannotBuild``, OSError, and TimeoutExpired."""
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise NotImplementedError("this Python has no stable interface")
+        raise CannotBuild("this Python has no stable interface")
     cargo = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo" / "bin"))
     if cargo is None:
-        raise FileNotFoundError("cargo is not installed")
+        raise CannotBuild("cargo is not installed")
     target = Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay") / "cargo"
     # Without the interpreter of the build, which is another one each time, nothing is compiled twice.
     changed = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
@@ -81,7 +84,7 @@ def built(crate: Path) -> Path:
             command, cwd=crate, env=changed, capture_output=True, text=True, timeout=_LONGEST, check=False
         )
         if done.returncode:
-            raise subprocess.SubprocessError(f"cargo ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+            raise CannotBuild(f"cargo ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
         library = target / "release" / ("lib_core.dylib" if sys.platform == "darwin" else "lib_core.so")
         digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]
         return Path(shutil.copyfile(library, target / f"relay-{digest}.so"))
