@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import repeat
 from typing import Literal, Protocol
@@ -84,7 +84,7 @@ class TopicWriter:
     def __repr__(self) -> str:
         return f"<TopicWriter[{self.table.table} -> {self.topic}]>"
 
-    def send_page(self, publisher: RecordSender, changes: Sequence[Change], resume_timestamp: int) -> int:
+    def send_page(self, publisher: RecordSender, changes: list[Change], resume_timestamp: int) -> int:
         """Send ``changes`` in the open transaction, in their order (I2); return the bytes of all values sent.
 
         Raises ``RelayError`` for a change that cannot be published even as a stub, and, under ``on_unencodable: fail``,
@@ -93,7 +93,7 @@ class TopicWriter:
         relayed_at = time.time_ns() // 1000
         records: Iterable[Record | None] = repeat(None)
         if self._compiled is not None:
-            records = self._compiled.records(list(changes), resume_timestamp, relayed_at)
+            records = self._compiled.records(changes, resume_timestamp, relayed_at)
         topic, send, size = self.topic, publisher.send, 0
         for change, record in zip(changes, records, strict=False):
             if record is None:

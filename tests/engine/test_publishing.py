@@ -95,7 +95,7 @@ class Writer:
     table = TABLE
     dead_lettered = 0
 
-    def send_page(self, publisher: ScriptedPublisher, changes: Sequence[Change], resume: int) -> int:
+    def send_page(self, publisher: ScriptedPublisher, changes: list[Change], resume: int) -> int:
         for change in changes:
             publisher.send("shop.orders", change.event_id.encode(), b"", 0)
         return len(changes)

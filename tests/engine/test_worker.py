@@ -6,7 +6,6 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -159,7 +158,7 @@ def test_pages_that_wait_to_be_published_count_against_the_budget_of_the_readers
     waiting: list[int] = []
 
     class Slow(TopicWriter):
-        def send_page(self, publisher: RecordSender, changes: Sequence[Change], resume_timestamp: int) -> int:
+        def send_page(self, publisher: RecordSender, changes: list[Change], resume_timestamp: int) -> int:
             waiting.append(len(worker._inbox))
             time.sleep(0.005)
             return super().send_page(publisher, changes, resume_timestamp)
