@@ -121,9 +121,7 @@ def compare(
         "writes acknowledged": sum(write.streamed for writes in history.values() for write in writes),
         "changes on the topic": len(changes),
         **_by_shard(changes),
-        **(
-            {"rows from before the relay": len(before), "rows read by the snapshot": len(watch.reads)} if before else {}
-        ),
+        **(_of_snapshot(before, history, watch) if orders.has_rows_before else {}),
         "items": len(history),
         "items alive at the end": len(final),
         "changes applied to the cache": batches["cache"].rows,
@@ -139,6 +137,17 @@ def compare(
         "commit → invalidated": _latencies(written, changes, batches["cache"].applied_at),
     }
     return result
+
+
+def _of_snapshot(
+    before: Mapping[Item, int], history: Mapping[Item, Sequence[RecordedWrite]], watch: TopicWatch
+) -> dict[str, int]:
+    last = max(write.started for writes in history.values() for write in writes)
+    return {
+        "rows from before the relay": len(before),
+        "rows read by the snapshot": len(watch.reads),
+        "  while the writers went on": sum(watch.arrived[read.event_id] < last for read in watch.reads),
+    }
 
 
 def _by_shard(changes: Iterable[PublishedChange]) -> dict[str, int]:
