@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
 
 from relay.change import Change, Images, Operation, event_id
 from relay.dynamodb.values import image_json
+from relay.kafka.limits import Headers
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import StreamId
 from relay.table import KeyColumn, TableSchema
@@ -16,7 +15,7 @@ from relay.token import EventToken
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
 STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
 
-Message = tuple[bytes, bytes, int, list[Any]]
+Message = tuple[bytes, bytes, int, Headers]
 """Value, key, partition, headers."""
 
 
@@ -60,12 +59,13 @@ class _Kept:
     def __init__(self) -> None:
         self.messages: list[Message] = []
 
-    def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
+    def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None:
+        assert value is not None, "no change here leaves a tombstone"
         self.messages.append((value, key, partition, headers))
 
 
-def finished(outbox: TopicWriter, changes: Sequence[Change]) -> list[Message]:
+def finished(outbox: TopicWriter, changes: list[Change]) -> list[Message]:
     """Return the records that ``outbox`` sends."""
     kept = _Kept()
-    outbox.send_page(kept, changes, 1_700_000_000)  # type: ignore[arg-type]
+    outbox.send_page(kept, changes, 1_700_000_000)
     return kept.messages

@@ -19,6 +19,7 @@ from relay.dynamodb.values import image_json
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.group_offsets import group
+from relay.kafka.limits import Headers
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.services.postgres import execute
@@ -142,7 +143,7 @@ class Topic:
         limits: dict[str, Any] = {"largest": largest, "dead_letters": dead_letters}
         writers: dict[str, TopicWriter] = {}
         producer = Producer({**self._client, "enable.idempotence": True})
-        sending: Any = _Sending(producer)
+        sending = _Sending(producer)
         for one in changes:
             if (name := one.table) not in writers:
                 table = replace(TABLE, source=name, table=name)
@@ -158,7 +159,7 @@ class Topic:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
         writer = TopicWriter(table, self.name, self.partitions, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
-        writer.send_page(_Sending(producer), rows, 1_700_000_000)  # type: ignore[arg-type]
+        writer.send_page(_Sending(producer), list(rows), 1_700_000_000)
         assert producer.flush(30) == 0
         schemas.close()
 
@@ -272,5 +273,5 @@ class _Sending:
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
 
-    def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
+    def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None:
         self._producer.produce(topic, value, key, partition, headers=headers)
