@@ -20,6 +20,7 @@ from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.truth import PublishedChange, check_topic, read_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import is_transient
+from tests.faults.versions import THIS_VERSION, Version
 from tests.waiting import patience, wait_until
 
 PAUSED_WORKER = "tests.faults.paused_worker"
@@ -64,8 +65,8 @@ class Scene:
     def workload(self, **options: Any) -> Workload:
         return workload(self.client, self.table, **options)
 
-    def relay(self, *arguments: str) -> Relay:
-        return self._start([sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments])
+    def relay(self, *arguments: str, version: Version = THIS_VERSION) -> Relay:
+        return self._start(version.relay("run", str(self.path), *arguments))
 
     def paused_relay(self, step: str, number: int, delay: float, transaction_timeout: int) -> Relay:
         """A relay that stops itself at the ``number``-th ``step``, and waits ``delay`` seconds once woken."""

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -15,30 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from relay.cache import RedisStore, State, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.demo.truth import check_versions, final_versions
 from relay.demo.watching import BatchLog
-from relay.demo.workload import CACHE_KEY, Item, cache_key
+from relay.demo.workload import cache_key
+from tests.faults.consumed import CONSUMERS, add_consumers, read_back
 from tests.faults.harness import Relay, Scene
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
 KILLS = int(os.environ.get("RELAY_KILLS", "1"))
-CONSUMERS = ("cache", "log", "copy")
 
 
 @pytest.fixture
 def scene(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: str) -> Iterator[Scene]:
     scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
-    raw = yaml.safe_load(scene.path.read_text())
-    raw["cache"] = {"url": redis_server.url, "namespace": unique, "keys": {scene.table: [CACHE_KEY]}}
-    raw["log"] = {"path": f"file://{tmp_path}/log"}
-    raw["copy"] = {"url": f"delta://{tmp_path}/copy"}
-    scene.path.write_text(yaml.safe_dump(raw))
+    add_consumers(scene, tmp_path, redis_server.url, unique)
     yield scene
     scene.close()
 
@@ -60,23 +53,6 @@ class Life:
             return self._batches.refresh().rows > 0 or None
 
         wait_until(rows, 120)
-
-
-def read_back(scene: Scene) -> tuple[dict[Item, int], list[str]]:
-    """Read copy and log in a process of their own: py4j leaves its sockets to the collector, which is a warning."""
-    script = f"""
-import json, pathlib, sys
-from relay.config import load
-from relay.demo.tables import read_copy, read_log, spark
-
-config = load(pathlib.Path({str(scene.path)!r}))
-with spark() as session:
-    copied, logged = read_copy(session, config, {scene.table!r}), read_log(session, config)
-json.dump([[[*item, version] for item, version in copied.items()], logged], sys.stdout)
-"""
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600, check=True)
-    copied, logged = json.loads(answer.stdout)
-    return {(customer, order): version for customer, order, version in copied}, logged
 
 
 def test_consumers_killed_in_mid_stream_lose_and_double_nothing(scene: Scene, redis_server: Any, unique: str) -> None:

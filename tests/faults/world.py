@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from relay.demo.truth import read_changes
 from relay.errors import Unavailable
 from tests.faults.audited import TABLE, Connect, Writer
 from tests.faults.harness import Relay
+from tests.faults.versions import THIS_VERSION, Version
 
 
 class World:
@@ -45,9 +45,8 @@ class World:
         self.path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [entry]}))
         self.relays: list[Relay] = []
 
-    def start(self, *arguments: str) -> Relay:
-        command = [sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments]
-        relay = Relay(command, self.folder / f"relay-{len(self.relays)}.log")
+    def start(self, *arguments: str, version: Version = THIS_VERSION) -> Relay:
+        relay = Relay(version.relay("run", str(self.path), *arguments), self.folder / f"relay-{len(self.relays)}.log")
         self.relays.append(relay)
         return relay
 
