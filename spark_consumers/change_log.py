@@ -207,12 +207,14 @@ class ChangeLog:
         _create(session, self._path, self._upkeep.properties(time.time()))
         contents = _last_append(session, self._path)
         if contents is None:
+            # I7: whoever reads the same table appends with the same version. Before the newest changes are read, so
+            # that they have what is appended from here on.
+            version = _time_of_last_commit(session, self._path)
             newest = session.sql(
                 f"SELECT source, `table`, max(unix_micros(committed_at)) AS last FROM {delta.table(self._path)} "
                 "GROUP BY source, `table`"
             ).collect()
-            # Greater than any version that an append before may have.
-            contents = LogContents(int(time.time() * 1000), newest={_name(row): row["last"] for row in newest})
+            contents = LogContents(version, newest={_name(row): row["last"] for row in newest})
         contents.keep_only(self._topics())
         return contents
 
@@ -231,6 +233,13 @@ def _last_append(session: SparkSession, path: str) -> LogContents | None:
             if contents is not None:
                 return contents
     return None
+
+
+def _time_of_last_commit(session: SparkSession, path: str) -> int:
+    """Return it in milliseconds: no append before has a greater version, as each has added one to such a time."""
+    history = session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT 1")
+    milliseconds: int = history.select(F.unix_millis("timestamp")).collect()[0][0]
+    return milliseconds
 
 
 def _first_committed() -> Column:

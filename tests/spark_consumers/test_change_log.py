@@ -144,16 +144,17 @@ from tests.benchmarks.decoded import Batches
 with spark() as session:
     path = sys.argv[1]
     batches = Batches(session, range(100), rows=10)
-    first, second = (ChangeLog(path, dict, Schedule(1e9, 1e9)) for _ in range(2))
-    assert first.plan(batches.get(0)).write([])["applied"] == 10
-    batch = batches.get(1)
-    plans = [each.plan(batch) for each in (first, second)]  # both have read what the log has
-    assert plans[0].write([])["applied"] == 10
-    with pytest.raises(Unavailable, match="another consumer appends to the change log"):
-        plans[1].write([])
-    # It reads again what the log has.
-    assert second.plan(batch).write([]) == {"applied": 0, "ignored": 10}
-    assert session.read.format("delta").load(path).count() == 20
+    consumers = [ChangeLog(path, dict, Schedule(1e9, 1e9)) for _ in range(2)]
+    for number in range(3):  # the first time, the log is empty
+        batch = batches.get(number)
+        plans = [each.plan(batch) for each in consumers]  # both have read what the log has
+        assert plans[0].write([])["applied"] == 10
+        with pytest.raises(Unavailable, match="another consumer appends to the change log"):
+            plans[1].write([])
+        # It reads again what the log has.
+        assert consumers[1].plan(batch).write([]) == {"applied": 0, "ignored": 10}
+        consumers.reverse()
+    assert session.read.format("delta").load(path).count() == 30
 """
 
 
