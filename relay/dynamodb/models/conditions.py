@@ -7,7 +7,7 @@ no attribute, leaves no name and no value behind that the expression does not us
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from relay.dynamodb.models.errors import InvalidCondition, InvalidValue
@@ -73,6 +73,10 @@ class Condition(ABC):
     def render(self, placeholders: Placeholders) -> str:
         """Return the condition as an expression. Raises ``InvalidCondition``, ``InvalidValue``."""
 
+    @abstractmethod
+    def columns(self) -> Iterator[Comparable[Any]]:
+        """Yield the columns, and the places inside of columns, that it is about."""
+
 
 class Junction(Condition):
     """``AND`` or ``OR``, of any number of conditions."""
@@ -91,6 +95,10 @@ class Junction(Condition):
     def render(self, placeholders: Placeholders) -> str:
         return f"({f' {self.word} '.join(part.render(placeholders) for part in self.parts)})"
 
+    def columns(self) -> Iterator[Comparable[Any]]:
+        for part in self.parts:
+            yield from part.columns()
+
 
 class Negation(Condition):
     def __init__(self, part: Condition) -> None:
@@ -101,6 +109,9 @@ class Negation(Condition):
 
     def render(self, placeholders: Placeholders) -> str:
         return f"(NOT {self.part.render(placeholders)})"
+
+    def columns(self) -> Iterator[Comparable[Any]]:
+        return self.part.columns()
 
 
 _FORMS = {
@@ -144,6 +155,9 @@ class Test(Condition):
             return f"({name} IN ({', '.join(operands)}))"
         form = _FORMS.get(self.operator, f"({{0}} {self.operator} {{1}})")
         return form.format(name, *operands)
+
+    def columns(self) -> Iterator[Comparable[Any]]:
+        yield from (each for each in (self.column, *self.values) if isinstance(each, Comparable))
 
     def _operand(self, value: Any) -> Wire | Comparable[Any] | None:
         if value is None or isinstance(value, Comparable):

@@ -106,13 +106,12 @@ def searched(
     if key is not None:
         _check_key(declared, index, key)
         request["KeyConditionExpression"] = key.render(placeholders)
-    if filter is not None:
-        if not isinstance(filter, Condition):
-            raise InvalidSearch(f"{owner}: {filter!r} is not a condition: compare a column of the class")
-        request["FilterExpression"] = filter.render(placeholders)
     # What the table has of an item, and what comes without being asked for.
     available = declared.names if index is None or index.is_local else index.columns
     unasked = declared.names if index is None else index.columns
+    if filter is not None:
+        _check_filter(declared, index, filter, unasked, is_query=key is not None)
+        request["FilterExpression"] = filter.render(placeholders)
     if projection == "count":
         request["Select"] = "COUNT"
         names: frozenset[str] = frozenset()
@@ -142,10 +141,32 @@ def _projected(
     return names
 
 
+def _check_filter(
+    declared: Declaration, index: Index | None, filter: Condition, available: frozenset[str], *, is_query: bool
+) -> None:
+    """Check that a filter tests what the table or the index has; of a query, besides the key that it is made with."""
+    place = repr(index) if index is not None else declared.model.__name__
+    if not isinstance(filter, Condition):
+        raise InvalidSearch(f"{declared.model.__name__}: {filter!r} is not a condition: compare a column of the class")
+    found = {declared.columns[name].path for name in available}
+    keys = {each.path for each in _key_of(declared, index) if each is not None}
+    for column in filter.columns():
+        if column.path[:1] not in found:
+            raise InvalidSearch(f"{column!r} cannot be tested: {place} does not have it")
+        if is_query and column.path in keys:
+            raise InvalidSearch(
+                f"{column!r} is of the key of {place}, which a filter of a query cannot test: test it in the key"
+            )
+
+
+def _key_of(declared: Declaration, index: Index | None) -> tuple[Attribute[Any], Attribute[Any] | None]:
+    return (declared.hash, declared.range) if index is None else (index.hash, index.range)
+
+
 def _check_key(declared: Declaration, index: Index | None, key: Condition) -> None:
     """Check that a condition finds items by their key: its hash with ``==``, and at most one test of its range."""
     place = repr(index) if index is not None else declared.model.__name__
-    hash, range = (declared.hash, declared.range) if index is None else (index.hash, index.range)
+    hash, range = _key_of(declared, index)
     parts = key.parts if isinstance(key, Junction) and key.word == "AND" else [key]
     tests = [part for part in parts if isinstance(part, Test) and not any(value is None for value in part.values)]
     hashes = [each for each in tests if each.column.path == hash.path and each.operator == "="]

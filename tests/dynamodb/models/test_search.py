@@ -109,6 +109,12 @@ def test_an_index_is_searched_by_its_own_key(engine: Engine, customer: str) -> N
     assert sorted(numbers(in_index)) == [*range(10)]
 
 
+def test_a_filter_of_an_index_tests_the_key_of_the_table(engine: Engine, customer: str) -> None:
+    of_note, of_total = Order.note == f"{customer}-1", Order.customer == customer
+    assert sorted(numbers(engine.query(Order, of_note, index=Order.by_note, filter=Order.number > 4))) == [5, 7, 9]
+    assert numbers(engine.query(Order, of_total, index=Order.by_total, filter=Order.number > 7)) == [9, 8]
+
+
 def test_a_global_index_returns_what_it_projects_and_a_local_one_everything(engine: Engine, customer: str) -> None:
     found = engine.query(Order, Order.customer == customer, index=Order.by_total).first()
     assert vars(found).keys() == {"customer", "number", "total", "note"}
@@ -231,6 +237,26 @@ def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engi
             "cannot be read consistently",
         ),
         (lambda e: e.scan(Order, filter=True), "Order: True is not a condition"),
+        (
+            lambda e: e.query(Order, Order.customer == "a", filter=~(Order.number == 1)),
+            r"Order\.number is of the key of Order, which a filter of a query cannot test: test it in the key",
+        ),
+        (
+            lambda e: e.query(Order, Order.note == "a", index=Order.by_note, filter=Order.note.contains("b")),
+            r"Order\.note is of the key of Order\.by_note",
+        ),
+        (
+            lambda e: e.query(Order, Order.note == "a", index=Order.by_note, filter=Order.address["zip"].is_(None)),
+            r"Order\.address\['zip'\] cannot be tested: Order\.by_note does not have it",
+        ),
+        (
+            lambda e: e.scan(Order, index=Order.by_total, filter=(Order.total > Decimal(1)) | Order.tags.contains("a")),
+            r"Order\.tags cannot be tested: Order\.by_total does not have it",
+        ),
+        (
+            lambda e: e.scan(Order, filter=Counter.count == 1),
+            r"Counter\.count cannot be tested: Order does not have it",
+        ),
         (lambda e: e.scan(Order, projection=["totl"]), "Order: 'totl' cannot be projected: it is no column of Order"),
         (lambda e: e.scan(Order, projection=[Counter.count]), r"Counter\.count cannot be projected"),
         (lambda e: e.scan(Order, index=Order.by_note, projection=["total"]), r"Order\.total .*Order\.by_note does not"),
