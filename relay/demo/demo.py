@@ -29,8 +29,9 @@ from relay.config import Config, load
 from relay.demo import report
 from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
+from relay.demo.incidents import Incident, run_all
 from relay.demo.mysql_orders import MySQLOrders
-from relay.demo.orders import TABLE, Incident, Orders
+from relay.demo.orders import TABLE, Orders
 from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY, Workload
@@ -184,16 +185,15 @@ class _Demo:
 
     def _watch_load(self, config: Config, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
         """Show progress while the writers write, and run the incidents when they are due."""
-        start = time.monotonic()
         incidents = self.orders.incidents()
         if self.orders.has_rows_before:
             incidents = [Incident(_SNAPSHOT_AT, partial(self._request_snapshot, config)), *incidents]
-        while (left := start + self.seconds - time.monotonic()) > 0:
+
+        def show(left: float) -> None:
             self._poll(batches)
-            while incidents and left <= self.seconds * (1 - incidents[0].at):
-                self.console.print(f"after {self.seconds - left:.0f} s: {incidents.pop(0).do()}")
             live.update(view.table(left))
-            time.sleep(min(0.25, left))
+
+        run_all(incidents, self.seconds, self.console.print, show)
 
     def _request_snapshot(self, config: Config) -> str:
         (source,) = config.sources

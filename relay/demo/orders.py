@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from relay.cache import Load
+from relay.demo.incidents import Incident
 from relay.demo.truth import PublishedChange
 from relay.demo.workload import Item, Workload
 
 TABLE = "orders"
-
-
-class Incident(NamedTuple):
-    """A change to the database itself, such as a new column, during the load.
-
-    ``at``: when, as a fraction of the load's duration. ``do``: makes the change and returns a description of it.
-    """
-
-    at: float
-    do: Callable[[], str]
 
 
 class Orders(ABC):
