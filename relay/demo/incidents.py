@@ -30,14 +30,16 @@ def run_all(
 ) -> None:
     """Return after a load of ``seconds`` and after all ``incidents``, which begin when they are due.
 
-    On a slow host one may take longer than the rest of the load, and those after it begin late. ``show`` is called
-    meanwhile, with the seconds that are left.
+    One that begins late, after another that took long on a slow host, makes the load longer: the writers go on after it
+    for as long as they should. ``show`` is called meanwhile, with the seconds that are left.
     """
     start = clock()
+    end = start + seconds
     waiting = list(incidents)
-    while (left := seconds - (clock() - start)) > 0 or waiting:
-        if waiting and left <= seconds * (1 - waiting[0].at):
-            say(f"after {seconds - left:.0f} s: {waiting.pop(0).do()}")
+    while (left := end - clock()) > 0 or waiting:
+        if waiting and left <= (after := seconds * (1 - waiting[0].at)):
+            end += after - left
+            say(f"after {clock() - start:.0f} s: {waiting.pop(0).do()}")
         else:
             show(left)
             sleep(min(_PAUSE, left))

@@ -30,9 +30,12 @@ def played(seconds: float, *lasting: tuple[float, float]) -> tuple[list[float], 
 
     said: list[str] = []
     incidents = [Incident(at, incident(lasts)) for at, lasts in lasting]
-    run_all(incidents, seconds, said.append, shown.append, clock=lambda: clock.now, sleep=sleep)
+    run_all(incidents, seconds, said.append, shown.append, clock=clock, sleep=sleep)
     assert said == [f"after {when:.0f} s: it happened" for when in began]
-    assert clock.now - start >= seconds
+    lasted = clock.now - start
+    assert lasted >= seconds
+    # Writers go on after each for as long as if it had begun in time.
+    assert all(lasted - when >= seconds * (1 - at) for when, (at, _) in zip(began, lasting, strict=True))
     return began, shown
 
 
