@@ -142,14 +142,14 @@ def _projected(
 
 
 def _check_filter(
-    declared: Declaration, index: Index | None, filter: Condition, available: frozenset[str], *, is_query: bool
+    declared: Declaration, index: Index | None, filter: Condition, unasked: frozenset[str], *, is_query: bool
 ) -> None:
     """Check that a filter tests what the table or the index has; of a query, besides the key that it is made with."""
-    place = repr(index) if index is not None else declared.model.__name__
     if not isinstance(filter, Condition):
         raise InvalidSearch(f"{declared.model.__name__}: {filter!r} is not a condition: compare a column of the class")
-    found = {declared.columns[name].path for name in available}
-    keys = {each.path for each in _key_of(declared, index) if each is not None}
+    place, hash, range = _place_and_key(declared, index)
+    found = {declared.columns[name].path for name in unasked}
+    keys = {each.path for each in (hash, range) if each is not None}
     for column in filter.columns():
         if column.path[:1] not in found:
             raise InvalidSearch(f"{column!r} cannot be tested: {place} does not have it")
@@ -159,14 +159,16 @@ def _check_filter(
             )
 
 
-def _key_of(declared: Declaration, index: Index | None) -> tuple[Attribute[Any], Attribute[Any] | None]:
-    return (declared.hash, declared.range) if index is None else (index.hash, index.range)
+def _place_and_key(declared: Declaration, index: Index | None) -> tuple[str, Attribute[Any], Attribute[Any] | None]:
+    """Return what is searched, as messages call it, and its key."""
+    if index is None:
+        return declared.model.__name__, declared.hash, declared.range
+    return repr(index), index.hash, index.range
 
 
 def _check_key(declared: Declaration, index: Index | None, key: Condition) -> None:
     """Check that a condition finds items by their key: its hash with ``==``, and at most one test of its range."""
-    place = repr(index) if index is not None else declared.model.__name__
-    hash, range = _key_of(declared, index)
+    place, hash, range = _place_and_key(declared, index)
     parts = key.parts if isinstance(key, Junction) and key.word == "AND" else [key]
     tests = [part for part in parts if isinstance(part, Test) and not any(value is None for value in part.values)]
     hashes = [each for each in tests if each.column.path == hash.path and each.operator == "="]

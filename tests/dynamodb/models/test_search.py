@@ -254,6 +254,14 @@ def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engi
             r"Order\.tags cannot be tested: Order\.by_total does not have it",
         ),
         (
+            lambda e: e.query(Order, Order.customer == "a", index=Order.by_price, filter=Order.expires.is_(None)),
+            r"Order\.expires cannot be tested: Order\.by_price does not have it",
+        ),
+        (
+            lambda e: e.scan(Order, index=Order.by_note, filter=Order.note == Order.address["street"]),
+            r"Order\.address\['street'\] cannot be tested: Order\.by_note does not have it",
+        ),
+        (
             lambda e: e.scan(Order, filter=Counter.count == 1),
             r"Counter\.count cannot be tested: Order does not have it",
         ),
