@@ -207,8 +207,8 @@ class ChangeLog:
         _create(session, self._path, self._upkeep.properties(time.time()))
         contents = _last_append(session, self._path)
         if contents is None:
-            # I7: whoever reads the same table appends with the same version. Before the newest changes are read, so
-            # that they have what is appended from here on.
+            # I7: whoever reads the same table appends with the same version. It is read before the newest changes:
+            # what is appended in between is then among them.
             version = _time_of_last_commit(session, self._path)
             newest = session.sql(
                 f"SELECT source, `table`, max(unix_micros(committed_at)) AS last FROM {delta.table(self._path)} "
