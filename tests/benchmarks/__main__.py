@@ -1,4 +1,7 @@
-"""``python -m tests.benchmarks [NAME...]``: each benchmark prints BENCH lines. Exit code 4 if a count is wrong."""
+"""``python -m tests.benchmarks [--record] [NAME...]``: each benchmark prints BENCH lines.
+
+``--record`` also keeps the results in ``deploy/docs/benchmarks.json``. Exit code 4 if a count is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import subprocess
 import sys
 
 from relay.errors import RelayError
+from tests.benchmarks.record import record
 
 NAMES = (
     "batch_load",
@@ -38,7 +42,9 @@ NAMES = (
 )
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    names = [argument for argument in arguments if argument != "--record"]
+    recorded = ["--record"] * (len(names) < len(arguments))
     unknown = set(names) - set(NAMES)
     if unknown:
         print(f"unknown benchmark {', '.join(sorted(unknown))}: use one of {', '.join(NAMES)}", file=sys.stderr)
@@ -46,18 +52,22 @@ def main(names: list[str]) -> int:
     if len(names) != 1:
         # Each in its own process, so that pinning and caches of one do not affect the next.
         return max(
-            subprocess.run([sys.executable, "-m", "tests.benchmarks", name]).returncode for name in names or NAMES
+            subprocess.run([sys.executable, "-m", "tests.benchmarks", *recorded, name]).returncode
+            for name in names or NAMES
         )
     try:
         benchmarks = importlib.import_module(f"tests.benchmarks.{names[0]}").run()
     except RelayError as error:
         print(f"{names[0]}: {error}", file=sys.stderr)
         return error.exit_code
-    wrong = False
-    for benchmark in benchmarks if isinstance(benchmarks, list) else [benchmarks]:
-        print(benchmark.line(), flush=True)
-        wrong |= benchmark.expected != benchmark.seen
-    return 4 if wrong else 0
+    results = benchmarks if isinstance(benchmarks, list) else [benchmarks]
+    for result in results:
+        print(result.line(), flush=True)
+    if any(result.expected != result.seen for result in results):
+        return 4
+    if recorded:
+        record(names[0], results)
+    return 0
 
 
 if __name__ == "__main__":

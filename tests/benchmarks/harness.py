@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -30,13 +30,12 @@ class Benchmark:
     aa: float
     note: str
 
+    def fields(self) -> dict[str, Any]:
+        return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
+
     def line(self) -> str:
-        fields = {
-            name: getattr(self, name)
-            for name in ("figure", "yardstick", "unit", "ratio", "expected", "seen", "aa", "note")
-        }
-        rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in fields.items()}
-        return f"BENCH {self.name} {orjson.dumps(rounded).decode()}"
+        fields = self.fields()
+        return f"BENCH {fields.pop('name')} {orjson.dumps(fields).decode()}"
 
 
 def in_turn(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:

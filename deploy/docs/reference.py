@@ -1,0 +1,231 @@
+"""Pages that are made from code and data: config, commands, exit codes, Avro, runbook, benchmarks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from relay import errors
+from relay.cli import app
+from relay.config.config import Config
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = Path(__file__).parent / "benchmarks.json"
+
+
+def pages() -> dict[str, str]:
+    """Return the Markdown of each page by its name."""
+    return {
+        "config": config(),
+        "commands": commands(),
+        "exit_codes": exit_codes(),
+        "avro": avro(),
+        "runbook": runbook(),
+        "benchmarks": benchmarks(),
+    }
+
+
+def config() -> str:
+    """Every key of the config, from its JSON schema."""
+    schema = Config.model_json_schema()
+    parts = [
+        "# The config",
+        "Made from the schema that `relay check --schema` prints. `relay check CONFIG --offline --echo` prints a "
+        "file with its defaults filled in. "
+        "[Examples](deploy/index.md#examples) for each source and sink.",
+        _keys(schema),
+    ]
+    for name, definition in schema["$defs"].items():
+        parts += [f"## {name}", _line(definition.get("description", "")), _keys(definition)]
+    return _joined(parts)
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    parts = ["# Commands", "Made from the texts that `--help` prints."]
+    for command, context in _commands(typer.main.get_command(app), None):
+        arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
+        parts += [f"## {context.command_path}", f"```\n{usage}\n```", inspect.cleandoc(command.help or "")]
+        rows = [(f"`{each.metavar or each.name.upper()}`", _help(each)) for each in arguments]
+        rows += [
+            (", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)), _help(each)) for each in options
+        ]
+        if rows:
+            parts.append(_table(("argument, option", "meaning"), rows))
+    return _joined(parts)
+
+
+def exit_codes() -> str:
+    """The exit codes, from the errors that have them."""
+    meanings: dict[int, list[str]] = {0: ["Success."]}
+    for error in _errors(errors.RelayError):
+        meanings.setdefault(error.exit_code, []).append(_line(inspect.getdoc(error) or ""))
+    meanings[130] = ["Ctrl-C."]
+    rows = [(str(code), " ".join(meanings[code])) for code in sorted(meanings)]
+    return _joined(("# Exit codes", "Of every command. The error is on stderr.", _table(("code", "meaning"), rows)))
+
+
+def avro() -> str:
+    """The fields of a record, from the schemas."""
+    parts = ["# Avro", "What the fields hold in detail, and how types are mapped: [the wire format](schemas/index.md)."]
+    for name in ("change", "event_token"):
+        schema = json.loads((ROOT / "schemas" / f"{name}.avsc").read_text(encoding="utf-8"))
+        rows = [
+            (f"`{field['name']}`", f"`{_avro_type(field['type'])}`", _line(field.get("doc", "")))
+            for field in schema["fields"]
+        ]
+        parts += [f"## {schema['name']}", schema.get("doc", ""), _table(("field", "type", "meaning"), rows)]
+    return _joined(parts)
+
+
+def runbook() -> str:
+    """What to do first about each alert, from the rules."""
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    parts = [
+        "# Runbook",
+        "What to do first about each alert of [Prometheus](deploy/index.md#alerts-and-dashboards). "
+        "[What each metric means](relay/observe/index.md#metrics). `relay doctor CONFIG` collects all that a bug "
+        "report needs, without secrets.",
+    ]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        after = rule.get("for")
+        parts += [
+            f"## {rule['alert']}",
+            f"{rule['annotations']['runbook']}",
+            f"Severity {rule['labels']['severity']}, raised {f'after {after} of' if after else 'by'}:",
+            f"```\n{rule['expr'].strip()}\n```",
+        ]
+    return _joined(parts)
+
+
+def benchmarks(file: Path = BENCHMARKS) -> str:
+    """The recorded results, with the method from each benchmark's docstring."""
+    parts = [
+        "# Benchmarks",
+        "Each benchmark runs in turn with its yardstick, in the same run and on the same machine, and counts what "
+        "arrived against what was written: a result with a wrong count is not recorded. *A/A* is the yardstick against "
+        "itself; how far it is from 1 is how far a ratio may be off. Ratios of different days or machines compare "
+        "roughly, figures do not. Of times, less is better. `make bench NAME=...` runs one again, and with "
+        "`ARGS=--record` its result is here.",
+    ]
+    for name, recorded in json.loads(file.read_text(encoding="utf-8")).items():
+        rows = [
+            (
+                f"`{result['name']}`",
+                *(_number(result[key]) for key in ("figure", "yardstick", "ratio", "aa")),
+                result["unit"],
+            )
+            for result in recorded["results"]
+        ]
+        parts += [
+            f"## {name}",
+            _method(name),
+            f"{recorded['date']}, commit `{recorded['commit']}`: {recorded['machine']}.",
+            _table(("result", "relay", "yardstick", "ratio", "A/A", "unit"), rows),
+            "\n".join(f"- `{result['name']}`: {_line(result['note'])}" for result in recorded["results"]),
+        ]
+    return _joined(parts)
+
+
+def _method(name: str) -> str:
+    module = ROOT / "tests" / "benchmarks" / f"{name}.py"
+    return ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+
+
+def _keys(definition: Mapping[str, Any]) -> str:
+    required = definition.get("required", ())
+    rows = [
+        (
+            f"`{name}`",
+            _type(key),
+            "*required*" if name in required else f"`{json.dumps(key['default'])}`" if "default" in key else "",
+            _line(key.get("description", "")),
+        )
+        for name, key in definition.get("properties", {}).items()
+    ]
+    return _table(("key", "type", "default", "meaning"), rows)
+
+
+def _type(key: Mapping[str, Any]) -> str:
+    """Return the type of a value as people say it. Types of the config are links."""
+    if "$ref" in key:
+        name = key["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    for union in ("anyOf", "oneOf"):
+        if union in key:
+            return " or ".join(dict.fromkeys(_type(each) for each in key[union]))
+    if "const" in key:
+        return f"`{key['const']}`"
+    if "enum" in key:
+        return " or ".join(f"`{each}`" for each in key["enum"])
+    kind = key.get("type", "any value")
+    if kind == "array":
+        return f"list of {_type(key.get('items', {}))}"
+    if kind == "object" and isinstance(values := key.get("additionalProperties"), dict):
+        return f"mapping to {_type(values)}"
+    return " or ".join(kind) if isinstance(kind, list) else {"object": "mapping"}.get(kind, kind)
+
+
+def _commands(command: Any, parent: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the commands below ``command`` with their contexts, as click calls them; typer has a click of its own."""
+    context = command.make_context("relay" if parent is None else command.name, [], parent, resilient_parsing=True)
+    children = getattr(command, "commands", {})
+    if not children:
+        yield command, context
+    for child in children.values():
+        if not child.hidden:
+            yield from _commands(child, context)
+
+
+def _help(parameter: Any) -> str:
+    text = _line(getattr(parameter, "help", None) or "")
+    default = parameter.default
+    shown = getattr(parameter, "show_default", False) and default not in (None, False, ()) and not callable(default)
+    return f"{text} Default: `{getattr(default, 'value', default)}`." if shown else text
+
+
+def _errors(error: type[errors.RelayError]) -> Iterator[type[errors.RelayError]]:
+    yield error
+    for child in error.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _errors(child)
+
+
+def _avro_type(kind: Any) -> str:
+    if isinstance(kind, list):
+        return " or ".join(_avro_type(each) for each in kind)
+    if isinstance(kind, dict):
+        if "logicalType" in kind:
+            return str(kind["logicalType"])
+        return (
+            f"{kind['type']} of {_avro_type(kind['values'])}"
+            if "values" in kind
+            else str(kind.get("name", kind["type"]))
+        )
+    return str(kind)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"

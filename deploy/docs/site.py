@@ -1,0 +1,98 @@
+"""Puts the site together: the Markdown of all folders as it is, and pages that are made from code.
+
+The pages have the paths that their files have in the repository, so links work in both. A README.md becomes the page of
+its folder. A link to a file that is no page becomes a download of it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.docs import reference
+
+ROOT = Path(__file__).parents[2]
+HERE = "deploy/docs"
+
+CHAPTERS: dict[str, tuple[str, ...]] = {
+    "Concepts": (f"{HERE}/concepts", "relay/index", "schemas/index", f"{HERE}/comparison"),
+    "Sources": ("relay/dynamodb/index", "relay/vitess/index", "relay/mysql/index", "relay/aws/index"),
+    "Consumers": ("spark_consumers/index", "relay/cache/index", "relay/kafka/index", "relay/dynamodb/models/index"),
+    "Operate": ("deploy/index", f"{HERE}/operate", "runbook", "relay/observe/index"),
+    "Reference": ("config", "commands", "exit_codes", "avro"),
+    "Project": (
+        "relay/demo/index",
+        "benchmarks",
+        "CHANGELOG",
+        "CONTRIBUTING",
+        "tests/index",
+        "tests/mutants/index",
+        "relay/native/index",
+        "relay/services/index",
+        f"{HERE}/index",
+    ),
+}
+"""The chapters of the site beside the first page, which is README.md, and their pages. Sphinx refuses one left out."""
+
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def build(folder: Path) -> int:
+    """Write the site into ``folder``. Return Sphinx's exit code: a link that leads nowhere is an error."""
+    with tempfile.TemporaryDirectory() as temporary:
+        stage(Path(temporary))
+        # Pages of an earlier build that are no longer made would stay.
+        shutil.rmtree(folder, ignore_errors=True)
+        options = ["-W", "--keep-going", "-q", "-c", str(Path(__file__).parent), "-d", f"{temporary}/.doctrees"]
+        return subprocess.run([sys.executable, "-m", "sphinx", *options, temporary, str(folder)]).returncode
+
+
+def stage(folder: Path) -> None:
+    """Write the pages as Sphinx reads them, and the files that they link to, into ``folder``."""
+    for path in documents():
+        page = path.relative_to(ROOT)
+        text = path.read_text(encoding="utf-8")
+        for target in _LINK.findall(text):
+            _provide((path.parent / target[0]).resolve(), folder)
+        if page == Path("README.md"):
+            text += _contents()
+        _write(folder / page.parent / page.name.replace("README", "index"), _LINK.sub(_to_page, text))
+    for name, text in reference.pages().items():
+        _write(folder / f"{name}.md", text)
+
+
+def documents() -> Iterator[Path]:
+    """Yield the Markdown files of the repository: those that git has, or would add."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        if not name.startswith("."):
+            yield ROOT / name
+
+
+def _to_page(link: re.Match[str]) -> str:
+    return f"]({re.sub(r'README[.]md$', 'index.md', link[1])}{link[2] or ''})"
+
+
+def _provide(target: Path, folder: Path) -> None:
+    """Copy a file that is no page, or the files of a folder."""
+    if target.is_file() and target.suffix != ".md":
+        copy = folder / target.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(target, copy)
+
+
+def _contents() -> str:
+    return "".join(
+        "\n".join(("", "```{toctree}", ":hidden:", f":caption: {chapter}", "", *pages, "```", ""))
+        for chapter, pages in CHAPTERS.items()
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,100 @@
+"""The documentation as a site: what is made from code is complete, links work, and nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from deploy.docs import reference, site
+from relay.cli import app
+from relay.config.config import Config
+from tests.benchmarks.harness import Benchmark
+from tests.benchmarks.record import record
+from tests.deploy import ALERTS
+
+
+def test_every_key_of_the_config_is_in_the_reference() -> None:
+    schema = Config.model_json_schema()
+    page = reference.config()
+    for definition in (schema, *schema["$defs"].values()):
+        for key in definition["properties"]:
+            assert f"| `{key}` |" in page
+
+
+def test_every_command_and_its_options_are_in_the_reference() -> None:
+    page = reference.commands()
+    sections = {section.split("\n", 1)[0]: section for section in page.split("\n## ")[1:]}
+    commands = {command.callback.__name__: command.callback for command in app.registered_commands if command.callback}
+    for name in commands:
+        assert f"relay {name.replace('_', '-')}" in sections
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        for command in group.typer_instance.registered_commands:
+            assert command.callback is not None
+            name = command.name or command.callback.__name__.replace("_", "-")
+            assert f"relay {group.name} {name}" in sections
+    assert "`--until-caught-up`" in sections["relay run"]
+    assert typer.main.get_command(app).name not in sections
+
+
+def test_every_alert_is_in_the_runbook() -> None:
+    page = reference.runbook()
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    assert rules
+    for rule in rules:
+        assert f"\n## {rule['alert']}\n\n{rule['annotations']['runbook']}\n" in page
+
+
+def test_the_exit_codes_are_those_of_the_errors() -> None:
+    assert re.findall(r"^\| (\d+) \|", reference.exit_codes(), re.MULTILINE) == ["0", "1", "2", "3", "4", "130", "143"]
+
+
+def test_every_document_is_on_the_site() -> None:
+    pages = {page for chapter in site.CHAPTERS.values() for page in chapter}
+    made = reference.pages().keys()
+    documents = {
+        path.relative_to(site.ROOT).as_posix().replace("README", "index").removesuffix(".md")
+        for path in site.documents()
+    }
+    assert pages == (documents | made) - {"index"}
+
+
+def test_a_recorded_benchmark_replaces_its_last_result_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "benchmarks.json"
+    for name, figure in (("start", 1.0), ("look", 2.0), ("start", 3.0)):
+        record(name, [Benchmark(name, figure, 2000.0, "s", 1.5, 7, 7, 1.01, "a note")], file)
+    page = reference.benchmarks(file)
+    assert "| `start` | 3 | 2,000 | 1.5 | 1.01 | s |\n\n- `start`: a note" in page
+    assert "| `look` | 2 |" in page
+    assert page.count("| `start` |") == 1
+
+
+@pytest.mark.deploy
+def test_the_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    assert site.build(tmp_path / "site") == 0
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        html = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc="([^"]+)""", html)
+        loaded += re.findall(
+            r"""<link\b(?=[^>]*\brel="(?:stylesheet|preload|preconnect)")[^>]*?\bhref="([^"]+)""", html
+        )
+        assert loaded
+        for address in loaded:
+            assert not re.match(r"(https?:)?//", address), (page, address)
+            assert (page.parent / address.partition("?")[0]).is_file(), (page, address)
+
+
+@pytest.mark.deploy
+def test_a_link_that_leads_nowhere_fails_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real = reference.pages()
+    monkeypatch.setattr(reference, "pages", lambda: {**real, "avro": "# Avro\n\n[gone](schemas/index.md#gone)\n"})
+    assert site.build(tmp_path / "site") != 0
+    assert "gone" in capfd.readouterr().err
