@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import check, dead_letters, doctor, gaps, replay, reset, services, snapshot, status, verify
+from relay.commands import check, dead_letters, doctor, gaps, init, replay, reset, services, snapshot, status, verify
 from relay.commands.options import (
     ConfigArgument,
     JsonOption,
@@ -268,6 +268,7 @@ def consume(
         )
 
 
+app.command("init")(init.init)
 app.command("check")(check.check)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)

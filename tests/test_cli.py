@@ -61,6 +61,7 @@ def file(tmp_path: Path) -> Callable[..., Path]:
 COMMANDS = [
     (),
     ("run",),
+    ("init",),
     ("check",),
     ("doctor",),
     ("tail",),
@@ -111,6 +112,8 @@ def test_a_shell_can_complete_commands() -> None:
         ("fly",),
         ("run",),
         ("run", "a.yaml", "--workers", "0"),
+        ("init",),
+        ("init", "a.yaml", "--type", "oracle"),
         ("check",),
         ("consume", "everything", "a.yaml"),
         ("demo", "--source", "oracle"),
@@ -244,7 +247,7 @@ def test_every_command_that_takes_a_config_takes_settings_in_its_place() -> None
 def test_every_command_that_prints_data_prints_it_as_json_too() -> None:
     """The others show how far they are, and `dead-letters show` prints the value of a record as it is."""
     without = {name for name, options in commands_with().items() if "--json" not in options}
-    assert without == {"run", "consume", "replay", "demo", "dead-letters show"}
+    assert without == {"run", "init", "consume", "replay", "demo", "dead-letters show"}
 
 
 def test_a_setting_is_the_origin_of_its_error(file: Callable[..., Path]) -> None:

@@ -356,6 +356,11 @@ def load(path: Path, settings: Sequence[str] = ()) -> Config:
 def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:
     """Return the config as ``load`` does, and what the file says, with ``settings`` in place."""
     document = yaml_file.read(path)
+    return validate(document, path, settings), document
+
+
+def validate(document: Document, path: Path, settings: Sequence[str] = ()) -> Config:
+    """Return the config of a document, whose relative paths begin at the folder of ``path``. Raises ``ConfigError``."""
     if not isinstance(document.data, dict):
         problem = "is empty" if document.data is None else "must be a mapping of keys to values"
         raise ConfigError(f"{path}:1:1: the file {problem}")
@@ -365,4 +370,4 @@ def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:
     except ValidationError as error:
         raise explain(document, error, Config) from None
     config._origin = _Origin(str(path))
-    return config, document
+    return config

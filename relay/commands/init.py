@@ -1,0 +1,183 @@
+"""``relay init``: options, questions and output; ``relay.operations.init`` writes the config."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from relay.errors import ConfigError
+
+
+class SourceKind(StrEnum):
+    DYNAMODB = "dynamodb"
+    MYSQL = "mysql"
+    VITESS = "vitess"
+
+
+_OF_DYNAMODB = ("region", "endpoint_url")
+_OF_MYSQL = ("servers", "database", "user")
+_OF_VITESS = ("vtgate", "keyspace", "user")
+_OPTIONS = {
+    SourceKind.DYNAMODB: _OF_DYNAMODB,
+    SourceKind.MYSQL: _OF_MYSQL,
+    SourceKind.VITESS: _OF_VITESS,
+}
+_NEEDED = {
+    SourceKind.DYNAMODB: ("tables", "region"),
+    SourceKind.MYSQL: ("servers", "database", "user"),
+    SourceKind.VITESS: ("vtgate", "keyspace"),
+}
+_FLAGS = {"tables": "--table", "servers": "--server"}
+_QUESTIONS = {
+    "tables": "Tables, separated by commas",
+    "servers": "Servers as HOST:PORT, separated by commas",
+    "database": "Database",
+    "user": "User",
+    "vtgate": "vtgate as HOST:PORT",
+    "keyspace": "Keyspace",
+    "region": "AWS region, such as eu-west-1",
+    "kafka": "Kafka brokers",
+    "cache": "A cache to invalidate, such as redis://127.0.0.1:6379/0 (empty: none)",
+    "log": "A folder for the change log, such as file:///var/lib/relay/log (empty: none)",
+    "copy": "A copy of the tables, such as delta:///var/lib/relay/copy (empty: none)",
+}
+_SEVERAL = ("tables", "servers")
+
+
+def init(
+    file: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", show_default=False)
+    ],
+    kind: Annotated[
+        SourceKind | None,
+        typer.Option("--type", help="The kind of database; MariaDB is mysql.", show_default=False),
+    ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="A table; may be repeated. Default, but not of DynamoDB: all.",
+            show_default=False,
+        ),
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.", show_default=False)] = None,
+    endpoint_url: Annotated[
+        str | None, typer.Option(help="DynamoDB: an address other than AWS's own.", show_default=False)
+    ] = None,
+    servers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            metavar="HOST:PORT",
+            help="MySQL, MariaDB: a server; may be repeated for its replicas.",
+            show_default=False,
+        ),
+    ] = None,
+    database: Annotated[str | None, typer.Option(help="MySQL, MariaDB: the database.", show_default=False)] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="MySQL, MariaDB, Vitess: the user. The password stays outside the file, in a variable of the "
+            "environment.",
+            show_default=False,
+        ),
+    ] = None,
+    vtgate: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Vitess: the address of vtgate.", show_default=False)
+    ] = None,
+    keyspace: Annotated[str | None, typer.Option(help="Vitess: the keyspace.", show_default=False)] = None,
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,...", help="The Kafka brokers.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The name of the relay. Default: that of the database or table.", show_default=False),
+    ] = None,
+    cache: Annotated[
+        str | None, typer.Option(metavar="URL", help="A cache to invalidate; needs --look.", show_default=False)
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The folder of a change log.", show_default=False)
+    ] = None,
+    copy: Annotated[str | None, typer.Option(metavar="URL", help="A copy of the tables.", show_default=False)] = None,
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve metrics, health and the status page.")
+    ] = "127.0.0.1:9400",
+    look: Annotated[
+        bool, typer.Option("--look", help="Connect to the database, for the tables and their keys.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a config with comments to begin with. On a terminal, ask for what the options do not say.
+
+    Connects to nothing without --look. What is written passes `relay check --offline`.
+    """
+    to_stdout = str(file) == "-"
+    if not to_stdout and not force and file.exists():
+        raise ConfigError(f"{file}: exists already: give another name, or --force to replace it")
+    given = {
+        "tables": tables, "region": region, "endpoint_url": endpoint_url, "servers": servers, "database": database,
+        "user": user, "vtgate": vtgate, "keyspace": keyspace, "kafka": kafka, "cache": cache, "log": log, "copy": copy,
+    }  # fmt: skip
+    values: dict[str, Any] = {key: value for key, value in given.items() if value}
+    if kind is None or any(key not in values for key in (*_NEEDED[kind], "kafka")):
+        if not sys.stdin.isatty():
+            raise ConfigError(f"give {_missing(kind, values)}, or run it on a terminal, where it asks for them")
+        kind, asked = _ask(kind, values)
+        values |= asked
+        look = look or "cache" in values or typer.confirm("Connect to the database, for the keys of the tables?")
+    wrong = [key for options in _OPTIONS.values() for key in options if key in values and key not in _OPTIONS[kind]]
+    if wrong:
+        raise ConfigError(f"{_flag(wrong[0])}: is not for a source of type {kind}")
+    from relay.operations import init as drafts
+
+    wanted = drafts.Wanted(type=kind.value, name=name, http=http, **values)
+    text = drafts.draft(str(file), wanted, look=look)
+    if to_stdout:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
+    typer.echo(f"wrote {file}")
+    if wanted.user and wanted.password not in os.environ:
+        typer.echo(f"put the password of {wanted.user} into the environment: export {wanted.password}=...")
+    typer.echo(f"next: relay check {file}, then relay run {file}")
+
+
+def _ask(kind: SourceKind | None, values: dict[str, Any]) -> tuple[SourceKind, dict[str, Any]]:
+    """Ask for what is missing, and for what is optional."""
+    asked: dict[str, Any] = {}
+    if kind is None:
+        kind = SourceKind(typer.prompt("Type of database: dynamodb, mysql (also MariaDB) or vitess", type=SourceKind))
+    for key in (*_NEEDED[kind], "kafka"):
+        if key not in values:
+            default = "127.0.0.1:9092" if key == "kafka" else None
+            asked[key] = _split(key, typer.prompt(_QUESTIONS[key], default=default))
+    for key in ("cache", "log", "copy"):
+        if key not in values and (answer := typer.prompt(_QUESTIONS[key], default="", show_default=False)):
+            asked[key] = answer
+    return kind, asked
+
+
+def _split(key: str, answer: str) -> str | list[str]:
+    if key not in _SEVERAL:
+        return answer.strip()
+    return [part.strip() for part in answer.split(",") if part.strip()]
+
+
+def _missing(kind: SourceKind | None, values: dict[str, Any]) -> str:
+    needed = ["--type"] if kind is None else [_flag(key) for key in _NEEDED[kind] if key not in values]
+    return ", ".join((*needed, *(() if "kafka" in values else ("--kafka",))))
+
+
+def _flag(key: str) -> str:
+    return _FLAGS.get(key, f"--{key.replace('_', '-')}")
