@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
-from spark_consumers.plain_tokens import PLAIN_TOKEN
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
@@ -240,14 +239,14 @@ class PostgresTable:
         parts = [value_of(f"s.k{n}", column.kind) for n, column in enumerate(self._plan.keys)]
         values = ", ".join([*parts, *row.values(), "0"])
         # I7: only over a token that is older.
-        update = f"UPDATE {self._table} t SET {updates} FROM {source} WHERE {same} AND {_is_stored('<', 's.first')}"
+        update = f"UPDATE {self._table} t SET {updates} FROM {source} WHERE {same} AND {is_stored('<', 's.first')}"
         insert = (
             f"INSERT INTO {self._table} ({names}) SELECT {values} FROM {source}"
             f" WHERE NOT EXISTS (SELECT FROM {self._table} t WHERE {same}) ON CONFLICT DO NOTHING"
         )
         is_written = "t._relay_updated_at = now() AND t._relay_event_id = s._relay_event_id"
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
-        is_old = f"coalesce({_is_stored('>', 's.number')} OR ({is_same} AND NOT t._relay_incomplete), false)"
+        is_old = f"coalesce({is_stored('>', 's.number')} OR ({is_same} AND NOT t._relay_incomplete), false)"
         texts = ", ".join(f"s.{name}" for name in keys)
         others = (
             f"SELECT {texts}, s.changes, {is_old} FROM relay_newest s LEFT JOIN {self._table} t ON {same}"
@@ -363,8 +362,24 @@ def _staged_part(n: int) -> str:
     return f"s.key[{n + 1}]"
 
 
-def _is_stored(operator: str, number: str) -> str:
-    """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``."""
-    sizes = f'(length(part[2]), part[2]) {operator} (length({number}), {number} COLLATE "C")'
-    token = f"regexp_match(t._relay_token, {postgres.literal(PLAIN_TOKEN)}) AS part"
-    return f"(SELECT part[1] = s.stem AND {sizes} FROM {token})"
+def is_stored(operator: str, number: str) -> str:
+    """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``.
+
+    Takes tokens apart as ``PLAIN_TOKEN`` does. Since a token with the stem of a plain one is known up to its numbers,
+    this needs no search, which takes PostgreSQL some 400 µs a token.
+    """
+    rest = "substr(t._relay_token, strpos(t._relay_token, ','))"
+    # As many characters as are left of the token; none where it is too short to have the stem.
+    part = f"substr(part.rest, length(s.stem) + 2, greatest(length(part.rest) - length(s.stem) - {len(_END) + 1}, 0))"
+    sizes = f'(length(part.number), part.number) {operator} (length({number}), {number} COLLATE "C")'
+    digits = "CASE WHEN right(s.stem, 1) = '-' THEN 18 ELSE 100 END"  # of a GTID, or of DynamoDB
+    return (
+        f"(SELECT t._relay_token ~ '^\\{{\"timestamp\":[1-9][0-9]*,' AND starts_with(part.rest, ',' || s.stem)"
+        f" AND part.number ~ '^[1-9][0-9]*$' AND length(part.number) <= {digits}"
+        f" AND right(part.rest, {len(_END)}) = {postgres.literal(_END)} AND {sizes}"
+        f" FROM (SELECT part.rest, {part} AS number FROM (SELECT {rest} AS rest) AS part) AS part)"
+    )
+
+
+_END = '","origin":null}'
+"""What follows the number in a plain token."""

@@ -3,32 +3,10 @@
 from __future__ import annotations
 
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from relay.token import EventToken, Order, OriginToken, compare
 from spark_consumers.plain_tokens import plain_parts
-
-UUIDS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "9e11fa47-71ca-11e1-9e33-c80aa9429562")
-SHARDS = ("", "s/k/-80", 's/k/"\\,', 's/k/","position":"DynamoDB/', "t/k/80-")
-
-numbers = st.integers(0, 30) | st.integers(0, 10**45) | st.integers(2**63 - 4, 2**63 + 2)
-runs = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 8)), min_size=1, max_size=3).map(
-    lambda pairs: ":".join(f"{first}-{first + more}" if more else str(first) for first, more in pairs)
-)
-positions = st.one_of(
-    numbers.map("DynamoDB/{}".format),
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2), numbers), min_size=1, max_size=3).map(
-        lambda gtids: "MariaDB/" + ",".join(f"{domain}-{server}-{number}" for domain, server, number in sorted(gtids))
-    ),
-    st.lists(st.tuples(st.sampled_from(UUIDS), runs), min_size=1, max_size=2).map(
-        lambda servers: "MySQL56/" + ",".join(f"{server}:{run}" for server, run in servers)
-    ),
-    st.sampled_from(
-        ["DynamoDB/007", "DynamoDB/x", "MariaDB/0-1", "MySQL56/", "", f"MySQL56/{UUIDS[0]}:1-9223372036854775807"]
-    ),
-)
-origins = st.none() | st.just(OriginToken(5, "s/k/-", "MariaDB/0-1-1"))
-tokens = st.builds(EventToken, st.integers(0, 3), st.sampled_from(SHARDS), positions, origins)
+from tests.spark_consumers.drawn_tokens import UUIDS, tokens
 
 
 @given(tokens, tokens)

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
+from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
+from spark_consumers.plain_tokens import plain_parts
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
-from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.postgres_table import PostgresTable, is_stored
 from tests.spark_consumers.batches import Published, change, layout, play
+from tests.spark_consumers.drawn_tokens import tokens
 
 pytestmark = pytest.mark.services
 
@@ -164,3 +168,29 @@ def test_batches_of_any_size_applied_again_from_anywhere_end_as_one_pass(
     last = {each.head.key[0]: each.image for each in history}
     wanted = sorted((int(key), image["note"]) for key, image in last.items() if image)
     assert opened.select("id, note") == wanted
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@given(
+    stored=st.lists(tokens, min_size=1, max_size=8), changed=tokens.filter(lambda token: plain_parts(token.to_json()))
+)
+def test_sql_compares_a_stored_token_as_its_plain_parts_say(
+    postgres: Any, stored: list[EventToken], changed: EventToken
+) -> None:
+    """I5, I7: of another stem, or no plain token, is neither."""
+    plain = plain_parts(changed.to_json())
+    assert plain is not None
+    stem, number = plain
+    compared = ", ".join(f"coalesce({is_stored(operator, 's.number')}, false)" for operator in "<>")
+    texts = [None, "", "{}", *(token.to_json() for token in (*stored, changed))]
+    with psycopg.connect(postgres.url) as connection:
+        found = connection.execute(
+            f"SELECT t._relay_token, {compared} FROM unnest(%s::text[]) AS t(_relay_token),"
+            " (VALUES (%s::text, %s::text)) AS s(stem, number)",
+            [texts, stem, str(number)],
+        ).fetchall()
+    assert len(found) == len(texts)
+    for text, is_less, is_greater in found:
+        parts = plain_parts(text or "")
+        other = parts[1] if parts is not None and parts[0] == stem else number
+        assert (is_less, is_greater) == (other < number, other > number), text
