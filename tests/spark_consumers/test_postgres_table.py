@@ -172,17 +172,22 @@ def test_batches_of_any_size_applied_again_from_anywhere_end_as_one_pass(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
 @given(
-    stored=st.lists(tokens, min_size=1, max_size=8), changed=tokens.filter(lambda token: plain_parts(token.to_json()))
+    changed=tokens.filter(lambda each: plain_parts(each.to_json())),
+    others=st.lists(tokens, max_size=3),
+    numbers=st.lists(st.integers(0, 10**20).map(str) | st.from_regex(r"[0-9]{1,101}|x", fullmatch=True), max_size=5),
+    times=st.lists(st.sampled_from(["1", "17", "0", "01", "", "x"]), min_size=1, max_size=2),
+    end=st.sampled_from(['","origin":null}', '","origin":{}}', '","origin":null} ', "", 'x","origin":null}']),
 )
 def test_sql_compares_a_stored_token_as_its_plain_parts_say(
-    postgres: Any, stored: list[EventToken], changed: EventToken
+    postgres: Any, changed: EventToken, others: list[EventToken], numbers: list[str], times: list[str], end: str
 ) -> None:
     """I5, I7: of another stem, or no plain token, is neither."""
     plain = plain_parts(changed.to_json())
     assert plain is not None
     stem, number = plain
     compared = ", ".join(f"coalesce({is_stored(operator, 's.number')}, false)" for operator in "<>")
-    texts = [None, "", "{}", *(token.to_json() for token in (*stored, changed))]
+    texts = [None, "", "{}", *(token.to_json() for token in (*others, changed))]
+    texts += [f'{{"timestamp":{time},{stem}{each}{end}' for time in times for each in numbers]
     with psycopg.connect(postgres.url) as connection:
         found = connection.execute(
             f"SELECT t._relay_token, {compared} FROM unnest(%s::text[]) AS t(_relay_token),"
