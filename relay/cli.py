@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -17,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from relay.commands import check, dead_letters, doctor, gaps, init, replay, reset, services, snapshot, status, verify
+from relay.commands.logged import Commands
 from relay.commands.options import (
     ConfigArgument,
     JsonOption,
@@ -51,7 +51,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(0) from None
 
 
-app = typer.Typer(
+app = Commands(
     cls=_Commands,
     help="Relay the changes of a database to Kafka, exactly once and in order, and keep caches and copies of it "
     "up to date.",
@@ -60,7 +60,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-token = typer.Typer(
+token = Commands(
     help="Compare event tokens: the positions of changes in the history of a database.", no_args_is_help=True
 )
 app.add_typer(token, name="token")
@@ -235,7 +235,6 @@ def consume(
             show_default=False,
         ),
     ] = None,
-    log_format: LogFormatOption = LogFormat.TEXT,
     settings: SetOption = None,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
@@ -244,28 +243,26 @@ def consume(
     Java 17+ and `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With
     `--engine python` the cache needs neither Java nor Spark.
     """
-    # The events of consumers are JSON anyway: this is about all else.
-    with logging_to_stderr(log_format) if log_format is LogFormat.JSON else nullcontext():
-        loaded, _ = read_config(config, settings)
-        for consumer in consumers:
-            if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
-                raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
-        if engine is ConsumerEngine.PYTHON and (master or conf):
-            raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
-        loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
-        import spark_consumers
+    loaded, _ = read_config(config, settings)
+    for consumer in consumers:
+        if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
+            raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
+    if engine is ConsumerEngine.PYTHON and (master or conf):
+        raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
+    loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
+    import spark_consumers
 
-        kinds: list[Literal["cache", "log", "copy"]] = [consumer.value for consumer in consumers]
-        spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine.value, http=http)
-        spark_consumers.run(
-            kinds,
-            with_tables(loaded),
-            until_caught_up=until_caught_up,
-            start=start,
-            checkpoint=checkpoint,
-            engine=engine.value,
-            http=http,
-        )
+    kinds: list[Literal["cache", "log", "copy"]] = [consumer.value for consumer in consumers]
+    spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine.value, http=http)
+    spark_consumers.run(
+        kinds,
+        with_tables(loaded),
+        until_caught_up=until_caught_up,
+        start=start,
+        checkpoint=checkpoint,
+        engine=engine.value,
+        http=http,
+    )
 
 
 app.command("init")(init.init)

@@ -250,6 +250,10 @@ def test_every_command_that_prints_data_prints_it_as_json_too() -> None:
     assert without == {"run", "init", "consume", "replay", "demo", "dead-letters show"}
 
 
+def test_every_command_takes_the_format_of_its_log() -> None:
+    assert [name for name, options in commands_with().items() if "--log-format" not in options] == []
+
+
 def test_a_setting_is_the_origin_of_its_error(file: Callable[..., Path]) -> None:
     result = relay("status", file(), "--set", "kafka.bootstrap_servers=x:99999")
     assert result.exit_code == 2

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from relay.commands.logged import Commands
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 from relay.errors import ConfigError
 
-app = typer.Typer(
+app = Commands(
     help="Inspect and redrive changes that could not be published in full or not be decoded.",
     no_args_is_help=True,
 )

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from relay.commands.logged import Commands
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 
-app = typer.Typer(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
+app = Commands(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
 
 
 class Policy(StrEnum):

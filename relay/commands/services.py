@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from relay.commands.logged import Commands
 from relay.commands.options import JsonOption
 from relay.extras import needs
 
 if TYPE_CHECKING:
     from relay.services.background import Service
 
-app = typer.Typer(help="Run a broker, databases and a Redis on this machine, to try things out.", no_args_is_help=True)
+app = Commands(help="Run a broker, databases and a Redis on this machine, to try things out.", no_args_is_help=True)
 
 
 @app.command("up")

@@ -46,8 +46,11 @@ def test_log_lines_do_not_show_the_user_and_password_of_a_url() -> None:
     assert "hunter2" not in TextFormatter().format(record)
 
 
-def test_an_error_that_ends_the_command_is_a_log_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-m", "relay.cli", "run", str(tmp_path / "missing.yaml")]
+@pytest.mark.parametrize("name", ["run", "status", "consume cache", "gaps list"])
+def test_an_error_that_ends_a_command_is_a_log_line_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m", "relay.cli", *name.split(), str(tmp_path / "missing.yaml")]
     for arguments in (["--log-format", "json"], []):
         ended = subprocess.run([*command, *arguments], capture_output=True, timeout=600, check=False)
         [said] = map(json.loads, ended.stderr.splitlines())

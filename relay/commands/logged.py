@@ -1,0 +1,44 @@
+"""``--log-format`` of every command: those that do not log much have it for their warnings, and for their error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from relay.commands.options import LogFormat, LogFormatOption, logging_to_stderr
+
+
+def _log_format_option() -> Any:
+    """Return the option as typer makes it."""
+    only = typer.Typer()
+
+    @only.command()
+    def command(log_format: LogFormatOption = LogFormat.TEXT) -> None: ...
+
+    return next(each for each in typer.main.get_command(only).params if each.name == "log_format")
+
+
+class LoggedCommand(TyperCommand):
+    """A command that logs to stderr as ``--log-format`` says, which it gets unless it has one of its own."""
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._is_ours = all(each.name != "log_format" for each in self.params)
+        if self._is_ours:
+            self.params.append(_log_format_option())
+
+    def invoke(self, ctx: Any) -> Any:
+        if self._is_ours and ctx.params.pop("log_format") is LogFormat.JSON:
+            with logging_to_stderr(LogFormat.JSON):
+                return super().invoke(ctx)
+        return super().invoke(ctx)
+
+
+class Commands(typer.Typer):
+    """A group of such commands."""
+
+    def command(self, name: str | None = None, **others: Any) -> Callable[[Any], Any]:
+        return super().command(name, cls=LoggedCommand, **others)
