@@ -47,6 +47,7 @@ def take(
                 pending_gaps=tuple(
                     gap.gap for gap in all_pending_gaps(group.view, source.stream.source) if gap.decision is None
                 ),
+                has_snapshots=source.snapshots is not None,
             )
             for source in sources
         ),

@@ -52,6 +52,7 @@ def _source(source: SourceView, wall: float) -> dict[str, Any]:
         "unfinished_shards": len(source.unfinished()),
         "gaps": gaps,
         "pending_gaps": list(source.pending_gaps),
+        "has_snapshots": source.has_snapshots,
         "snapshot": {"rows_read": source.rows[0], "rows_estimated": source.rows[1]} if source.rows else None,
     }
 

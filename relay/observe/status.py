@@ -35,7 +35,7 @@ class SourceView:
     ``relay.lineage``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
     a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
     connects to its stream; None if it does neither. ``pending_gaps``: those that a person has to decide about, as on
-    the gaps topic.
+    the gaps topic. ``has_snapshots``: whether its tables can be read again.
     """
 
     stream: StreamId
@@ -53,6 +53,7 @@ class SourceView:
     listing_took: float = 0.0
     held_up_since: float | None = None
     pending_gaps: tuple[Mapping[str, Any], ...] = ()
+    has_snapshots: bool = True
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""

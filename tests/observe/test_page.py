@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,21 @@ def test_it_changes_without_a_reload_and_keeps_focus_and_what_is_open(page: Brow
         page.until("document.body.innerText.includes('worker 7')")
     page.until("document.body.innerText.includes('No answer for')")
     assert "Stalled" in page.text()
+
+
+def test_of_a_source_without_snapshots_a_gap_can_only_be_skipped(page: Browser) -> None:
+    state = page_states.gap_and_dead_letters()
+    workers = [
+        replace(worker, sources=tuple(replace(each, has_snapshots=False) for each in worker.sources))
+        for worker in state.workers
+    ]
+    with served(replace(state, workers=workers)) as found:
+        page.open(found.url)
+        page.until(LIVE)
+        shown = page.text()
+        assert "continue after the gap." in shown
+        assert "relay gaps accept relay.yaml 5f3a9c0d21e88b47 skip" in shown
+        assert "resnapshot" not in shown
 
 
 def test_a_shard_is_found_from_the_drawing_and_a_command_is_copied_by_keyboard_alone(page: Browser) -> None:
