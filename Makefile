@@ -13,6 +13,8 @@ export RELAY_CACHE
 OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
 UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
 RUN := $(UV) run --frozen --all-extras
+# For the scripts and tests that call uv: where make has installed it, the PATH may not have it.
+export PATH := $(PATH):$(dir $(OWN_UV))
 export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
