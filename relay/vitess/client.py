@@ -26,6 +26,11 @@ TABLET_TYPES = {"PRIMARY": 1, "REPLICA": 2, "RDONLY": 3}
 _VSTREAM = "/vtgateservice.Vitess/VStream"
 _EXECUTE = "/vtgateservice.Vitess/Execute"
 
+_TRANSIENT = frozenset({1, 4, 8, 10, 14, 17})
+"""Codes of errors that are not the statement's: CANCELED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE
+(no tablet serves, such as during a failover) and CLUSTER_EVENT in Vitess' vtrpc.proto.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -105,13 +110,15 @@ class Vtgate:
     def execute(self, sql: str, target: str = "", timeout: float = 10.0) -> list[dict[str, str | None]]:
         """Run one statement and return its rows by column name. ``target``: such as ``commerce:-80@replica``.
 
-        ``timeout``: seconds. Raises ``Unavailable`` if vtgate does not answer or denies access, and ``RelayError`` for
-        an error of the statement.
+        ``timeout``: seconds. Raises ``Unavailable`` if vtgate does not answer, denies access or has no tablet to ask,
+        and ``RelayError`` for an error of the statement.
         """
         request = pb.ExecuteRequest(
             session=pb.Session(autocommit=True, target_string=target), query=pb.BoundQuery(sql=sql)
         )
         answer = pb.ExecuteResponse.FromString(self._answer(_EXECUTE, request.SerializeToString(), timeout, sql))
+        if answer.error.code in _TRANSIENT:
+            raise Unavailable(f"vtgate {self.address} cannot answer {sql!r} now: {answer.error.message}")
         if answer.error.message or answer.error.code:
             raise RelayError(f"vtgate {self.address} rejected {sql!r}: {answer.error.message}")
         names = [field.name for field in answer.result.fields]

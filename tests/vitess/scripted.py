@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -38,12 +38,15 @@ Script = Callable[[pb.VStreamRequest], Iterator[Step]]
 
 
 class ScriptedVtgate:
-    """``script`` plays each stream. ``answers``: by statement, rows of text by column name, or an error."""
+    """``script`` plays each stream. ``answers``: by statement, rows of text by column name, or an error.
+
+    An error that is a mere text says that the statement is wrong.
+    """
 
     def __init__(
         self,
         script: Script,
-        answers: dict[str, list[dict[str, str | None]] | str] | None = None,
+        answers: Mapping[str, list[dict[str, str | None]] | str | pb.RPCError] | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self.script = script
@@ -117,7 +120,9 @@ class ScriptedVtgate:
         self.statements.append((request.session.target_string, request.query.sql))
         answer = self.answers.get(request.query.sql, "no such table")
         if isinstance(answer, str):
-            return pb.ExecuteResponse(error=pb.RPCError(message=answer, code=3))
+            answer = pb.RPCError(message=answer, code=3)
+        if isinstance(answer, pb.RPCError):
+            return pb.ExecuteResponse(error=answer)
         names = list(answer[0]) if answer else []
         rows = [made([value if value is None else value.encode() for value in row.values()]) for row in answer]
         return pb.ExecuteResponse(result=pb.QueryResult(fields=[pb.Field(name=n) for n in names], rows=rows))

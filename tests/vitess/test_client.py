@@ -168,6 +168,19 @@ def test_a_statement_returns_rows_by_column_name_or_raises_its_error() -> None:
         nobody.execute("select 1", timeout=2.0)
 
 
+def test_a_shard_without_a_tablet_that_serves_is_unavailable_and_the_statement_not_wrong() -> None:
+    """So a real vtgate answers during a failover: there, an answer has the error, and not the call."""
+    gone = pb.RPCError(code=14, message="target: commerce.-80.replica: no healthy tablet available for 'keyspace'")
+    moved = pb.RPCError(code=17, message="target: commerce.-80.primary: primary is not serving")
+    with (
+        ScriptedVtgate(Log().script, {"select 1": gone, "select 2": moved}) as vtgate,
+        closing(Vtgate(vtgate.address)) as gate,
+    ):
+        for statement, text in (("select 1", "no healthy tablet"), ("select 2", "primary is not serving")):
+            with pytest.raises(Unavailable, match=f"cannot answer '{statement}' now: target.*{text}"):
+                gate.execute(statement)
+
+
 def test_importing_the_command_line_does_not_import_hpack_or_protobuf() -> None:
     code = "import relay.cli, sys; sys.exit('hpack' in sys.modules or 'google.protobuf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
