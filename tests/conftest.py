@@ -51,6 +51,9 @@ sys.dont_write_bytecode = False
 
 spark_archive.use()
 
+if release := os.environ.get("RELAY_TEST_MARIADB"):
+    MariaDB.release = release
+
 # No test fails because the host is slow.
 hypothesis.settings.register_profile("relay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("relay"), max_examples=40)

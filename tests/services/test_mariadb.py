@@ -19,7 +19,7 @@ from relay.jvm.jars import jars
 from relay.process.account import reaches, remove_server_folder, unprivileged
 from relay.process.managed import accepts
 from relay.services.background import down, up
-from relay.services.mariadb import MariaDB
+from relay.services.mariadb import RELEASES, MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.process.processes import gone
 from tests.services.plain_user import needs_root, run_as_plain_user
@@ -49,6 +49,22 @@ def replica(primary: MariaDB) -> Iterator[MariaDB]:
     with MariaDB() as server:
         server.replicate_from(primary)
         yield server
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_is_what_it_is_called_and_replicates(release: str) -> None:
+    with MariaDB(release=release) as primary, MariaDB(release=release) as replica:
+        replica.replicate_from(primary)
+        fill(primary, "shop", 1, 2)
+        replica.wait_for(primary.gtid)
+        assert ids(replica, "shop") == [1, 2]
+        for server in (primary, replica):
+            assert server.execute("SELECT version()")[0][0].startswith(f"{release}.")
+
+
+def test_an_unknown_release_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"there is no MariaDB 9\.0, only 11\.4 and 10\.11"):
+        MariaDB(release="9.0")
 
 
 class TestAPrimary:
@@ -188,7 +204,7 @@ class TestItsAccount:
 
     @needs_root
     def test_an_unprivileged_user_can_run_it_with_its_own_cache(self, tmp_path: Path) -> None:
-        unpacked = jars("mariadb")[0].parent
+        unpacked = jars(RELEASES[MariaDB.release])[0].parent
         answer = run_as_plain_user(PLAIN, tmp_path, {f"jars/{unpacked.name}": unpacked})
         assert answer == "True (('a',),) True\n"
 
