@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -16,8 +16,10 @@ from relay.errors import RelayError
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.lag import LagAlarm
 from spark_consumers.records import DecodeStatus
+from spark_consumers.value_reader import KafkaRecord
 
-CHUNK = 8192  # records applied to Redis at once (I11)
+CHUNK = 8192  # records applied at once (I11)
+CHUNK_BYTES = 16 << 20  # of their values, after which a chunk ends
 
 
 @dataclass
@@ -45,6 +47,20 @@ class BatchOutcome:
         self.counts.discarded += more.counts.discarded
         self.counts.unknown += more.counts.unknown
         self.counts.retried += more.counts.retried
+
+
+def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
+    """Yield the records in lists that are to be applied at once, and take no more of them than that."""
+    chunk: list[KafkaRecord] = []
+    size = 0
+    for record in records:
+        chunk.append(record)
+        size += len(record[3] or b"")
+        if len(chunk) == CHUNK or size > CHUNK_BYTES:  # I11
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def topics(config: Config, cache: CacheConfig) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
@@ -21,7 +20,7 @@ from relay.cache.keys import CacheRules
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
-from spark_consumers.cache_batches import CHUNK, BatchOutcome, apply_chunk, conclude, invalidator, topics
+from spark_consumers.cache_batches import BatchOutcome, apply_chunk, chunks, conclude, invalidator, topics
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.lag import LagAlarm
@@ -152,7 +151,7 @@ def _apply(plan: InvalidationPlan, reader: ValueReader, rows: Iterable[tuple[Any
     # Spark returns binary as bytearrays.
     records = ((*where, value if value is None else bytes(value)) for *where, value in rows)
     with no_garbage_collection():
-        while chunk := list(islice(records, CHUNK)):
+        for chunk in chunks(records):
             changes, others = reader.read(chunk, plan.given_up)
             outcome.add(apply_chunk(plan.cache, plan.rules, changes, others, len(chunk), plan.published_since))
     return outcome

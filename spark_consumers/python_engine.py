@@ -27,7 +27,7 @@ from relay.kafka import topics
 from relay.kafka.committed import open_reader
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
 from relay.observe.consumers import ConsumerWatch
-from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
+from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.lag import LagAlarm
@@ -37,7 +37,6 @@ from spark_consumers.value_reader import ValueReader
 from spark_consumers.watched import served
 
 _NAME = "cache"
-_BATCH_BYTES = 16 << 20  # of the values of a batch
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _MESSAGES = 512  # taken from librdkafka at once
 _FEW = 16  # of which a batch can hold the largest
@@ -202,7 +201,7 @@ class _PythonConsumer:
                 # The end of a partition lies behind the marker of its last transaction, which is never delivered.
                 reached = (message.offset() or 0) + (error is None)
                 self._reached[message.topic() or ""][str(message.partition())] = reached
-            if len(batch) >= CHUNK or size > _BATCH_BYTES:
+            if len(batch) >= CHUNK or size > CHUNK_BYTES:
                 break
             messages = self._messages.consume(_at_most(len(batch), size), 0)
         return _Batch(number, batch, {topic: dict(offsets) for topic, offsets in self._reached.items()})
@@ -300,4 +299,4 @@ def _at_most(count: int, size: int) -> int:
     """Return how many messages to take next, after ``count`` of ``size`` bytes, if they are as large as those."""
     if not size:
         return _FEW
-    return max(1, min(_MESSAGES, (_BATCH_BYTES - size) * count // size))  # I11
+    return max(1, min(_MESSAGES, (CHUNK_BYTES - size) * count // size))  # I11

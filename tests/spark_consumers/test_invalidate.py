@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
+from spark_consumers.cache_batches import CHUNK, chunks
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
@@ -279,3 +280,27 @@ def test_a_batch_with_a_large_value_is_applied_by_the_workers(redis_server: Any,
         counts = consumer.apply(batch, 0, dead_letters, {}, {})  # type: ignore[arg-type]
     assert batch.is_on_workers
     assert (counts["rows"], counts["applied"]) == (2, 4)  # two orders, a customer and a day
+
+
+@pytest.mark.parametrize(("size", "at_most"), [(0, CHUNK), (100, CHUNK), (1 << 20, 17), (64 << 20, 1)])
+def test_no_more_is_taken_of_a_partition_at_once_than_may_be_in_memory(size: int, at_most: int) -> None:
+    """I11: a partition of a batch is read by one worker of Spark, and may have 50,000 records of any size."""
+    value = bytes(size) if size else None
+    taken = 0
+
+    def records() -> Iterator[KafkaRecord]:
+        nonlocal taken
+        for offset in range(2 * CHUNK):
+            taken += 1
+            yield "shop.orders", 0, offset, value
+
+    found = chunks(records())
+    first, second = next(found), next(found)
+    assert (len(first), len(second), taken) == (at_most, at_most, 2 * at_most)
+    assert [offset for _, _, offset, _ in first + second] == list(range(taken))
+
+
+def test_the_last_records_of_a_partition_are_taken_too() -> None:
+    records: list[KafkaRecord] = [("shop.orders", 0, offset, b"v") for offset in range(CHUNK + 3)]
+    assert list(map(len, chunks(records))) == [CHUNK, 3]
+    assert list(chunks([])) == []
