@@ -92,9 +92,9 @@ class TokenCache:
     """A cache that serves no value older than an applied invalidation (I6). Shared by threads.
 
     ``tombstone_ttl``: seconds, the same as the invalidator's. ``value_ttl``: seconds for which a value is served, None
-    for no end. ``lease_ttl``: seconds a load may take; after that another reader may load too, and only one of the two
-    values is stored. ``lease_wait``: seconds to wait for a value that another reader is loading; None for about as long
-    as loads take, and ``lease_ttl`` at most.
+    for no end. ``lease_ttl``: seconds a load may take, ``tombstone_ttl`` at most; after that another reader may load
+    too, and only one of the two values is stored. ``lease_wait``: seconds to wait for a value that another reader is
+    loading; None for about as long as loads take, and ``lease_ttl`` at most.
 
     ``hits`` and ``misses`` count keys. Of the misses, ``adds`` were stored where there was no entry,
     ``compare_and_sets`` in place of one, and ``no_ops`` were loaded and not stored, ``too_old`` of them because the
@@ -115,6 +115,11 @@ class TokenCache:
         sleep: Callable[[float], None] = time.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
+        if lease_ttl > tombstone_ttl:
+            raise ValueError(
+                f"lease_ttl, {lease_ttl:g} s, must be at most tombstone_ttl, {tombstone_ttl:g} s: what a load has to "
+                "reflect is remembered for no longer, and what it returns after that is not stored"
+            )
         self.store = store
         self.namespace = namespace
         self.tombstone_ttl = tombstone_ttl

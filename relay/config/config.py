@@ -28,7 +28,7 @@ from pydantic import (
 from relay.config import overrides, yaml_file
 from relay.config.addresses import POSTGRES, Url
 from relay.config.errors import explain, invalid
-from relay.config.fields import ConfigModel, Name, Seconds
+from relay.config.fields import ConfigModel, Name, Seconds, duration_text
 from relay.config.hidden import redacted
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
@@ -81,7 +81,8 @@ class CacheConfig(ConfigModel):
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
-    """How long the cache remembers an invalidation: more than twice the usual lag of its consumer."""
+    """How long the cache remembers an invalidation: longer than a load of the application takes, and more than twice
+    the usual lag of its consumer."""
 
     @field_validator("namespace")
     @classmethod
@@ -317,6 +318,7 @@ class Config(ConfigModel):
                     for column in (each for each in Template.parse(text).columns if source.protects(table, each)):
                         problem = f"`{column}` is not published as it is: source {source.name} protects it; use another"
                         yield ("cache", "keys", table, i), problem
+        yield from self._late_invalidations()
         if not self.names_tables:
             return  # checked once the tables are known
         tables = list(self.tables)
@@ -325,6 +327,22 @@ class Config(ConfigModel):
                 nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.5)
                 hint = f"did you mean {nearest[0]!r}?" if nearest else f"known tables: {', '.join(tables)}"
                 yield ("cache", "keys", table), f"no source reads table {table!r}; {hint}"
+
+    def _late_invalidations(self) -> Iterator[tuple[Location, str]]:
+        """Yield why invalidations may come so late by this config that the consumer would call it behind."""
+        for i, source in zip(self._entries, self.sources, strict=True):
+            if self.cache is None or not isinstance(source, MySQLConfig):
+                continue
+            if all(len(servers) == 1 for servers in source.shards.values()):
+                continue  # which is read however late it is
+            is_cached = not source.names_tables or any(table in self.cache.keys for table in source.table_names)
+            if is_cached and self.cache.tombstone_ttl <= 2 * source.max_lag:
+                yield (
+                    ("cache", "tombstone_ttl"),
+                    f"{duration_text(self.cache.tombstone_ttl)} is not more than twice `sources[{i}].max_lag` "
+                    f"({duration_text(source.max_lag)}), so a replica that may be read for {source.name} can make "
+                    "invalidations late: raise tombstone_ttl, or lower max_lag",
+                )
 
     def topic(self, table: str) -> str:
         """Return the topic of the changes of ``table``."""

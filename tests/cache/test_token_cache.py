@@ -326,3 +326,9 @@ def test_a_consistent_read_replaces_bytes_that_are_no_entry(cache: Cache) -> Non
     stored = cache.memory.read([name], generation_key("shop"))[0][0]
     assert stored is not None
     assert decode(stored.meta).tokens == {}
+
+
+def test_a_load_may_not_take_longer_than_what_it_has_to_reflect_is_remembered() -> None:
+    with pytest.raises(ValueError, match=r"lease_ttl, 5 s, must be at most tombstone_ttl, 4 s"):
+        TokenCache(MemoryStore(), "shop", tombstone_ttl=4.0)
+    assert TokenCache(MemoryStore(), "shop", tombstone_ttl=4.0, lease_ttl=4.0).lease_ttl == 4.0

@@ -146,7 +146,7 @@ def test_four_readers_and_four_writers_see_no_hit_that_was_invalidated_before(
         start_relay(stack, path, config, shop.table)
         consumer = stack.enter_context(CacheConsumer(path, case.engine))
         store = stack.enter_context(closing(open_store(servers.url)))
-        cache = TokenCache(store, unique, tombstone_ttl=TOMBSTONE_TTL)
+        cache = TokenCache(store, unique, tombstone_ttl=TOMBSTONE_TTL, lease_ttl=TOMBSTONE_TTL)
         shop.start()
         readers = start_readers(stack, shop, cache)
         begun = time.monotonic()
