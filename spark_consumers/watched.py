@@ -29,7 +29,8 @@ def served(
     listen there.
     """
     observer = ConsumersObserver(config.name, stalled_after(STALLED_AFTER))
-    watches = [observer.watch(name, topics) for name, topics in consumers]
+    ttls = {"cache": config.cache.tombstone_ttl} if config.cache else {}
+    watches = [observer.watch(name, topics, ttls.get(name)) for name, topics in consumers]
     if http is None:
         yield watches
         return

@@ -79,6 +79,23 @@ LAG_SECONDS = Metric(
     "running, since nothing is known of before; 0 if nothing waited at the last look. Absent before the first look.",
     "Alert well below the retention of the topics: beyond it, changes are lost to this consumer.",
 )
+COMMIT_LAG = Metric(
+    "relay_consumer_commit_lag_seconds",
+    "gauge",
+    _OF_ONE,
+    "seconds",
+    "The longest time from the commit of a change to when the cache was invalidated for it, over the batches of the "
+    "last five minutes; 0 if there was none. Only of the cache.",
+    "Above half of relay_consumer_tombstone_ttl_seconds, the log has an event `behind`, which says what to do.",
+)
+TOMBSTONE_TTL = Metric(
+    "relay_consumer_tombstone_ttl_seconds",
+    "gauge",
+    _OF_ONE,
+    "seconds",
+    "What `cache.tombstone_ttl` is set to. Only of the cache.",
+    "It should be more than twice the usual relay_consumer_commit_lag_seconds.",
+)
 RUNNING = Metric(
     "relay_consumer_running",
     "gauge",
@@ -89,7 +106,7 @@ RUNNING = Metric(
 )
 
 CONSUMER_CATALOGUE = (
-    RECORDS, CHANGES, DEAD_LETTERS, GAPS, RETRIES, BATCH, LAG_RECORDS, LAG_SECONDS, RUNNING,
+    RECORDS, CHANGES, DEAD_LETTERS, GAPS, RETRIES, BATCH, LAG_RECORDS, LAG_SECONDS, COMMIT_LAG, TOMBSTONE_TTL, RUNNING,
 )  # fmt: skip
 
 _BATCH_BUCKETS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

@@ -27,10 +27,16 @@ STALLED_AFTER = 300.0
 _LOOP = 5  # failures without a batch between them that make a loop: all quick attempts at one batch
 _CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
 _LOOKS = 1000  # kept at most, over any time
+_GAUGES = (metrics.LAG_RECORDS, metrics.LAG_SECONDS, metrics.COMMIT_LAG, metrics.TOMBSTONE_TTL, metrics.RUNNING)
+_RECENT = 300.0  # seconds for which the lag of a batch is shown
 
 
 class ConsumerWatch:
-    """One consumer, as its threads report it. ``stalled_after``: seconds. ``clock``: monotonic seconds."""
+    """One consumer, as its threads report it.
+
+    ``tombstone_ttl``: of its cache, in seconds, None for another consumer. ``stalled_after``: seconds. ``clock``:
+    monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -38,11 +44,13 @@ class ConsumerWatch:
         topics: Sequence[str],
         counted: ConsumerMetrics,
         *,
+        tombstone_ttl: float | None = None,
         stalled_after: float = STALLED_AFTER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.topics = topics
+        self.tombstone_ttl = tombstone_ttl
         self._metrics = counted
         self._limit = stalled_after
         self._clock = clock
@@ -58,6 +66,9 @@ class ConsumerWatch:
         self._open: deque[tuple[float, Offsets]] = deque()
         # Everything that was on the topics then is applied; before the first such look, the start.
         self._complete = self._begun
+        # The lags of recent batches from the commits of their changes, with the times of the batches: each that no
+        # later batch has exceeded.
+        self._commit_lags: deque[tuple[float, float]] = deque()
         counted.add_consumer(name)
 
     # ------------------------------------------------------------------ by the consumer's threads
@@ -79,6 +90,12 @@ class ConsumerWatch:
 
     def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
         self._metrics.count_batch(self.name, counts, seconds)
+        if "lag" in counts:
+            with self._lock:
+                lags = self._commit_lags
+                while lags and (lags[-1][1] <= counts["lag"] or len(lags) == _LOOKS):
+                    lags.pop()
+                lags.append((self._clock(), counts["lag"]))
 
     def fail(self, error: str, *, for_good: bool = False) -> None:
         """Note a failure. ``for_good``: there is no other attempt."""
@@ -161,6 +178,13 @@ class ConsumerWatch:
                 return None
             return self._waiting, self._clock() - self._complete if self._open else 0.0
 
+    def commit_lag(self) -> float:
+        """Return the longest lag of the recent batches from the commits of their changes, in seconds."""
+        with self._lock:
+            while self._commit_lags and self._commit_lags[0][0] < self._clock() - _RECENT:
+                self._commit_lags.popleft()
+            return self._commit_lags[0][1] if self._commit_lags else 0.0
+
     def report(self) -> dict[str, Any]:
         lag = self.lag()
         with self._lock:
@@ -184,9 +208,9 @@ class ConsumersObserver(Collector):
     def registry(self) -> Any:
         return self.counted.registry
 
-    def watch(self, name: str, topics: Sequence[str]) -> ConsumerWatch:
+    def watch(self, name: str, topics: Sequence[str], tombstone_ttl: float | None = None) -> ConsumerWatch:
         """Return the watch of another consumer. Only before anybody is served."""
-        found = ConsumerWatch(name, topics, self.counted, stalled_after=self.stalled_after)
+        found = ConsumerWatch(name, topics, self.counted, tombstone_ttl=tombstone_ttl, stalled_after=self.stalled_after)
         self.watches.append(found)
         return found
 
@@ -202,12 +226,12 @@ class ConsumersObserver(Collector):
         return {"name": self.name, "consumers": consumers, "stalls": stalls, "not_ready": not_ready}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        families = {
-            metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for metric in (metrics.LAG_RECORDS, metrics.LAG_SECONDS, metrics.RUNNING)
-        }
+        families = {metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels) for metric in _GAUGES}
         for watch in self.watches:
             families[metrics.RUNNING].add_metric([watch.name], float(watch.is_ready))
+            if watch.tombstone_ttl is not None:
+                families[metrics.COMMIT_LAG].add_metric([watch.name], watch.commit_lag())
+                families[metrics.TOMBSTONE_TTL].add_metric([watch.name], watch.tombstone_ttl)
             lag = watch.lag()
             if lag is not None:
                 families[metrics.LAG_RECORDS].add_metric([watch.name], lag[0])

@@ -120,6 +120,15 @@ CONSUMERS = {
     "Are they keeping up?": (
         _greatest("Lag", "s", consumer.LAG_SECONDS, "consumer"),
         _greatest("Lag in offsets", "short", consumer.LAG_RECORDS, "consumer"),
+        Panel(
+            "From commit to invalidated cache",
+            "s",
+            (consumer.COMMIT_LAG, consumer.TOMBSTONE_TTL),
+            (
+                (f"max by (consumer) ({consumer.COMMIT_LAG.name}{{SELECTED}})", "{{consumer}}"),
+                (f"min by (consumer) ({consumer.TOMBSTONE_TTL.name}{{SELECTED}}) / 2", "{{consumer}} alarm"),
+            ),
+        ),
         _rate("Records applied", "ops", consumer.RECORDS, "consumer"),
         _quantiles("Time to apply a batch", consumer.BATCH, "consumer"),
         _rate("What became of the changes", "ops", consumer.CHANGES, "consumer, outcome"),

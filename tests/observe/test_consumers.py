@@ -136,6 +136,45 @@ def test_exactly_the_metrics_of_the_consumers_catalogue_are_exposed(observer: Co
         assert f"\n{line}\n" in body
 
 
+def test_the_longest_lag_of_the_cache_from_a_commit_shows_for_five_minutes(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    """A look at it may miss the batch that was late."""
+    cache = ConsumerWatch("cache", ["shop.orders"], observer.counted, tombstone_ttl=60.0, clock=clock)
+    observer.watches.append(cache)
+
+    def shown() -> float:
+        lines = answer(observer, "/metrics")[2].decode().splitlines()
+        assert 'relay_consumer_tombstone_ttl_seconds{consumer="cache"} 60.0' in lines
+        lags = [line.split() for line in lines if line.startswith("relay_consumer_commit_lag_seconds{")]
+        [[name, lag]] = lags  # of no other consumer
+        assert name == 'relay_consumer_commit_lag_seconds{consumer="cache"}'
+        return float(lag)
+
+    assert shown() == 0
+    for lag, at_least in ((5, 5), (40, 40), (3, 40), (10, 40)):
+        cache.count_batch({"rows": 1, "lag": lag}, 0.1)
+        cache.count_batch({"rows": 1}, 0.1)  # without a change
+        assert shown() == at_least
+        clock.now += 60
+    clock.now += 121  # the one of 40 s was 301 s ago
+    assert shown() == 10
+    clock.now += 300
+    assert shown() == 0
+
+
+def test_the_lags_of_a_consumer_that_catches_up_are_kept_in_bounded_memory(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    """I11"""
+    log = observer.watches[0]
+    for lag in range(5000, 0, -1):
+        log.count_batch({"rows": 1, "lag": lag}, 0.1)
+        clock.now += 0.01
+    assert len(log._commit_lags) <= 1000
+    assert log.commit_lag() == 5000
+
+
 def test_the_status_has_the_offsets_that_were_reached_by_topic_and_partition(observer: ConsumersObserver) -> None:
     observer.watches[0].reach(at(5))
     code, _, body = answer(observer, "/status.json")

@@ -1,4 +1,4 @@
-"""The warning of a cache consumer that is far behind."""
+"""The alarm of a cache consumer that is far behind."""
 
 from __future__ import annotations
 
@@ -39,17 +39,33 @@ def test_a_lag_of_more_than_half_of_the_tombstone_ttl_is_warned_of() -> None:
     assert "`relay status`" in line["error"]
 
 
-def test_the_warning_comes_once_a_minute() -> None:
+def test_each_crossing_is_said_once_and_so_is_its_end() -> None:
     logged = Logged()
-    for _ in range(1200):
-        logged.alarm.lag(5_000)
+    for lag in (1801, 5000, 1801, 1800, 0, 1801, 1900, 3):
+        logged.alarm.lag(int(logged.now) - lag)
+        logged.now += 61
+        assert logged.alarm.lag(None) == {}  # a batch without changes says nothing of the lag
+    assert [(line["event"], line["lag"]) for line in logged.lines] == [
+        ("behind", 1801), ("no longer behind", 1800), ("behind", 1801), ("no longer behind", 3),
+    ]  # fmt: skip
+
+
+def test_two_sources_of_which_one_is_late_do_not_fill_the_log() -> None:
+    logged = Logged()
+    for number in range(1200):
+        logged.alarm.lag(int(logged.now) - (5000 if number % 2 else 1))
         logged.now += 0.1
-    assert logged.events() == ["behind"] * 2
+    assert logged.events() == ["behind"]
+    logged.now += 60
+    logged.alarm.lag(int(logged.now))
+    assert logged.events() == ["behind", "no longer behind"]
 
 
-def test_a_clock_that_is_set_back_does_not_silence_it() -> None:
+def test_a_clock_that_is_set_back_does_not_hide_the_end() -> None:
     logged = Logged()
     logged.alarm.lag(5_000)
-    logged.now -= 1000
+    logged.now -= 6000
+    logged.alarm.lag(4_000)
+    logged.now += 6000
     logged.alarm.lag(5_000)
-    assert logged.events() == ["behind"] * 2
+    assert logged.events() == ["behind", "no longer behind", "behind"]

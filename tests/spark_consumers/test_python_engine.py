@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -109,6 +110,10 @@ def test_what_kill_9_cuts_off_is_applied_after_the_next_start(topic: Topic, stor
     assert found == ends
 
 
+def metrics(port: int) -> str:
+    return get(port, "/metrics")[2].decode()
+
+
 def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
     port = free_port()
     topic.publish([change("c0", 1), change("c1", 1)])
@@ -116,10 +121,15 @@ def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
     wait_until(lambda: log_lines(topic.log, "batch") or None, 60)
 
     def shows(line: str) -> bool | None:
-        return f"\nrelay_consumer_{line}\n" in get(port, "/metrics")[2].decode() or None
+        return f"\nrelay_consumer_{line}\n" in metrics(port) or None
 
     wait_until(lambda: shows('changes_total{consumer="cache",outcome="applied"} 2.0'), 30)
     wait_until(lambda: shows('lag_records{consumer="cache"} 0.0'), 30)
+    assert shows('tombstone_ttl_seconds{consumer="cache"} 3600.0')
+    (shown_lag,) = re.findall(
+        r'^relay_consumer_commit_lag_seconds{consumer="cache"} (.*)$', metrics(port), re.MULTILINE
+    )
+    assert float(shown_lag) == log_lines(topic.log, "batch")[0]["lag"]
     assert (get(port, "/healthz")[0], get(port, "/readyz")[0], get(port, "/")[0]) == (200, 200, 404)
     (shown,) = json.loads(get(port, "/status.json")[2])["consumers"]
     assert (shown["consumer"], shown["state"], shown["lag_records"], shown["lag_seconds"]) == ("cache", "running", 0, 0)
