@@ -9,7 +9,7 @@ from relay.config.columns import canonical_type
 from relay.dynamodb.models import tracking
 from relay.dynamodb.models.conditions import Comparable
 from relay.dynamodb.models.errors import InvalidModel, InvalidValue
-from relay.dynamodb.models.types import ANY, Wire, resolve
+from relay.dynamodb.models.types import ANY, UNFIT, Wire, resolve
 
 T = TypeVar("T")
 
@@ -47,23 +47,24 @@ class Attribute(Comparable[T]):
 
     def bind(self, owner: str, name: str, annotation: Any) -> None:
         """Give the column its place in a class. Raises ``InvalidModel``."""
-        self.rename(owner, name)
+        self.name = name
+        self.label = f"{owner}.{name}"
         self.attribute = self.attribute or name
         self.path = (self.attribute,)
         try:
             self.type, self.optional = resolve(annotation)
             self.declared = canonical_type(self.declared or self.type.declared)
-        except (TypeError, ValueError) as error:
+        except (NameError, TypeError, ValueError) as error:
             raise InvalidModel(f"{self.label}: {error}") from error
+        if not callable(self.default) and self.default.__hash__ is None:
+            raise InvalidModel(
+                f"{self.label}: the default {self.default!r} would be shared by all objects: use a function that makes "
+                "one, such as default=list"
+            )
         if not 1 <= len(self.attribute.encode()) <= 255:
             raise InvalidModel(f"{self.label}: an attribute's name has 1 to 255 bytes, not {self.attribute!r}")
         if self.role and (self.optional or self.type.kind not in ("S", "N", "B")):
             raise InvalidModel(f"{self.label} is a {self.role} key: a key is text, a number or bytes, and never None")
-
-    def rename(self, owner: str, name: str) -> None:
-        """Belong to another class, which inherits the column."""
-        self.name = name
-        self.label = f"{owner}.{name}"
 
     @overload
     def __get__(self, of: None, owner: type[Any]) -> Attribute[T]: ...
@@ -76,7 +77,8 @@ class Attribute(Comparable[T]):
             return vars(of)[self.name]  # type: ignore[no-any-return]
         except KeyError:
             pass
-        if self.name in tracking.tracked(of).left_out:
+        known = tracking.tracked(of)
+        if self.name in known.left_out and self.name not in known.marked:
             raise AttributeError(f"{self.label} was not read: the search that made this object did not project it")
         if self.optional:
             return None  # type: ignore[return-value]
@@ -106,7 +108,7 @@ class Attribute(Comparable[T]):
             return None
         try:
             return self.type.load(wire)
-        except (KeyError, TypeError, ValueError) as error:
+        except UNFIT as error:
             reason = f"the item has {wire!r:.200}, not the declared type" if isinstance(error, KeyError) else error
             raise InvalidValue(f"{self.label} (attribute {self.attribute}): {reason}") from error
 

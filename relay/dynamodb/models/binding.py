@@ -32,11 +32,7 @@ def bound(
     problems: list[str] = []
     for declared, table in wanted:
         found = _active(client, table, deadline, sleep)
-        ttl = _ttl(client, table) if declared.ttl is not None else None
-        if declared.ttl is not None and ttl is None:
-            ttl = declared.ttl.attribute
-            enabled: Any = {"Enabled": True, "AttributeName": ttl}
-            client.update_time_to_live(TableName=table, TimeToLiveSpecification=enabled)
+        ttl = None if declared.ttl is None else _ttl(client, table) or _enabled(client, table, declared.ttl.attribute)
         problems += differences(declared, found, ttl)
     if problems:
         raise TableMismatch("\n".join(problems))
@@ -44,11 +40,7 @@ def bound(
 
 def _create(client: DynamoDBClient, declared: Declaration, table: str) -> None:
     # Looked for first: an application may be allowed to describe its tables, and not to create any.
-    try:
-        client.describe_table(TableName=table)
-    except ClientError as missing:
-        if code_of(missing) != "ResourceNotFoundException":
-            raise
+    if _described(client, table) is None:
         try:
             client.create_table(**creation(declared, table))
         except ClientError as taken:
@@ -56,10 +48,20 @@ def _create(client: DynamoDBClient, declared: Declaration, table: str) -> None:
                 raise
 
 
+def _described(client: DynamoDBClient, table: str) -> Any:
+    try:
+        return client.describe_table(TableName=table)["Table"]
+    except ClientError as missing:
+        if code_of(missing) != "ResourceNotFoundException":
+            raise
+        return None
+
+
 def _active(client: DynamoDBClient, table: str, deadline: float, sleep: Callable[[float], None]) -> Any:
     """Return the description of a table that is active, with all its indexes."""
     while True:
-        found: Any = client.describe_table(TableName=table)["Table"]
+        # AWS, "DescribeTable": a table that was just created may not be found yet.
+        found: Any = _described(client, table) or {"TableStatus": "CREATING"}
         states = [found["TableStatus"], *(each["IndexStatus"] for each in found.get("GlobalSecondaryIndexes") or ())]
         if all(state in ("ACTIVE", "UPDATING") for state in states):
             return found
@@ -73,3 +75,16 @@ def _ttl(client: DynamoDBClient, table: str) -> str | None:
     found: Any = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
     enabled = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
     return str(found["AttributeName"]) if enabled else None
+
+
+def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
+    """Enable a time to live, and return its attribute: that of another process, if it was faster."""
+    try:
+        client.update_time_to_live(
+            TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}
+        )
+    except ClientError:
+        if (found := _ttl(client, table)) is None:
+            raise
+        return found
+    return attribute

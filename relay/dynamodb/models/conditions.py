@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from relay.dynamodb.models.errors import InvalidCondition, InvalidValue
-from relay.dynamodb.models.types import ANY, AttributeType, Wire
+from relay.dynamodb.models.types import ANY, UNFIT, AttributeType, Wire
 
 T = TypeVar("T")
 
@@ -120,13 +120,27 @@ _FORMS = {
     "contains": "(contains({0}, {1}))",
 }
 
+_ORDERED = ({"S", "N", "B"}, "compares text, numbers and bytes")
+_KINDS = {
+    **dict.fromkeys(("<", "<=", ">", ">=", "between"), _ORDERED),
+    "begins_with": ({"S", "B"}, "is of text and bytes"),
+    "contains": ({"S", "B", "SS", "NS", "BS", "L"}, "is of text, bytes, sets and lists"),
+}
+"""DynamoDB's types that an operator takes, where it does not take all (AWS, "Comparison operator reference")."""
+
 
 class Test(Condition):
-    """One comparison of a column with values, or with other columns. ``operator``: as in an expression."""
+    """One comparison of a column with values, or with other columns. ``operator``: as in an expression.
+
+    Raises ``InvalidCondition`` for a column of a type that DynamoDB does not compare like this.
+    """
 
     __test__ = False  # not a test of pytest's
 
     def __init__(self, operator: str, column: Comparable[Any], *values: Any) -> None:
+        kinds, said = _KINDS.get(operator, (None, ""))
+        if kinds is not None and column.type.kind is not None and column.type.kind not in kinds:
+            raise InvalidCondition(f"{column!r}: {operator} {said}, not {column.type.kind}")
         self.operator = operator
         self.column = column
         self.values = values
@@ -182,7 +196,7 @@ class Comparable(Generic[T]):
         """Return a value as DynamoDB has it. Raises ``InvalidValue``, naming the column (I8)."""
         try:
             return kind.dump(value)
-        except (TypeError, ValueError) as error:
+        except UNFIT as error:
             raise InvalidValue(f"{self.label}: {error}") from error
 
     __hash__ = object.__hash__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +12,10 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 from relay.config.template import Template
 from relay.dynamodb.models import tracking
 from relay.dynamodb.models.attribute import Attribute, column
-from relay.dynamodb.models.errors import InvalidModel
-from relay.dynamodb.models.indexes import Index
+from relay.dynamodb.models.errors import InvalidModel, InvalidValue
+from relay.dynamodb.models.indexes import NAME, NAME_IS, Index
 from relay.dynamodb.models.tables import differences
-from relay.dynamodb.models.types import Wire
+from relay.dynamodb.models.types import UNFIT, Wire
 from relay.table import REST
 
 ViewType = Literal["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE", "KEYS_ONLY"]
@@ -47,6 +46,16 @@ class Declaration:
     def key_names(self) -> frozenset[str]:
         return frozenset(each.name for each in self.key)
 
+    def key_of(self, of: Model) -> dict[str, Wire]:
+        """Return the key of an object. Raises ``InvalidValue``, naming the column without a value."""
+        key: dict[str, Wire] = {}
+        for each in self.key:
+            wire = each.wire(of)
+            if wire is None:
+                raise InvalidValue(f"{each.label} has no value, but is part of the key")
+            key[each.attribute] = wire
+        return key
+
     def fill(self, objects: Sequence[Model], item: Mapping[str, Wire], names: frozenset[str]) -> None:
         """Give objects what was read of their item: the values of the columns ``names``; all others stay.
 
@@ -68,7 +77,7 @@ class Declaration:
                 values[name] = kind.load(wire)
                 if not kind.shareable:
                     own.append((name, partial(kind.load, wire)))
-            except (KeyError, TypeError, ValueError):
+            except UNFIT:
                 values[name] = each.loaded(wire)  # which knows NULL, and says whose value it is
         absent = names - values.keys() if len(values) < len(names) else ()
         left_out = _NONE if names is self.names else self.names - names
@@ -113,6 +122,7 @@ class Model:
 
     __declaration__: ClassVar[Declaration | None] = None
     __given__: ClassVar[Mapping[str, Any]] = {}
+    __own__: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(
         cls,
@@ -125,15 +135,19 @@ class Model:
         **more: Any,
     ) -> None:
         super().__init_subclass__(**more)
-        given = {"stream": stream, "ttl": ttl, "cache_keys": None if cache_keys is None else tuple(cache_keys)}
-        inherited = {name: value for base in reversed(cls.__mro__) for name, value in _given(base).items()}
-        cls.__given__ = {name: value for name, value in given.items() if value is not None}
+        options = {"stream": stream, "ttl": ttl, "cache_keys": None if cache_keys is None else tuple(cache_keys)}
+        cls.__given__ = {name: value for name, value in options.items() if value is not None}
         cls.__declaration__ = None
-        columns, indexes = _columns(cls), _indexes(cls)
+        columns, indexes = _members(cls)
+        key = _key(cls.__name__, columns)
+        for name, each in columns.items():
+            setattr(cls, name, each)
         if cls.__hash__ is None:
             raise InvalidModel(f"{cls.__name__} is unhashable, since it has __eq__: define __hash__, too")
         if not abstract:
-            cls.__declaration__ = _declared(cls, table or cls.__name__, columns, indexes, inherited | cls.__given__)
+            bases = [vars(base).get("__given__", {}) for base in reversed(cls.__mro__)]
+            given = {name: value for each in bases for name, value in each.items()}
+            cls.__declaration__ = _declared(cls, table or cls.__name__, columns, key, indexes, given)
 
     def __init__(self, **values: Any) -> None:
         columns = declaration_of(type(self)).columns
@@ -170,89 +184,117 @@ class Model:
 
 def declaration_of(model: type[Model]) -> Declaration:
     """Return what a class declares. Raises ``InvalidModel`` for an abstract one."""
-    found = model.__declaration__ if isinstance(model, type) and issubclass(model, Model) else None
+    found = model.__declaration__ if _is_model(model) else None
     if found is None:
-        name = getattr(model, "__name__", repr(model))
-        raise InvalidModel(f"{name} declares no table: use a class that extends Model and is not abstract")
+        raise _undeclared(model)
     return found
 
 
-def _given(base: type[Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = vars(base).get("__given__", {})
-    return found
+def declarations_below(models: Iterable[type[Model]]) -> list[Declaration]:
+    """Return what classes and their subclasses declare, without abstract ones. Raises ``InvalidModel``."""
+    found: dict[type[Model], Declaration] = {}
+    waiting = list(models)
+    while waiting:
+        model = waiting.pop()
+        if not _is_model(model):
+            raise _undeclared(model)
+        waiting += model.__subclasses__()
+        if model.__declaration__ is not None:
+            found[model] = model.__declaration__
+    return list(found.values())
 
 
-def _columns(cls: type[Model]) -> dict[str, Attribute[Any]]:
-    """Return all columns of a class, those of its bases first, each as an object of its own."""
+def _is_model(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, Model)
+
+
+def _undeclared(model: Any) -> InvalidModel:
+    name = getattr(model, "__name__", repr(model))
+    return InvalidModel(f"{name} declares no table: use a class that extends Model and is not abstract")
+
+
+def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Index]]:
+    """Return all columns and indexes of a class, those of its bases first, each as an object of its own.
+
+    Each base gives what it declares itself, in Python's order: what one inherits hides nothing that another declares.
+    """
     owner = cls.__name__
-    columns: dict[str, Attribute[Any]] = {}
-    for base in reversed(cls.__mro__[1:]):
-        for name, each in vars(base).items():
-            if isinstance(each, Attribute):
-                inherited = columns[name] = copy.copy(each)
-                inherited.rename(owner, name)
+    columns: dict[str, tuple[Attribute[Any], Any]] = {}
+    indexes: dict[str, Index] = {}
+    for base in reversed(cls.__mro__):
+        annotations = _annotations(owner, base)
+        own = vars(cls) if base is cls else vars(base).get("__own__", vars(base))
+        for name, value in {**dict.fromkeys(annotations), **own}.items():
+            is_index, is_column = isinstance(value, Index), name in annotations
+            for kind, inherited, stays in (("a column", columns, is_column), ("an index", indexes, is_index)):
+                if name in inherited and not stays:
+                    raise InvalidModel(f"{owner}.{name} hides {kind} that {owner} inherits: give it another name")
+            if is_index:
+                indexes[name] = copy.copy(value)
+            elif is_column:
+                columns[name] = _column(owner, name, value if name in own else column()), annotations[name]
+            elif isinstance(value, Attribute):
+                raise InvalidModel(f"{owner}.{name} has no annotation, which says the type of its values")
+    cls.__own__ = {name: each for name, each in vars(cls).items() if isinstance(each, (Attribute, Index))}
+    for name, (each, annotation) in columns.items():
+        each.bind(owner, name, annotation)
+    return {name: each for name, (each, _) in columns.items()}, indexes
+
+
+def _annotations(owner: str, base: type[Any]) -> dict[str, Any]:
+    """Return the types of the columns that a class declares; of one that is no table, only what is an Attribute."""
+    is_table = issubclass(base, Model)
+    if not is_table and "Attribute" not in str(inspect.get_annotations(base)):
+        return {}  # what it has need not be known here
     try:
-        annotations = inspect.get_annotations(cls, eval_str=True)
+        found = inspect.get_annotations(base, eval_str=True)
     except NameError as error:
         raise InvalidModel(f"{owner}: {error} in an annotation: define it in the module, before the class") from error
-    for name, annotation in annotations.items():
+    types = {}
+    for name, annotation in found.items():
         origin: Any = get_origin(annotation)
-        if origin is ClassVar or annotation is ClassVar:
-            continue
-        value = vars(cls).get(name)
-        if value is None and name not in vars(cls):
-            value = column()
-        if not isinstance(value, Attribute):
-            raise InvalidModel(f"{owner}.{name} has a value: use column(default=...), or annotate it as a ClassVar")
-        if hasattr(Model, name):
-            raise InvalidModel(
-                f"{owner}.{name}: a column cannot have this name: use column({name!r}) under another one"
-            )
-        value.bind(owner, name, get_args(annotation)[0] if origin is Attribute else annotation)
-        columns[name] = value
-    for name in vars(cls):
-        if isinstance(vars(cls)[name], Attribute) and name not in annotations:
-            raise InvalidModel(f"{owner}.{name} has no annotation, which says the type of its values")
-        if name in columns and name not in annotations:
-            raise InvalidModel(f"{owner}.{name} hides a column that {owner} inherits: give it another name")
-    for name, each in columns.items():
-        setattr(cls, name, each)
-    return columns
+        if origin is Attribute:
+            types[name] = get_args(annotation)[0]
+        elif is_table and origin is not ClassVar and annotation is not ClassVar:
+            types[name] = annotation
+    return types
 
 
-def _indexes(cls: type[Model]) -> dict[str, Index]:
-    return {
-        name: copy.copy(each)
-        for base in reversed(cls.__mro__)
-        for name, each in vars(base).items()
-        if isinstance(each, Index)
-    }
+def _column(owner: str, name: str, value: Any) -> Attribute[Any]:
+    """Return a column of its own for what is assigned to an annotated name."""
+    if not isinstance(value, Attribute):
+        raise InvalidModel(f"{owner}.{name} has a value: use column(default=...), or annotate it as a ClassVar")
+    if hasattr(Model, name):
+        raise InvalidModel(f"{owner}.{name}: a column cannot have this name: use column({name!r}) under another one")
+    return copy.copy(value)
+
+
+def _key(owner: str, columns: Mapping[str, Attribute[Any]]) -> tuple[Attribute[Any] | None, Attribute[Any] | None]:
+    """Return the hash and the range key. Raises ``InvalidModel`` where two columns are the same."""
+    roles: dict[str, Attribute[Any]] = {}
+    attributes: dict[str, Attribute[Any]] = {}
+    for each in columns.values():
+        if each.role and (other := roles.setdefault(each.role, each)) is not each:
+            raise InvalidModel(f"{owner} has two {each.role} keys, {other.name} and {each.name}: a table has one")
+        if (other := attributes.setdefault(each.attribute, each)) is not each:
+            raise InvalidModel(f"{each.label} and {other.label} are both the attribute {each.attribute!r}")
+    return roles.get("hash"), roles.get("range")
 
 
 def _declared(
     cls: type[Model],
     table: str,
     columns: dict[str, Attribute[Any]],
+    key: tuple[Attribute[Any] | None, Attribute[Any] | None],
     indexes: dict[str, Index],
     given: Mapping[str, Any],
 ) -> Declaration:
     owner = cls.__name__
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", table):
-        raise InvalidModel(
-            f"{owner}: a table has 3 to 255 letters, digits, dots, dashes and underscores, not {table!r}"
-        )
-    keys = {role: [each for each in columns.values() if each.role == role] for role in ("hash", "range")}
-    for role, found in keys.items():
-        if len(found) > 1:
-            raise InvalidModel(f"{owner} has two {role} keys, {found[0].name} and {found[1].name}: a table has one")
-    if not keys["hash"]:
+    if not NAME.fullmatch(table):
+        raise InvalidModel(f"{owner}: a table has {NAME_IS}, not {table!r}")
+    hash, range = key
+    if hash is None:
         raise InvalidModel(f"{owner} has no hash key: declare one with hash_key(), or say abstract=True")
-    taken: dict[str, Attribute[Any]] = {}
-    for each in columns.values():
-        if taken.setdefault(each.attribute, each) is not each:
-            other = taken[each.attribute]
-            raise InvalidModel(f"{each.label} and {other.label} are both the attribute {each.attribute!r}")
-    hash, range = keys["hash"][0], next(iter(keys["range"]), None)
     names: set[str] = set()
     for name, index in indexes.items():
         index.bind(owner, name, columns, [hash.name] if range is None else [hash.name, range.name])
@@ -264,7 +306,7 @@ def _declared(
     if stream not in (None, *get_args(ViewType)):
         raise InvalidModel(f"{owner}: stream={stream!r} is no view type: use one of {', '.join(get_args(ViewType))}")
     for template in given.get("cache_keys", ()):
-        _check_cache_key(owner, template, taken)
+        _check_cache_key(owner, template, {each.attribute: each for each in columns.values()})
     return Declaration(
         model=cls,
         table=table,

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from relay.dynamodb.models.binding import bound
 from relay.dynamodb.models.conditions import Condition, Placeholders
-from relay.dynamodb.models.declaration import Declaration, Model, declaration_of
+from relay.dynamodb.models.declaration import Declaration, Model, declaration_of, declarations_below
 from relay.dynamodb.models.errors import (
     ConstraintViolation,
     InvalidCondition,
     InvalidModel,
     InvalidSearch,
-    InvalidValue,
     code_of,
 )
 from relay.dynamodb.models.indexes import Index
@@ -54,7 +53,7 @@ class Engine:
     def __init__(self, client: DynamoDBClient, *, table_name: Callable[[str], str] = str) -> None:
         self.client = client
         self._table_name = table_name
-        self._verified: set[type[Model]] = set()
+        self._verified: set[Declaration] = set()
 
     def __repr__(self) -> str:
         return f"<Engine[{self.client.meta.endpoint_url}]>"
@@ -71,8 +70,8 @@ class Engine:
         right is remembered, by class. Raises ``TableMismatch`` with every difference, and ``Unavailable`` for a table
         that does not become active.
         """
-        wanted = [each for each in _concrete(models) if each not in self._verified]
-        bound(self.client, [(declaration_of(each), self.table_name(each)) for each in wanted], patience, sleep)
+        wanted = [each for each in declarations_below(models) if each not in self._verified]
+        bound(self.client, [(each, self._table_name(each.table)) for each in wanted], patience, sleep)
         self._verified.update(wanted)
 
     # ------------------------------------------------------------------ single items
@@ -138,7 +137,7 @@ class Engine:
 
     def _of(self, of: Model) -> tuple[Tracked, Declaration, dict[str, Wire]]:
         declared = declaration_of(type(of))
-        return tracked(of), declared, key_of(declared, of)
+        return tracked(of), declared, declared.key_of(of)
 
     @contextmanager
     def _writing(
@@ -186,9 +185,10 @@ class Engine:
         condition, which DynamoDB applies after it has read. ``projection``: ``all`` that the index has, ``count``, or
         the columns to read. ``forward``: ascending. Raises ``InvalidSearch``, ``InvalidCondition``.
         """
-        request, names = self._searched(model, index, key, filter, projection, consistent)
+        declared, table = declaration_of(model), self.table_name(model)
+        request, names = searched(declared, table, index, key, filter, projection, consistent)
         request["ScanIndexForward"] = forward
-        return Search(self.client.query, request, declaration_of(model), names)
+        return Search(self.client.query, request, declared, index, names)
 
     def scan(
         self,
@@ -205,55 +205,14 @@ class Engine:
         ``parallel``: the number of this part, from 0, and of all parts that are scanned beside each other. The other
         arguments are those of ``query``.
         """
-        request, names = self._searched(model, index, None, filter, projection, consistent)
+        declared, table = declaration_of(model), self.table_name(model)
+        request, names = searched(declared, table, index, None, filter, projection, consistent)
         if parallel is not None:
             segment, total = parallel
             if not 0 <= segment < total:
                 raise InvalidSearch(f"parallel={parallel}: the number of the part is from 0 to {total - 1}")
             request |= {"Segment": segment, "TotalSegments": total}
-        return Search(self.client.scan, request, declaration_of(model), names)
-
-    def _searched(
-        self,
-        model: type[Model],
-        index: Index | None,
-        key: Condition | None,
-        filter: Condition | None,
-        projection: Columns,
-        consistent: bool,
-    ) -> tuple[dict[str, Any], frozenset[str]]:
-        return searched(
-            declaration_of(model),
-            self.table_name(model),
-            index=index,
-            key=key,
-            filter=filter,
-            projection=projection,
-            consistent=consistent,
-        )
-
-
-def key_of(declared: Declaration, of: Model) -> dict[str, Wire]:
-    """Return the key of an object. Raises ``InvalidValue``, naming the column without a value."""
-    key: dict[str, Wire] = {}
-    for each in declared.key:
-        wire = each.wire(of)
-        if wire is None:
-            raise InvalidValue(f"{each.label} has no value, but is part of the key")
-        key[each.attribute] = wire
-    return key
-
-
-def _concrete(models: Sequence[type[Model]]) -> list[type[Model]]:
-    """Return these classes and their subclasses, without abstract ones."""
-    found: dict[type[Model], None] = {}
-    waiting = list(models)
-    while waiting:
-        model = waiting.pop()
-        waiting += model.__subclasses__()
-        if model.__declaration__ is not None:
-            found[model] = None
-    return list(found)
+        return Search(self.client.scan, request, declared, index, names)
 
 
 def _condition(

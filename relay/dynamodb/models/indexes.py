@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +10,10 @@ from relay.dynamodb.models.errors import InvalidModel
 
 if TYPE_CHECKING:
     from relay.dynamodb.models.attribute import Attribute
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+NAME_IS = "3 to 255 letters, digits, dots, dashes and underscores"
+"""What the name of a table or of an index is made of."""
 
 Projection = Literal["all", "keys"] | Iterable[str]
 
@@ -31,14 +36,21 @@ class Index:
         self.range: Attribute[Any] | None = None
         self.columns: frozenset[str] = frozenset()
         """The columns that the index has, by Python name."""
+        self.included: frozenset[str] = frozenset()
+        """Those of them that are of no key."""
 
     def __repr__(self) -> str:
         return self.label or f"<{type(self).__name__}[{self.name}]>"
 
     @property
+    def key(self) -> tuple[Attribute[Any], ...]:
+        """The columns of its key, hash first."""
+        return (self.hash,) if self.range is None else (self.hash, self.range)
+
+    @property
     def mode(self) -> str:
         """DynamoDB's ProjectionType."""
-        return {"all": "ALL", "keys": "KEYS_ONLY"}.get(str(self._projection), "INCLUDE")
+        return "ALL" if self._projection == "all" else "INCLUDE" if self.included else "KEYS_ONLY"
 
     def bind(self, owner: str, name: str, columns: Mapping[str, Attribute[Any]], table_key: list[str]) -> None:
         """Resolve the columns. Raises ``InvalidModel``, naming the class, the index and the column."""
@@ -51,13 +63,18 @@ class Index:
             wanted_hash = table_key[0]
         self.hash = self._key(wanted_hash, columns)
         self.range = self._key(wanted_range, columns) if wanted_range else None
-        if isinstance(self._projection, str) and self.mode == "INCLUDE":
+        if self.hash is self.range:
+            raise InvalidModel(f"{self.label} has the key {self.hash.label} twice: it needs another range key, or none")
+        if isinstance(self._projection, str) and self._projection not in ("all", "keys"):
             raise InvalidModel(f'{self.label}: the projection is "all", "keys" or a list of columns')
         listed = [] if isinstance(self._projection, str) else self._projection
         if unknown := [each for each in listed if each not in columns]:
             raise InvalidModel(f"{self.label} projects {unknown[0]!r}, which is no column of {owner}")
+        if not NAME.fullmatch(self.name):
+            raise InvalidModel(f"{self.label}: an index has {NAME_IS}, not {self.name!r}")
         keys = {*table_key, wanted_hash, *([wanted_range] if wanted_range else [])}
-        self.columns = frozenset(columns if self.mode == "ALL" else keys | set(listed))
+        self.columns = frozenset(columns if self._projection == "all" else keys | set(listed))
+        self.included = self.columns - keys
 
     def _key(self, name: str, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any]:
         found = columns.get(name)

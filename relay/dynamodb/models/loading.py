@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay.dynamodb.batch import batch_load
 from relay.dynamodb.models.declaration import Model, declaration_of
-from relay.dynamodb.models.errors import InvalidValue, MissingObjects
+from relay.dynamodb.models.errors import InvalidModel, MissingObjects
 from relay.dynamodb.values import canonical_number
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class _Wanted:
 
     def __init__(self, model: type[Model]) -> None:
         self.declared = declaration_of(model)
-        self._shape = [(each.attribute, str(each.type.kind)) for each in self.declared.key]
+        self.shape = tuple([(each.attribute, str(each.type.kind)) for each in self.declared.key])
         self.objects: dict[_Identity, list[Model]] = {}
         # The same groups by the values in Python, with their types, since 1 == True. Only of types that we know.
         self._known: dict[_Identity, list[Model]] = {}
@@ -48,24 +48,19 @@ class _Wanted:
         group.append(of)
 
     def _group(self, of: Model) -> list[Model]:
-        values = []
-        for each, (_, kind) in zip(self.declared.key, self._shape, strict=True):
-            wire = each.wire(of)
-            if wire is None:
-                raise InvalidValue(f"{each.label} has no value, but is part of the key")
-            values.append(wire[kind])
-        return self.objects.setdefault(tuple(values), [])
+        key = self.declared.key_of(of)
+        return self.objects.setdefault(tuple([key[name][kind] for name, kind in self.shape]), [])
 
     def wires(self) -> Iterator[tuple[_Identity, dict[str, dict[str, Any]]]]:
         for identity in self.objects:
-            yield identity, {name: {kind: value} for (name, kind), value in zip(self._shape, identity, strict=True)}
+            yield identity, {name: {kind: value} for (name, kind), value in zip(self.shape, identity, strict=True)}
 
     def take(self, item: Mapping[str, Any]) -> list[Model]:
         """Return the objects of an item, and take them off the list."""
-        identity = tuple([item[name][kind] for name, kind in self._shape])
+        identity = tuple([item[name][kind] for name, kind in self.shape])
         found = self.objects.pop(identity, None)
         if found is None:
-            numbers = zip(identity, self._shape, strict=True)
+            numbers = zip(identity, self.shape, strict=True)
             identity = tuple([canonical_number(value) if kind == "N" else value for value, (_, kind) in numbers])
             found = self.objects.pop(identity, [])
         return found
@@ -86,8 +81,12 @@ def load_all(
     tables: dict[str, list[_Wanted]] = {}
     for model, of in wanted.items():
         name = table_name(model)
+        sharing = tables.setdefault(name, [])
+        if sharing and sharing[0].shape != of.shape:  # I8: N "1" would be taken for S "1"
+            first = sharing[0].declared.model.__name__
+            raise InvalidModel(f"{model.__name__} and {first} declare different keys of the table {name}")
+        sharing.append(of)
         keys |= {(name, identity): key for identity, key in of.wires()}
-        tables.setdefault(name, []).append(of)
     waiting = iter(keys.items())
     while chunk := list(islice(waiting, _CHUNK)):
         requested: dict[str, list[Any]] = {}

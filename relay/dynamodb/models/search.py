@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 from relay.dynamodb.models.attribute import Attribute
-from relay.dynamodb.models.conditions import Condition, Junction, Placeholders, Test
+from relay.dynamodb.models.conditions import Comparable, Condition, Junction, Placeholders, Test
 from relay.dynamodb.models.declaration import Declaration
 from relay.dynamodb.models.errors import ConstraintViolation, InvalidSearch
 from relay.dynamodb.models.indexes import Index
+from relay.dynamodb.models.types import Wire
 
 M = TypeVar("M")
 
 Columns = Literal["all", "count"] | Iterable[Attribute[Any] | str]
 """What a search returns: every column, only the number of items, or objects with these columns, and the key."""
+
+Token = Mapping[str, Wire]
+"""A place in the results of a search: the key of an item, JSON if it has no bytes."""
 
 _RANGE_TESTS = {"=", "<", "<=", ">", ">=", "between", "begins_with"}
 
@@ -24,15 +28,23 @@ class Search(Generic[M]):
     """The results of a query or scan, which are requested page by page as they are needed. Use it in one thread.
 
     ``count``: results received so far, those not yet returned included. ``scanned``: items that DynamoDB looked at.
+    ``token``: the place after the last result that was returned, None at the beginning. ``move_to`` takes it, of the
+    same search made anew, in another process too.
     """
 
     def __init__(
-        self, call: Callable[..., Any], request: Mapping[str, Any], declared: Declaration, names: frozenset[str]
+        self,
+        call: Callable[..., Any],
+        request: Mapping[str, Any],
+        declared: Declaration,
+        index: Index | None,
+        names: frozenset[str],
     ) -> None:
         self._call = call
         self._request = request
         self._declared = declared
         self._names = names
+        self._key = {each.attribute for each in (*declared.key, *(index.key if index else ()))}
         self.reset()
 
     def __repr__(self) -> str:
@@ -40,8 +52,13 @@ class Search(Generic[M]):
 
     def reset(self) -> None:
         """Begin again, at the first result."""
+        self.move_to(None)
+
+    def move_to(self, token: Token | None) -> None:
+        """Go on after the result with this ``token``, and count from there; from the first result for None."""
         self._items: deque[Any] = deque()
-        self._next: Mapping[str, Any] | None = {}
+        self._next: Mapping[str, Any] | None = {"ExclusiveStartKey": token} if token else {}
+        self.token = token
         self.count = 0
         self.scanned = 0
 
@@ -65,7 +82,8 @@ class Search(Generic[M]):
         if not self._items:
             raise StopIteration
         made: M = self._declared.made(self._items[0], self._names)
-        self._items.popleft()  # only now: an item that cannot be loaded is not skipped
+        item = self._items.popleft()  # only now: an item that cannot be loaded is not skipped
+        self.token = {name: item[name] for name in self._key}
         return made
 
     def first(self) -> M:
@@ -86,7 +104,6 @@ class Search(Generic[M]):
 def searched(
     declared: Declaration,
     table: str,
-    *,
     index: Index | None,
     key: Condition | None,
     filter: Condition | None,
@@ -121,7 +138,8 @@ def searched(
             request["Select"] = "ALL_ATTRIBUTES"
     else:
         names = _projected(declared, index, projection, available)
-        paths = [placeholders.path(declared.columns[name].attribute) for name in sorted(names)]
+        key_of_index = {each.name for each in index.key} if index else set()  # for the token
+        paths = [placeholders.path(declared.columns[name].attribute) for name in sorted(names | key_of_index)]
         request["ProjectionExpression"] = ", ".join(paths)
     return request | placeholders.arguments, names
 
@@ -147,9 +165,9 @@ def _check_filter(
     """Check that a filter tests what the table or the index has; of a query, besides the key that it is made with."""
     if not isinstance(filter, Condition):
         raise InvalidSearch(f"{declared.model.__name__}: {filter!r} is not a condition: compare a column of the class")
-    place, hash, range = _place_and_key(declared, index)
+    place, key = _place_and_key(declared, index)
     found = {declared.columns[name].path for name in unasked}
-    keys = {each.path for each in (hash, range) if each is not None}
+    keys = {each.path for each in key}
     for column in filter.columns():
         if column.path[:1] not in found:
             raise InvalidSearch(f"{column!r} cannot be tested: {place} does not have it")
@@ -159,22 +177,24 @@ def _check_filter(
             )
 
 
-def _place_and_key(declared: Declaration, index: Index | None) -> tuple[str, Attribute[Any], Attribute[Any] | None]:
+def _place_and_key(declared: Declaration, index: Index | None) -> tuple[str, tuple[Attribute[Any], ...]]:
     """Return what is searched, as messages call it, and its key."""
-    if index is None:
-        return declared.model.__name__, declared.hash, declared.range
-    return repr(index), index.hash, index.range
+    return (declared.model.__name__, declared.key) if index is None else (repr(index), index.key)
 
 
 def _check_key(declared: Declaration, index: Index | None, key: Condition) -> None:
     """Check that a condition finds items by their key: its hash with ``==``, and at most one test of its range."""
-    place, hash, range = _place_and_key(declared, index)
+    place, (hash, *ranged) = _place_and_key(declared, index)
     parts = key.parts if isinstance(key, Junction) and key.word == "AND" else [key]
-    tests = [part for part in parts if isinstance(part, Test) and not any(value is None for value in part.values)]
+    tests = [part for part in parts if isinstance(part, Test) and not any(map(_is_no_value, part.values))]
     hashes = [each for each in tests if each.column.path == hash.path and each.operator == "="]
     ranges = [
-        each for each in tests if range is not None and each.column.path == range.path and each.operator in _RANGE_TESTS
+        each for range in ranged for each in tests if each.column.path == range.path and each.operator in _RANGE_TESTS
     ]
     if len(hashes) != 1 or len(ranges) > 1 or len(parts) != len(hashes) + len(ranges):
-        more = f", and at most one of < <= == >= > between begins_with of {range.label}" if range is not None else ""
+        more = f", and at most one of < <= == >= > between begins_with of {ranged[0].label}" if ranged else ""
         raise InvalidSearch(f"{place}: {key!r} is no key: it must be {hash.label} == a value{more}; use `filter=`")
+
+
+def _is_no_value(value: Any) -> bool:
+    return value is None or isinstance(value, Comparable)

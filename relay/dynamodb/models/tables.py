@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ def creation(declared: Declaration, table: str) -> dict[str, Any]:
     request: dict[str, Any] = {
         "TableName": table,
         "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": _schema(declared.hash, declared.range),
+        "KeySchema": _schema(declared.key),
     }
     for index in declared.indexes.values():
-        keys |= {each.attribute: str(each.type.kind) for each in (index.hash, index.range) if each is not None}
+        keys |= {each.attribute: str(each.type.kind) for each in index.key}
         projection: dict[str, Any] = {"ProjectionType": index.mode}
         if index.mode == "INCLUDE":
-            projection["NonKeyAttributes"] = sorted(_wanted(declared, index))
+            projection["NonKeyAttributes"] = sorted(declared.columns[name].attribute for name in index.included)
         request.setdefault("LocalSecondaryIndexes" if index.is_local else "GlobalSecondaryIndexes", []).append(
-            {"IndexName": index.name, "KeySchema": _schema(index.hash, index.range), "Projection": projection}
+            {"IndexName": index.name, "KeySchema": _schema(index.key), "Projection": projection}
         )
     request["AttributeDefinitions"] = [{"AttributeName": n, "AttributeType": kind} for n, kind in keys.items()]
     if declared.stream:
@@ -73,9 +73,9 @@ def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None
         )
 
 
-def _schema(hash: Attribute[Any], range: Attribute[Any] | None) -> list[dict[str, str]]:
-    schema = [{"AttributeName": hash.attribute, "KeyType": "HASH"}]
-    return schema if range is None else [*schema, {"AttributeName": range.attribute, "KeyType": "RANGE"}]
+def _schema(key: Iterable[Attribute[Any]]) -> list[dict[str, str]]:
+    roles = zip(key, ("HASH", "RANGE"), strict=False)
+    return [{"AttributeName": each.attribute, "KeyType": role} for each, role in roles]
 
 
 def _key_differences(
@@ -97,17 +97,12 @@ def _key_differences(
             yield f"{where}: {each.label} is of type {each.type.kind}, but {name} is of type {types[name]}"
 
 
-def _wanted(declared: Declaration, index: Index) -> set[str]:
-    """Return the attributes that an index has to have besides keys."""
-    keys = {each.name for each in (*declared.key, index.hash, index.range) if each is not None}
-    return {declared.columns[name].attribute for name in index.columns - keys}
-
-
 def _projection_differences(
     where: str, declared: Declaration, index: Index, actual: Mapping[str, Any]
 ) -> Iterator[str]:
     projection = actual["Projection"]
     if projection["ProjectionType"] != "ALL":
-        lacking = _wanted(declared, index) - set(projection.get("NonKeyAttributes", ()))
+        wanted = {declared.columns[name].attribute for name in index.included}
+        lacking = wanted - set(projection.get("NonKeyAttributes", ()))
         if lacking:
             yield f"{where}: index {index.name} lacks {', '.join(sorted(lacking))}, which {index.label} projects"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from inspect import signature
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -20,6 +21,9 @@ from relay.dynamodb.values import binary, canonical_number
 
 Wire = dict[str, Any]
 """A DynamoDB-typed value, as boto3's client has it: ``{"N": "1.5"}``, ``{"B": b"..."}``."""
+
+UNFIT = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What types raise for a value that they cannot dump, or load: also times and numbers that are out of range."""
 
 MAX_DIGITS = 38
 _LEAST, _MOST = Decimal("1E-130"), Decimal("1E+126")  # AWS, "Number": magnitudes from 1E-130 to below 1E+126
@@ -50,16 +54,24 @@ def stored_as(backing: Any, *, dump: Callable[[Any], Any], load: Callable[[Any],
 
         Money = Annotated[Euro, stored_as(Decimal, dump=lambda euro: euro.amount, load=Euro)]
 
-    ``dump`` returns a value of ``backing``, or None for no attribute. ``load`` is its inverse.
+    ``dump`` returns a value of ``backing``, or None for no attribute. ``load`` is its inverse. What they raise refuses
+    the value.
     """
     inner, _ = resolve(backing)
 
     def dump_value(value: Any) -> Wire | None:
-        backed = dump(value)
+        backed = _refusing(dump, value)
         return None if backed is None else inner.dump(backed)
 
     # Not shareable: whether a type of somebody else's can change is not known.
-    return AttributeType(inner.kind, dump_value, lambda wire: load(inner.load(wire)), inner.declared)
+    return AttributeType(inner.kind, dump_value, lambda wire: _refusing(load, inner.load(wire)), inner.declared)
+
+
+def _refusing(function: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return function(value)
+    except Exception as error:
+        raise ValueError(f"{str(value)[:100]!r} is refused: {type(error).__name__}: {error}") from error
 
 
 def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeType, bool]:
@@ -236,8 +248,9 @@ def _set(element: AttributeType, make: type[set[Any]] | type[frozenset[Any]]) ->
     def dump(value: Any) -> Wire | None:
         if not isinstance(value, (set, frozenset)):
             raise wrong(value, "a set")
-        wires = [element.dump(each) for each in value]
-        return {kind: sorted(wire[str(element.kind)] for wire in wires if wire is not None)} if wires else None
+        # Different values may be stored as the same one, or as none.
+        wires = {wire[str(element.kind)] for each in value if (wire := element.dump(each)) is not None}
+        return {kind: sorted(wires)} if wires else None
 
     def load(wire: Mapping[str, Any]) -> Any:
         return make(element.load({str(element.kind): each}) for each in wire[kind])
@@ -282,8 +295,9 @@ def _map(element: AttributeType) -> AttributeType:
     def dump(value: Any) -> Wire:
         if not isinstance(value, dict):
             raise wrong(value, "a dict")
-        if bad := next((name for name in value if not isinstance(name, str)), None):
-            raise wrong(bad, "a str, as names in a map are")
+        for name in value:
+            if not isinstance(name, str) or not name:
+                raise wrong(name, "a str of one character or more, as names in a map are")
         return {"M": {name: _present(element.dump(each), name) for name, each in value.items()}}
 
     def load(wire: Mapping[str, Any]) -> Any:
@@ -296,8 +310,11 @@ def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
     """Return the type of a dataclass: a map with its fields. One that is None or an empty set is left out."""
     if kind in within:
         raise TypeError(f"{kind.__name__} contains itself: use dict[str, Any]")
+    given = [each.name for each in dataclasses.fields(kind) if each.init]
+    if more := [n for n, each in signature(kind).parameters.items() if n not in given and each.default is each.empty]:
+        raise TypeError(f"{kind.__name__} takes {', '.join(more)}, which is no field of it, so it could not be loaded")
     hints = get_type_hints(kind, include_extras=True)
-    resolved = {each.name: resolve(hints[each.name], (*within, kind)) for each in dataclasses.fields(kind) if each.init}
+    resolved = {name: resolve(hints[name], (*within, kind)) for name in given}
     fields = {name: found for name, (found, _) in resolved.items()}
     absent = {name: found.empty for name, (found, _) in resolved.items() if found.empty}
     absent |= {name: lambda: None for name, (_, optional) in resolved.items() if optional}

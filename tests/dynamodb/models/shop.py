@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -73,3 +75,26 @@ class Text(Model, table="ids-text"):
 class Number(Model, table="ids-number"):
     id: Attribute[int] = hash_key()
     value: Attribute[str]
+
+
+def order(number: int = 1, **values: Any) -> Order:
+    """Return an order of a customer of its own."""
+    return Order(
+        customer=uuid.uuid4().hex,
+        number=number,
+        **{
+            "total": Decimal("19.90"),
+            "price": Euro(Decimal("9.95")),
+            "tags": {"red", "blue"},
+            "note": "gift",
+            "address": Address("High Street 1"),
+            "lines": [{"sku": "a", "count": Decimal(2), "blob": b"\x00"}],
+            "expires": datetime(2030, 1, 1, tzinfo=UTC),
+        }
+        | values,
+    )
+
+
+def again(of: Order) -> Order:
+    """Return an order with the same key, and nothing else."""
+    return Order(customer=of.customer, number=of.number)

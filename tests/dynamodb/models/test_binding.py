@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,8 @@ from relay.dynamodb.models import (
     Attribute,
     Engine,
     GlobalIndex,
+    InvalidModel,
+    LocalIndex,
     Model,
     Seconds,
     TableMismatch,
@@ -83,6 +86,60 @@ def test_a_base_binds_its_subclasses(fresh: Engine) -> None:
 
     fresh.bind(Base)
     fresh.save(First(id="a"), Second(id="a"))
+
+
+def test_a_class_between_abstract_ones_is_bound_and_they_are_not(fresh: Engine, calls: Calls) -> None:
+    class Base(Model, abstract=True):
+        id: Attribute[str] = hash_key()
+
+    class Table(Base, table="table"):
+        pass
+
+    class Between(Table, abstract=True):
+        size: Attribute[int]
+
+    class Below(Between, table="below"):
+        pass
+
+    calls.clear()
+    fresh.bind(Base)
+    created = {arguments["TableName"] for operation, arguments in calls if operation == "CreateTable"}
+    assert created == {fresh.table_name(Table), fresh.table_name(Below)}
+    calls.clear()
+    fresh.bind(Between)
+    assert calls == []
+
+
+@pytest.mark.parametrize("wrong", [object(), int, "Order", Counter(id="a")])
+def test_what_is_no_class_of_a_table_is_not_bound(fresh: Engine, calls: Calls, wrong: Any) -> None:
+    with pytest.raises(InvalidModel, match="declares no table: use a class that extends Model"):
+        fresh.bind(Counter, wrong)
+    assert calls == []
+
+
+def test_an_index_may_project_what_it_has_anyway(fresh: Engine) -> None:
+    class Overlap(Model, table="overlap"):
+        id: Attribute[str] = hash_key()
+        at: Attribute[int] = range_key()
+        other: Attribute[int]
+        more: Attribute[str | None]
+        by_other = GlobalIndex(hash="other", projection=["other", "at"])
+        by_nothing = LocalIndex(range="other", projection=[])
+        by_more = GlobalIndex(hash="other", projection=["id", "more", "more"])
+
+    fresh.bind(Overlap)
+    fresh.save(Overlap(id="a", at=1, other=2, more="b"))
+    for index, found in ((Overlap.by_other, {"id", "at", "other"}), (Overlap.by_more, {"id", "at", "other", "more"})):
+        assert vars(fresh.query(Overlap, Overlap.other == 2, index=index).one()).keys() == found
+
+
+def test_two_processes_may_bind_at_once(fresh: Engine) -> None:
+    """DynamoDB refuses to enable a time to live that is enabled, and to create a table that is there."""
+    engines = [Engine(fresh.client, table_name=fresh._table_name) for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda engine: engine.bind(Order), engines))
+    ttl = fresh.client.describe_time_to_live(TableName=fresh.table_name(Order))["TimeToLiveDescription"]
+    assert ttl == {"TimeToLiveStatus": "ENABLED", "AttributeName": "expires"}
 
 
 def test_a_table_may_have_more_than_is_declared(fresh: Engine) -> None:

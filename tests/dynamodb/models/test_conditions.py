@@ -23,6 +23,9 @@ class Word(Model, table="words"):
     dotted: Attribute[str | None] = column("a.b-c")
     tags: Attribute[set[str]]
     pairs: Attribute[dict[str, list[int]]]
+    flag: Attribute[bool]
+    raw: Attribute[bytes]
+    any: Attribute[Any]
 
 
 ANY_NUMBER: Any = Order.number
@@ -66,6 +69,16 @@ CASES: list[tuple[Condition, str]] = [
     (Order.address["street"] == "s", "(address.street = 's')"),
     (Order.lines[0]["sku"].begins_with("x"), "(begins_with(lines[0].sku, 'x'))"),
     (Word.pairs["a"][2] > 1, "(pairs.a[2] > '1')"),
+    (Order.note.begins_with(Word.dotted), "(begins_with(n, a.b-c))"),
+    (Order.customer.contains(Order.note), "(contains(customer, n))"),
+    (ANY_NUMBER.in_([3, Order.total, 4]), "(number IN ('3', total, '4'))"),
+    (Word.raw.begins_with(b"a"), "(begins_with(raw, b'a'))"),
+    (Word.any < 5, "(any < '5')"),
+    (Word.any["foo"][4]["x.y"]["foo"].contains("a"), "(contains(any.foo[4].x.y.foo, 'a'))"),
+    (Word.pairs["a"].contains(3), "(contains(pairs.a, '3'))"),
+    (Word.flag.is_not(False), "(flag <> False)"),
+    (Word.flag.in_([True]), "(flag IN (True))"),
+    (~(~(Word.flag == True)), "(NOT (NOT (flag = True)))"),  # noqa: E712
     (Word.dotted == "x", "(a.b-c = 'x')"),
     ((Order.number > 1) & (Order.number < 5), "((number > '1') AND (number < '5'))"),
     (
@@ -93,6 +106,28 @@ def test_a_name_and_a_value_are_each_sent_once_and_a_type_tells_values_apart() -
         "ExpressionAttributeNames": {"#n0": "select", "#n1": "size"},
         "ExpressionAttributeValues": {":v0": {"S": "1"}, ":v1": {"N": "1"}},
     }
+
+
+def test_a_step_of_a_path_is_one_name_whatever_it_has_in_it() -> None:
+    placeholders = Placeholders()
+    condition = (Word.any["foo"]["foo.bar"]["#n0"]["foo"] == 1) & (Word.pairs["foo"][3] == 1)
+    assert condition.render(placeholders) == "((#n0.#n1.#n2.#n3.#n1 = :v0) AND (#n4.#n1[3] = :v0))"
+    assert placeholders.arguments["ExpressionAttributeNames"] == {
+        "#n0": "any",
+        "#n1": "foo",
+        "#n2": "foo.bar",
+        "#n3": "#n0",
+        "#n4": "pairs",
+    }
+
+
+def test_a_combined_condition_leaves_its_parts_as_they_were() -> None:
+    either = (Order.number == 1) | (Order.number == 2)
+    whole = either
+    whole |= Order.number == 3
+    whole &= Order.total > Decimal(1)
+    assert rendered(either) == "((number = '1') OR (number = '2'))"
+    assert rendered(whole) == "(((number = '1') OR (number = '2') OR (number = '3')) AND (total > '1'))"
 
 
 _SIMPLE: st.SearchStrategy[Condition] = st.one_of(
@@ -136,6 +171,19 @@ def test_every_placeholder_is_explained_and_every_explanation_is_used(condition:
         (lambda: Order.note.in_(["a", None]), r"Order\.note IN: a value is None"),
         (lambda: Order.number.in_([]), r"Order\.number\.in_\(\) takes 1 to 100 values, not 0"),
         (lambda: Order.number.in_(range(101)), "not 101"),
+        (lambda: Order.tags < {"a"}, r"Order\.tags: < compares text, numbers and bytes, not SS"),
+        (lambda: Order.lines >= [], r"Order\.lines: >= compares text, numbers and bytes, not L"),
+        (lambda: Order.address.between(1, 2), r"Order\.address: between compares .* not M"),  # type: ignore[arg-type]
+        (lambda: Word.flag > False, r"Word\.flag: > compares .* not BOOL"),
+        (lambda: ANY_NUMBER.begins_with(1), r"Order\.number: begins_with is of text and bytes, not N"),
+        (lambda: Order.tags.begins_with({"a"}), r"Order\.tags: begins_with is of text and bytes, not SS"),
+        (lambda: Order.number.contains(1), r"Order\.number: contains is of text, bytes, sets and lists, not N"),
+        (lambda: Word.pairs.contains("a"), r"Word\.pairs: contains is of .*, not M"),
+        (lambda: Word.pairs["a"] < [1], r"Word\.pairs\['a'\]: < compares .* not L"),
+        (lambda: Word.any.contains(set()), r"Word\.any contains: a value is None, or stored as no attribute"),
+        (lambda: Order.tags["a"] == 1, r"Order\.tags has no \['a'\]"),
+        (lambda: Word.flag[0] == 1, r"Word\.flag has no \[0\]"),
+        (lambda: Word.any[True] == 1, r"Word\.any has no \[True\]"),
         (lambda: Order.number["a"] == 1, r"Order\.number has no \['a'\]"),
         (lambda: Order.lines["a"] == 1, r"Order\.lines has no \['a'\]: a list has numbers"),
         (lambda: Order.lines[-1] == 1, r"Order\.lines has no \[-1\]"),
@@ -145,8 +193,10 @@ def test_every_placeholder_is_explained_and_every_explanation_is_used(condition:
     ],
 )
 def test_a_condition_that_cannot_be_is_refused_with_its_column(condition: Any, message: str) -> None:
+    placeholders = Placeholders()
     with pytest.raises(InvalidCondition, match=message):
-        condition().render(Placeholders())
+        condition().render(placeholders)
+    assert placeholders.arguments == {}
 
 
 def test_a_value_of_another_type_is_refused_with_its_column() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -28,6 +29,17 @@ from tests.dynamodb.models.shop import Order
 class Tree:
     name: str
     branches: list[Tree] = field(default_factory=list)
+
+
+@dataclass
+class Lost:
+    part: Elsewhere  # type: ignore[name-defined]  # noqa: F821
+
+
+@dataclass
+class Initial:
+    name: str
+    only: InitVar[int]
 
 
 class Versioned(Model, abstract=True, stream="NEW_IMAGE"):
@@ -186,6 +198,10 @@ KEY: Any = (Attribute[str], hash_key())
         ({"k": KEY, "a": set[str | None]}, "Bad.a: .* cannot be in a set"),
         ({"k": KEY, "a": list[complex]}, "Bad.a: <class 'complex'>"),
         ({"k": KEY, "a": Tree}, "Bad.a: Tree contains itself"),
+        ({"k": KEY, "a": Lost}, "Bad.a: name 'Elsewhere' is not defined"),
+        ({"k": KEY, "a": Initial}, "Bad.a: Initial takes only, which is no field of it"),
+        ({"k": KEY, "a": (list[str], column(default=[]))}, r"Bad.a: the default \[\] would be shared .* default=list"),
+        ({"k": KEY, "a": (dict[str, int], column(default={"a": 1}))}, r"Bad.a: the default .* would be shared"),
         ({"k": KEY, "a": "Nowhere"}, "Bad: name 'Nowhere' is not defined in an annotation"),
         ({"k": KEY, "a": (int, 5)}, r"Bad.a has a value: use column\(default=...\)"),
         ({"k": KEY, "a": (str, column("k"))}, "Bad.a and Bad.k are both the attribute 'k'"),
@@ -195,6 +211,9 @@ KEY: Any = (Attribute[str], hash_key())
         ({"k": KEY, "options": {"ttl": "a"}}, "Bad: ttl='a' is no column: there are k"),
         ({"k": KEY, "options": {"ttl": "k"}}, "Bad.k: a time to live is a number of seconds"),
         ({"k": KEY, "options": {"stream": "NEW"}}, "Bad: stream='NEW' is no view type"),
+        ({"k": KEY, "options": {"stream": True}}, "Bad: stream=True is no view type"),
+        ({"k": KEY, "options": {"stream": ["NEW_IMAGE"]}}, "Bad: stream=.* is no view type"),
+        ({"k": KEY, "a": datetime, "options": {"ttl": "a"}}, "Bad.a: a time to live .* annotate it as Seconds"),
         ({"k": KEY, "options": {"table": "a table"}}, "Bad: a table has 3 to 255 letters.* not 'a table'"),
         ({"k": KEY, "options": {"cache_keys": ["k:{k"]}}, "Bad: cache key: .* unmatched"),
         ({"k": KEY, "options": {"cache_keys": ["k:{x}"]}}, "Bad: the cache key 'k:{x}' names 'x'"),
@@ -213,6 +232,9 @@ def test_a_wrong_declaration_names_the_class_and_the_column(columns: dict[str, A
         (GlobalIndex(hash="c"), "Bad.by has the key Bad.c: a key is text, a number or bytes"),
         (GlobalIndex(hash="b", projection=["x"]), "Bad.by projects 'x', which is no column of Bad"),
         (GlobalIndex(hash="b", projection="some"), 'Bad.by: the projection is "all", "keys" or a list'),
+        (GlobalIndex(hash="b", range="b"), "Bad.by has the key Bad.b twice"),
+        (GlobalIndex(hash="b", name="by"), "Bad.by: an index has 3 to 255 letters.* not 'by'"),
+        (GlobalIndex(hash="b", name="by b"), "Bad.by: an index has 3 to 255 letters.* not 'by b'"),
         (LocalIndex(range="b"), "Bad.by is a local index, so Bad needs a range key"),
     ],
 )
@@ -223,12 +245,12 @@ def test_a_wrong_index_names_the_class_the_index_and_the_column(index: Any, mess
 
 
 def test_two_indexes_cannot_have_one_name() -> None:
-    with pytest.raises(InvalidModel, match=r"Twice.second: there are two indexes named 'by'"):
+    with pytest.raises(InvalidModel, match=r"Twice.second: there are two indexes named 'by-a'"):
 
         class Twice(Model):
             a: Attribute[str] = hash_key()
-            first = GlobalIndex(hash="a", name="by")
-            second = GlobalIndex(hash="a", name="by")
+            first = GlobalIndex(hash="a", name="by-a")
+            second = GlobalIndex(hash="a", name="by-a")
 
 
 def test_an_unhashable_class_is_refused() -> None:
@@ -241,15 +263,26 @@ def test_an_unhashable_class_is_refused() -> None:
                 return self is other
 
 
-def test_an_inherited_column_cannot_be_hidden() -> None:
-    with pytest.raises(InvalidModel, match=r"Hiding.version hides a column that Hiding inherits"):
-
-        class Hiding(Versioned):
-            version = 5
-
-
 def test_a_column_without_an_annotation_is_refused() -> None:
     with pytest.raises(InvalidModel, match=r"Untyped.a has no annotation"):
 
         class Untyped(Model):
             a = hash_key()
+
+
+def test_an_index_is_called_like_its_attribute_unless_it_is_named() -> None:
+    names = {name: each.name for name, each in declaration_of(Order).indexes.items()}
+    assert names == {"by_total": "by_total", "by_note": "by-note", "by_price": "by_price"}
+
+
+def test_an_object_that_was_read_is_made_without_its_constructor_and_its_defaults() -> None:
+    class Careful(Model):
+        id: Attribute[str] = hash_key()
+        size: Attribute[int] = column(default=7)
+
+        def __init__(self, id: str) -> None:
+            raise AssertionError("an object that is read is not constructed")
+
+    declared = declaration_of(Careful)
+    found = declared.made({"id": {"S": "a"}}, declared.names)
+    assert vars(found) == {"id": "a"}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from relay.cache import LoadedValue, MemoryStore, Outcome, TokenCache
+from relay.cache import Outcome
 from relay.dynamodb import models
-from relay.dynamodb.models import Engine
 
 pytestmark = pytest.mark.services
 
@@ -29,10 +29,11 @@ def test_the_example_works(
     engine = names["engine"]
     assert list(engine.scan(names["Order"])) == []
     table_client.delete_table(TableName="orders")
-    cache = TokenCache(MemoryStore(), "shop")
-    load = LoadedValue(b"nobody's", {}, True)
-    assert cache.get_or_load("ticket:7", lambda key, compare: load).outcome is Outcome.FILLED
-    names |= {"cache": cache, "engine": Engine(table_client, table_name=lambda table: f"readme-{table}")}
-    with_bind = with_cache.replace("engine.save", "engine.bind(Ticket)\nengine.save")
-    exec(compile(with_bind, "README.md", "exec", dont_inherit=True), names)
-    assert cache.get_or_load("ticket:7", lambda key, compare: load).outcome is Outcome.FILLED
+    exec(compile(with_cache, "README.md", "exec", dont_inherit=True), names)
+    assert capsys.readouterr().out == """b'{"owner":{"S":"ada"},"id":{"S":"7"}}'\n"""
+    cache, load = names["cache"], names["loader"].load
+    assert cache.get_or_load("ticket:7", load).outcome is Outcome.HIT
+    engine.save(names["Ticket"](id="7", owner="eve"), cache=cache)
+    read = cache.get_or_load("ticket:7", load)
+    assert (read.outcome, json.loads(read.value)["owner"]) == (Outcome.FILLED, {"S": "eve"})
+    table_client.delete_table(TableName="Ticket")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +20,7 @@ from relay.dynamodb.models import (
     Model,
     hash_key,
 )
-from tests.dynamodb.models.shop import Address, Counter, Euro, Order
+from tests.dynamodb.models.shop import Address, Counter, Euro, Mirror, Order
 
 pytestmark = pytest.mark.services
 
@@ -182,10 +184,49 @@ def test_a_search_is_requested_as_it_is_needed_page_by_page(engine: Engine, call
     search.reset()
     assert (search.count, search.scanned, search.exhausted) == (0, 0, False)
     assert len([*search]) == 6
-    parts = [engine.scan(Big, parallel=(part, 3)) for part in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        parts = list(threads.map(lambda part: [*engine.scan(Big, parallel=(part, 3), consistent=True)], range(3)))
     assert sorted(each.id for part in parts for each in part) == [*"012345"]
     # Pages of which a filter leaves nothing are passed over.
     assert engine.scan(Big, filter=Big.id == "5", consistent=True).one().id == "5"
+
+
+@pytest.mark.parametrize("index", [None, Order.by_total, Order.by_price])
+@pytest.mark.parametrize("projection", ["all", [Order.note]])
+def test_a_search_goes_on_in_another_process_after_the_last_result(
+    engine: Engine, customer: str, index: Any, projection: Any
+) -> None:
+    def search() -> Any:
+        return engine.query(Order, Order.customer == customer, index=index, projection=projection)
+
+    all_numbers = numbers(search())
+    begun = search()
+    assert begun.token is None
+    for number in range(4):
+        next(begun)
+        token = json.loads(json.dumps(begun.token))
+        resumed = search()
+        resumed.move_to(token)
+        assert resumed.token == token
+        assert numbers(resumed) == all_numbers[number + 1 :]
+    begun.move_to(None)
+    assert (begun.token, begun.count) == (None, 0)
+    assert numbers(begun) == all_numbers
+    last = search()
+    last.move_to(begun.token)
+    assert (numbers(last), last.exhausted) == ([], True)
+    last.reset()
+    assert numbers(last) == all_numbers
+
+
+def test_a_scan_goes_on_after_the_last_result(engine: Engine, customer: str) -> None:
+    of: dict[str, Any] = {"index": Order.by_note, "filter": Order.customer == customer}
+    expected = numbers(engine.scan(Order, **of))
+    begun = engine.scan(Order, **of)
+    found = [next(begun).number for _ in range(3)]
+    resumed = engine.scan(Order, **of)
+    resumed.move_to(begun.token)
+    assert found + numbers(resumed) == expected
 
 
 def test_first_and_one_begin_again_and_want_a_result(engine: Engine, customer: str) -> None:
@@ -227,6 +268,21 @@ def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engi
         (lambda e: e.query(Order, (Order.customer == "a") & (Order.total == Decimal(1))), r"is no key.*`filter=`"),
         (lambda e: e.query(Order, (Order.customer == "a") & (Order.number != 1)), "is no key"),
         (lambda e: e.query(Order, Order.customer.is_(None)), "is no key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & (Order.customer == "a")), "is no key"),
+        (lambda e: e.query(Order, (Order.number == 1) & (Order.number == 1)), "is no key"),
+        (lambda e: e.query(Order, Order.customer.between("a", "b") & (Order.number == 1)), "is no key"),
+        (lambda e: e.query(Order, Order.customer.begins_with("a")), "is no key"),
+        (lambda e: e.query(Order, ~(Order.customer == "a")), "is no key"),
+        (lambda e: e.query(Order, Order.customer.in_(["a"])), "is no key"),
+        (lambda e: e.query(Order, Order.customer == Mirror.left), "is no key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & (Order.number >= Order.total)), "is no key"),  # type: ignore
+        (lambda e: e.query(Order, (Order.customer == "a") & Order.number.in_([1])), "is no key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & ~(Order.number == 1)), "is no key"),
+        (
+            lambda e: e.query(Order, (Order.customer == "a") & (Order.number > 1) & (Order.number < 5)),
+            r"is no key: .* at most one of",
+        ),
+        (lambda e: e.query(Order, True), "Order: True is no key"),
         (lambda e: e.query(Counter, (Counter.id == "a") & (Counter.count == 1)), r"Counter.* == a value; use"),
         (
             lambda e: e.query(Order, Order.customer == "a", index=Order.by_note),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
-from relay.dynamodb.models import tracking
+import pytest
+
+from relay.dynamodb.models import Attribute, Model, hash_key, tracking
 from relay.dynamodb.models.declaration import declaration_of
 from tests.dynamodb.models.shop import Counter, Order
 
@@ -28,6 +32,63 @@ def test_a_loaded_object_has_all_columns_marked_and_a_found_one_those_that_were_
     assert tracking.tracked(part).marked == {"id", "count"}
     assert tracking.tracked(part).seen == {"id": {"S": "a"}, "count": {"N": "1"}}
     assert tracking.tracked(part).left_out == {"by"}
+
+
+def test_a_column_that_was_deleted_or_set_is_no_longer_one_that_was_not_read() -> None:
+    declared = declaration_of(Order)
+    found = declared.made({"customer": {"S": "ada"}, "number": {"N": "1"}}, declared.key_names())
+    del found.note, found.total
+    found.expires = None
+    assert (found.note, found.expires) == (None, None)
+    with pytest.raises(AttributeError, match=r"Order\.total has no value"):
+        _ = found.total
+    with pytest.raises(AttributeError, match=r"Order\.tags was not read"):
+        _ = found.tags
+
+
+def test_an_object_that_is_read_while_it_goes_leaves_nothing_behind() -> None:
+    """Its place in memory may be the next object's, which must not be taken for it."""
+
+    class Last(Model):
+        id: Attribute[str] = hash_key()
+        note: Attribute[str | None]
+
+        def __del__(self) -> None:
+            self.note = f"last words of {self.note}"
+
+    gc.collect()
+    before = tracking.count()
+    for number in range(100):
+        alone, first, second = Last(id="a"), Last(id="b"), Last(id=str(number))
+        vars(first)["other"], vars(second)["other"] = second, first
+    del alone, first, second
+    gc.collect()
+    assert tracking.count() == before
+    copies = [copy.copy(Last(id="a", note="b")) for _ in range(100)]
+    assert {tracking.tracked(each).marked for each in copies} == {frozenset(["id", "note"])}
+
+
+def test_objects_of_many_threads_are_tracked_apart_and_leave_nothing_behind() -> None:
+    gc.collect()
+    before = tracking.count()
+
+    def work(name: str) -> list[Counter]:
+        kept = []
+        for number in range(5_000):
+            counter = Counter(id=name)
+            if number % 2:
+                counter.count = number
+            if number % 1_000 < 2:
+                kept.append(counter)
+        return kept
+
+    with ThreadPoolExecutor(8) as threads:
+        kept = [each for found in threads.map(work, "abcdefgh") for each in found]
+    gc.collect()
+    assert tracking.count() - before == len(kept) == 80
+    assert [tracking.tracked(each).marked for each in kept] == [{"id"}, {"id", "count"}] * 40
+    kept.clear()
+    assert tracking.count() == before
 
 
 def test_a_million_objects_leave_nothing_behind() -> None:

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.dynamodb.models import Seconds, stored_as
+from relay.dynamodb.models import Attribute, InvalidValue, Model, Seconds, hash_key, stored_as
+from relay.dynamodb.models.conditions import Placeholders
+from relay.dynamodb.models.declaration import declaration_of
 from relay.dynamodb.models.types import resolve
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+NAME = TEXT.filter(bool)
 DECIMALS = st.builds(
     lambda digits, exponent: Decimal(digits).scaleb(exponent),
     st.integers(-(10**37), 10**37).map(lambda n: Decimal(n)),
@@ -39,6 +42,20 @@ class Part:
     inner: list[Any] = field(default_factory=list)
 
 
+@dataclass
+class Defaults:
+    """Its fields have defaults of every kind, and one is made by the class itself."""
+
+    part: Part
+    parts: list[Part] = field(default_factory=lambda: [Part("made", {1})])
+    code: str | None = "none"
+    rank: int = field(default=5, kw_only=True)
+    label: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self.label = f"{self.part.name}-{self.rank}"
+
+
 @dataclass(frozen=True)
 class Euro:
     amount: Decimal
@@ -48,7 +65,7 @@ Money = Annotated[Euro, stored_as(Decimal, dump=lambda euro: euro.amount, load=E
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | TEXT | DECIMALS | st.binary(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAME, inner, max_size=3),
     max_leaves=8,
 )
 
@@ -70,16 +87,26 @@ CASES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (set[datetime], st.sets(TIMES, min_size=1, max_size=4)),
     (list[int], st.lists(INTEGERS, max_size=4)),
     (list[str | None], st.lists(st.none() | TEXT, max_size=4)),
-    (dict[str, list[bool]], st.dictionaries(TEXT, st.lists(st.booleans(), max_size=2), max_size=3)),
-    (dict[str, Decimal | None], st.dictionaries(TEXT, st.none() | DECIMALS, max_size=3)),
+    (dict[str, list[bool]], st.dictionaries(NAME, st.lists(st.booleans(), max_size=2), max_size=3)),
+    (dict[str, Decimal | None], st.dictionaries(NAME, st.none() | DECIMALS, max_size=3)),
     (Money, DECIMALS.map(Euro)),
     (list[Money], st.lists(DECIMALS.map(Euro), max_size=3)),
     (
         Part,
         st.builds(Part, TEXT, st.sets(INTEGERS, max_size=3), st.none() | DECIMALS, st.lists(ANYTHING, max_size=2)),
     ),
+    (
+        Defaults,
+        st.builds(
+            Defaults,
+            st.builds(Part, TEXT, st.just({1}), st.none(), st.just([])),
+            st.lists(st.builds(Part, TEXT, st.sets(INTEGERS, max_size=3)), max_size=2),
+            st.none() | TEXT,
+            rank=INTEGERS,
+        ),
+    ),
     (Any, ANYTHING),
-    (dict[str, Any], st.dictionaries(TEXT, ANYTHING, max_size=3)),
+    (dict[str, Any], st.dictionaries(NAME, ANYTHING, max_size=3)),
 ]
 
 
@@ -135,11 +162,17 @@ def test_times_as_text_sort_like_times(times: list[datetime]) -> None:
         (list[str], ("a",), "is not a list"),
         (list[str], [None], "is not a str"),
         (list[set[str]], [set()], "the value at 0 is stored as no attribute"),
-        (dict[str, int], {1: 1}, "is not a str, as names in a map are"),
+        (dict[str, int], {1: 1}, "is not a str of one character or more, as names in a map are"),
+        (dict[str, int], {"": 1}, "is not a str of one character or more"),
+        (Any, [{"": 1}], "is not a str of one character or more"),
         (Part, {"name": "a"}, "is not a Part"),
         (Part, Part("a", {1}, weight=1), "is not a Decimal"),  # type: ignore[arg-type]
         (Any, object(), "is not a value of DynamoDB"),
         (Any, {1, "a"}, "is not a value of DynamoDB"),
+        (Any, datetime(2026, 1, 1, tzinfo=UTC), "is not a value of DynamoDB"),
+        (Any, UUID(int=1), "is not a value of DynamoDB"),
+        (Any, {UUID(int=1)}, "is not a value of DynamoDB"),
+        (Any, [math.nan], "nan is not a number"),
     ],
 )
 def test_what_a_type_cannot_hold_exactly_is_refused(annotation: Any, value: Any, message: str) -> None:
@@ -163,6 +196,8 @@ def test_what_a_type_cannot_hold_exactly_is_refused(annotation: Any, value: Any,
         (set[str], {"L": [{"S": "a"}]}),
         (list[int], {"L": [{"S": "a"}]}),
         (Part, {"M": {"sizes": {"NS": ["1"]}}}),
+        (Part, {"M": {"name": {"NULL": True}}}),
+        (dict[str, Part], {"M": {"a": {"M": {}}}}),
         (Part, {"M": {"name": {"S": "a"}, "color": {"S": "red"}}}),
     ],
 )
@@ -194,3 +229,88 @@ def test_numbers_are_stored_in_canonical_form() -> None:
         {"N": "1000"},
         {"N": "0"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [
+        ("", {"S": ""}),
+        (b"", {"B": b""}),
+        (7, {"N": "7"}),
+        (1.5, {"N": "1.5"}),
+        (Decimal("1.50"), {"N": "1.5"}),
+        (True, {"BOOL": True}),
+        (None, {"NULL": True}),
+        ([], {"L": []}),
+        ({}, {"M": {}}),
+        ({"a", ""}, {"SS": ["", "a"]}),
+        ({b"a", b""}, {"BS": [b"", b"a"]}),
+        ({2, 1.5, Decimal(10)}, {"NS": ["1.5", "10", "2"]}),
+        ([True, {"a": {b"1"}}, None], {"L": [{"BOOL": True}, {"M": {"a": {"BS": [b"1"]}}}, {"NULL": True}]}),
+    ],
+)
+def test_any_value_has_the_type_of_dynamodb_that_fits_it(value: Any, wire: Any) -> None:
+    kind, _ = resolve(Any)
+    assert kind.dump(value) == wire
+    assert kind.load(wire) == value
+
+
+def test_an_entry_that_another_application_left_out_has_the_default_of_its_field() -> None:
+    kind, _ = resolve(Defaults)
+    loaded = kind.load({"M": {"part": {"M": {"name": {"S": "a"}}}, "code": {"NULL": True}}})
+    assert loaded == Defaults(Part("a", set()), code=None)
+    assert loaded.parts is not kind.load({"M": {"part": {"M": {"name": {"S": "a"}}}}}).parts
+    # What is optional is None where it is absent: that is how None is stored.
+    assert kind.load(kind.dump(Defaults(Part("a", set()), code=None)) or {}).code is None
+
+
+def test_a_set_is_stored_without_what_is_no_attribute_and_without_doubles() -> None:
+    """DynamoDB refuses a set that is empty, or has an element twice."""
+    trimmed = Annotated[str, stored_as(str, dump=lambda text: text.strip() or None, load=str)]
+    kind, _ = resolve(set[trimmed])
+    assert kind.dump({" a", "a ", " "}) == {"SS": ["a"]}
+    assert kind.dump({" ", ""}) is None
+
+
+class Ledger(Model):
+    """Values that go wrong where they are dumped or loaded, beside being of another type."""
+
+    id: Attribute[str] = hash_key()
+    at: Attribute[datetime]
+    until: Attribute[Seconds]
+    price: Attribute[Money]
+    ratio: Attribute[Annotated[int, stored_as(Decimal, dump=lambda n: 1 / Decimal(n), load=lambda d: int(1 / d))]]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (Ledger.at, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))),
+        (Ledger.at, datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-3)))),
+        (Ledger.price, "9.50"),
+        (Ledger.ratio, 0),
+    ],
+)
+def test_a_value_that_cannot_be_dumped_is_refused_with_its_column(column: Any, value: Any) -> None:
+    """I8"""
+    with pytest.raises(InvalidValue, match=rf"Ledger\.{column.name}"):
+        column.wire(Ledger(**{column.name: value}))
+    with pytest.raises(InvalidValue, match=rf"Ledger\.{column.name}"):
+        (column == value).render(Placeholders())
+
+
+@pytest.mark.parametrize(
+    ("column", "wire"),
+    [
+        (Ledger.until, {"N": "1E+30"}),
+        (Ledger.until, {"N": "-1E+20"}),
+        (Ledger.at, {"S": "0000-00-00"}),
+        (Ledger.price, {"S": "free"}),
+        (Ledger.ratio, {"N": "0"}),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_with_its_column(column: Any, wire: Any) -> None:
+    """I8"""
+    declared = declaration_of(Ledger)
+    with pytest.raises(InvalidValue, match=rf"Ledger\.{column.name} \(attribute {column.name}\)"):
+        declared.made({"id": {"S": "a"}, column.attribute: wire}, declared.names)
