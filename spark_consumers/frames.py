@@ -138,4 +138,4 @@ def _records(
         last, _ = group.locate(group.resolve(end or "latest", option="end"))
     # Spark refuses an end before its start.
     ends = {t: {p: max(offset, first[t][p]) for p, offset in of_topic.items()} for t, of_topic in last.items()}
-    return kafka_source.read_between(spark, config, _NAME, topics, json.dumps(first), json.dumps(ends))
+    return kafka_source.read_between(spark, config, _NAME, first, ends)

@@ -5,6 +5,7 @@ Each setting of ``kafka.producer`` that concerns the connection is translated or
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from relay.aws import SESSION_NAME
 from relay.config import Config
 from relay.config.aws import IamConfig
 from relay.errors import ConfigError
+from relay.kafka.group_offsets import Offsets
 
 # Settings of librdkafka that Java's client lacks, with the values that describe what Java's client does anyway.
 _JAVA_BEHAVIOUR = {
@@ -42,28 +44,30 @@ def read(
     ``name``: the consumer's. ``start``: Spark's startingOffsets, which only a new checkpoint uses. ``at_most``: records
     a batch.
     """
-    options = _options(config, name, topics) | {"startingOffsets": start}
+    options = _options(config, name) | {"subscribe": ",".join(topics), "startingOffsets": start}
     if at_most is not None:
         options["maxOffsetsPerTrigger"] = str(at_most)  # I11
     return session.readStream.format("kafka").options(**options).load().select(*_COLUMNS)
 
 
-def read_between(
-    session: SparkSession, config: Config, name: str, topics: Sequence[str], start: str, end: str
-) -> DataFrame:
-    """Return the committed records from ``start`` up to ``end``, offsets in Spark's JSON, with the same columns."""
-    options = _options(config, name, topics) | {"startingOffsets": start, "endingOffsets": end}
+def read_between(session: SparkSession, config: Config, name: str, start: Offsets, end: Offsets) -> DataFrame:
+    """Return the committed records from ``start`` up to ``end``, which name the same partitions, as `read` does."""
+    options = _options(config, name) | {
+        # The partitions by number: Spark refuses offsets that lack one which was added to the topic since.
+        "assign": json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in end.items()}),
+        "startingOffsets": json.dumps(start),
+        "endingOffsets": json.dumps(end),
+    }
     return session.read.format("kafka").options(**options).load().select(*_COLUMNS)
 
 
-def _options(config: Config, name: str, topics: Sequence[str]) -> dict[str, str]:
+def _options(config: Config, name: str) -> dict[str, str]:
     return {
         **{f"kafka.{key}": value for key, value in java_settings(config.kafka.connection(), config.kafka.iam).items()},
         "kafka.isolation.level": "read_committed",  # I3
         # Spark also polls for the end marker of a transaction, a record that no reader gets. By default the broker
         # would wait half a second for more records.
         "kafka.fetch.max.wait.ms": "1",
-        "subscribe": ",".join(topics),
         # Spark generates the names of its groups. The prefix shows on the broker whose they are.
         "groupIdPrefix": f"{config.name}.{name}.spark",
         "failOnDataLoss": "true",  # I9

@@ -87,13 +87,12 @@ def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
 def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
     """Summarise a batch in one Spark action. ``key_columns``: how many the longest key has."""
     is_change = F.col("status") == DecodeStatus.CHANGE
-    of_table = ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
     found = (
         in_order(batch)
         .groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
         .agg(
             F.count(F.lit(1)).alias("records"),
-            F.count_if(of_table).alias("of_table"),
+            F.count_if("of_table").alias("of_table"),
             F.count_if("is_plain").alias("plain"),
             F.count_if(F.col("is_plain") & F.col("is_last")).alias("items"),
             F.array(*map(_bounds_of, range(key_columns))).alias("bounds"),
@@ -119,44 +118,57 @@ def _bounds_of(column: int) -> Column:
 
 
 def in_order(batch: DataFrame) -> DataFrame:
-    """Add to each change of a batch what its item's changes have in common.
+    """Return the changes of a batch without their images, with what those of an item have in common.
 
-    ``stem`` and ``number``: the parts of its token (``plain_tokens``). ``first``: the number of the item's first
-    change. ``changes``: how many it has. ``is_last``: whether it is the newest. ``is_plain``: whether SQL can decide
-    the item's changes.
+    The columns: ``status``, ``layout``, ``topic``, ``partition``, ``offset`` and ``key_texts`` of a change.
+    ``of_table``: whether it may change other items, too. ``stem`` and ``number``: the parts of its token
+    (``plain_tokens``). ``first``: the number of the item's first change. ``changes``: how many it has. ``is_last``:
+    whether it is the newest. ``is_plain``: whether SQL can decide the item's changes.
     """
+    of_table = ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
+    part = [F.regexp_extract("token", PLAIN_TOKEN, group) for group in (1, 2)]
+    # Spark keeps thousands of an item's rows in memory to order them, whatever their size.
+    heads = batch.select(
+        *("status", "layout", "topic", "partition", "offset", "source", "table", "key_texts"),
+        of_table.alias("of_table"),
+        part[0].alias("stem"),
+        part[1].alias("number"),
+        _is_plain().alias("plain"),
+    )
     item = Window.partitionBy("source", "table", "key_texts")
     ordered = item.orderBy("partition", "offset")
-    part = [F.regexp_extract("token", PLAIN_TOKEN, group) for group in (1, 2)]
     previous = [F.lag(name).over(ordered) for name in ("stem", "number")]
     # Two changes of one transaction have one token, and so has a change that is on the topic twice.
     ascends = previous[0].isNull() | ((previous[0] == F.col("stem")) & is_less(previous[1], F.col("number")))
     return (
-        batch.withColumns({"stem": part[0], "number": part[1]})
-        .withColumns(
+        heads.withColumns(
             {
-                "is_plain": F.coalesce(_is_plain() & ascends, F.lit(False)),
+                "is_plain": F.coalesce(F.col("plain") & (F.col("stem") != "") & ascends, F.lit(False)),
                 "first": F.first("number").over(ordered),
                 "position": F.row_number().over(ordered),
             }
         )
         .withColumns({"is_plain": F.bool_and("is_plain").over(item), "changes": F.count(F.lit(1)).over(item)})
         .withColumn("is_last", F.col("position") == F.col("changes"))
+        .drop("source", "table", "plain", "position")
     )
 
 
-def newest_rows(ordered: DataFrame) -> DataFrame:
-    """Return the newest change of each item that SQL can decide, of changes ``in_order``.
+def newest_rows(changes: DataFrame, ordered: DataFrame) -> DataFrame:
+    """Return the newest change of each item that SQL can decide.
 
-    Its columns: ``key_texts``, ``layout``, the image ``new``, ``stem``, ``first``, ``number``, ``changes``, and those
-    of the state of a stored row but for ``_relay_read_as_of``, which no change of a stream sets.
+    ``changes``: of one table and one topic. ``ordered``: they, ``in_order``. The columns: ``key_texts``, ``layout``,
+    the image ``new``, ``stem``, ``first``, ``number``, ``changes``, and those of the state of a stored row but for
+    ``_relay_read_as_of``, which no change of a stream sets.
     """
     is_deleted = F.col("operation") == Operation.DELETE
-    return ordered.where("is_plain AND is_last").select(
+    of_item = ("stem", "first", "number", "changes")
+    newest = ordered.where("is_plain AND is_last").select("partition", "offset", *of_item)
+    return changes.join(F.broadcast(newest), ["partition", "offset"]).select(
         "key_texts",
         "layout",
         F.when(~is_deleted, F.col("new")).alias("new"),  # the image of a deletion, if it has one, is not the row
-        *("stem", "first", "number", "changes"),
+        *of_item,
         F.col("token").alias("_relay_token"),
         is_deleted.alias("_relay_deleted"),
         F.col("event_id").alias("_relay_event_id"),
@@ -173,7 +185,7 @@ def is_less(number: Column, other: Column) -> Column:
 
 
 def _is_plain() -> Column:
-    """Whether a change gives the whole row, or deletes it, in the order of its token alone.
+    """Whether a change gives the whole row, or deletes it, so that only its token decides.
 
     PostgreSQL cannot store a NUL character, which JSON has as an escape.
     """
@@ -184,7 +196,6 @@ def _is_plain() -> Column:
     return (
         (F.col("status") == DecodeStatus.CHANGE)
         & F.col("operation").isin(*_WRITES)
-        & (F.col("stem") != "")
         & is_whole
         & F.col("key_texts").isNotNull()
         & F.col("snapshot_id").isNull()

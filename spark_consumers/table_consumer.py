@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from pyspark.sql import DataFrame
 
 from relay.config import Config
 from relay.kafka.group_offsets import Offsets
+from spark_consumers import kafka_source
+from spark_consumers.batch_parts import cut_batch
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.gaps import LostChanges
@@ -47,42 +50,67 @@ Rule = Callable[[TableBatch], BatchPlan]
 class TableConsumer:
     """Applies batches of changes to tables, by ``rule``. ``at_most``: records a batch.
 
-    ``delta_at``: the location of the tables if they are in Delta.
+    ``delta_at``: the location of the tables if they are in Delta. ``bytes_at_most``: of the values that the rule is
+    given at once.
     """
 
     interval = "2 seconds"
     continuity = None
     executor_modules: Sequence[str] = ()
 
-    def __init__(self, name: str, config: Config, rule: Rule, *, at_most: int, delta_at: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        rule: Rule,
+        *,
+        at_most: int,
+        delta_at: str | None = None,
+        bytes_at_most: int = 128 << 20,
+    ) -> None:
         self.name = name
         self.at_most = at_most
         # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
         self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
         self.delta = delta_at is not None
         self.location = delta_at
+        self._config = config
         self._rule = rule
+        self._bytes_at_most = bytes_at_most
         # Set by the main thread before each query starts; read by the query's batch thread.
-        self._layouts: Sequence[Layout] = ()
+        self._decoder: Decoder | None = None
 
     def lock(self) -> Lock | None:
         return None if self.location is None else delta.lock(self.location)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._layouts = decoder.layouts
+        self._decoder = decoder
         return decoder.changes(records)
 
     def apply(
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
     ) -> dict[str, int]:
-        """Write what a batch changes; return counts.
+        """Write what a batch changes, in parts if its values are large; return counts.
 
-        Raises ``UnknownSchemas`` before anything is written, ``Unavailable``, and what Spark raises.
+        Raises ``UnknownSchemas`` before anything of a part is written, ``Unavailable``, and what Spark raises.
         """
-        batch = batch.persist()
+        decoder, session = self._decoder, batch.sparkSession
+        assert decoder is not None
+        parts = cut_batch(session, self._config, self.name, begin, end, self._bytes_at_most)
+        if not parts:
+            return self._apply(TableBatch(batch, decoder.layouts, begin, end), dead_letters)
+        counts: Counter[str] = Counter()
+        for first, last in parts:
+            # Read again, since Spark would go through all of the batch for each part.
+            records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
+            counts.update(self._apply(TableBatch(records, decoder.layouts, first, last), dead_letters))
+        return {**counts, "parts": len(parts)}
+
+    def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:
+        part.records.persist()
         try:
-            plan = self._rule(TableBatch(batch, self._layouts, begin, end))
-            non_changes = NonChanges(batch, plan.statuses)
+            plan = self._rule(part)
+            non_changes = NonChanges(part.records, plan.statuses)
             non_changes.refuse_unknown_schemas(dead_letters)
             gaps = non_changes.gaps()
             counts = plan.write(gaps)
@@ -90,4 +118,4 @@ class TableConsumer:
             holes = {"gaps": len(gaps), "dead_letters": non_changes.send(dead_letters)}
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
-            batch.unpersist()
+            part.records.unpersist()

@@ -44,7 +44,7 @@ def replay(
             "--to",
             metavar="END",
             help="Where to end: latest, which is the end at the start of the replay, any other START, or "
-            "watermark:TIME, which is the end once all that was committed before TIME is on the topics.",
+            "watermark:TIME, up to the last change committed before TIME, once all of those are on the topics.",
         ),
     ] = "latest",
     partial: Annotated[

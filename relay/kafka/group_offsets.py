@@ -139,7 +139,7 @@ class GroupOffsets:
                 )
             return committed
         if start.lstrip().startswith("{"):
-            return _parse(start, partitions, option)
+            return self._at_the_end(_parse(start, partitions, option))
         return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
@@ -189,6 +189,13 @@ class GroupOffsets:
         found = self._call(self._consumer.offsets_for_times, asked, timeout=_TIMEOUT)
         # Negative: the partition has no record from that time on.
         return _as_offsets(p if p.offset >= 0 else self._end_of(p) for p in found)
+
+    def _at_the_end(self, offsets: Offsets) -> Offsets:
+        """Return ``offsets`` with the present ends for -1: a reader that is killed would find other ones."""
+        return {
+            t: {p: o if o != LATEST else self._end_of(TopicPartition(t, int(p))).offset for p, o in ps.items()}
+            for t, ps in offsets.items()
+        }
 
     def _call(self, call: Any, *arguments: Any, timeout: float) -> Any:
         try:

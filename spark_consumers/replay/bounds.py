@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from time import monotonic, time
+from time import monotonic
+from time import time as now
 
 import orjson
 from confluent_kafka import TopicPartition
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from relay.config import Config
 from relay.config.fields import iso_time, start_time
@@ -29,19 +32,19 @@ Mark = tuple[str, int, int, str, str]
 def check(start: str, to: str) -> None:
     """Raise ``ConfigError`` for ``--from`` or ``--to`` that is wrong whatever is on Kafka."""
     check_start(start)
-    if to.startswith(_WATERMARK):
-        _watermark_time(to)
-    else:
+    if watermark_time(to) is None:
         check_start(to, option="--to")
 
 
 def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
     """Return the offsets of ``--to``: as those of ``--from``, but for partitions that JSON leaves out; their end.
 
-    ``watermark:TIME``: the ends, once everything that was committed before a time is on the topics.
+    ``watermark:TIME``: the ends, once everything that was committed before a time is on the topics. Not all of that is
+    needed, see ``end_of``.
     """
-    if to.startswith(_WATERMARK):
-        _require_watermark(config, to)
+    time = watermark_time(to)
+    if time is not None:
+        _require_watermark(config, to, time)
         to = "latest"
     found = group.resolve(to, option="--to")
     if to.lstrip().startswith("{"):
@@ -51,8 +54,23 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
     return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in wanted.items()}
 
 
-def _require_watermark(config: Config, to: str) -> None:
-    wanted = _watermark_time(to)
+def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Offsets) -> Offsets:
+    """Return where the changes end in each partition that were committed before a time, in seconds.
+
+    ``changes``: those from ``first`` on up to ``end``. What is before ``first`` was.
+    """
+    found = {topic: dict(partitions) for topic, partitions in first.items()}
+    rows = (
+        changes.where(F.col("committed_at") < F.timestamp_micros(F.lit(int(committed_before * 1_000_000))))
+        .groupBy("topic", "partition")
+        .agg(F.max("offset"))
+    )
+    for topic, partition, offset in rows.collect():
+        found[topic][str(partition)] = offset + 1
+    return {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in found.items()}
+
+
+def _require_watermark(config: Config, to: str, wanted: float) -> None:
     found = None
     for message in read_all_committed(connect(config), config, config.internal("watermarks")):
         if message.key() == _OVERALL and message.value():
@@ -62,10 +80,12 @@ def _require_watermark(config: Config, to: str) -> None:
         raise Unavailable(f"--to {to}: {said}: try again once `relay run` has come that far")
 
 
-def _watermark_time(to: str) -> float:
-    """Return the seconds since the epoch of ``watermark:TIME``. Raises ``ConfigError``."""
+def watermark_time(to: str) -> float | None:
+    """Return the seconds since the epoch of ``watermark:TIME``, None for others. Raises ``ConfigError``."""
+    if not to.startswith(_WATERMARK):
+        return None
     try:
-        wanted = start_time(to.removeprefix(_WATERMARK), time())
+        wanted = start_time(to.removeprefix(_WATERMARK), now())
     except ValueError as error:
         raise ConfigError(f"--to {to}: {error}") from error
     if wanted is None:

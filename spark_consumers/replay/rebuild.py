@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import Config
+from relay.config.fields import iso_time
 from relay.errors import ConfigError, RelayError
 from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids
 from relay.kafka.topics import connect
@@ -134,19 +135,31 @@ class _Replay:
                 self._open_session(locks)
             return
         begin = self._group.locate(self._group.resolve(asked["--from"]))[0]
+        wanted = bounds.watermark_time(asked["--to"])
         end = bounds.resolve_end(self._config, self._group, asked["--to"])
-        # A partition whose end is before its begin has nothing to read.
-        begin = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in begin.items()}
-        self.state = ReplayState(asked, self._ids, begin, end, begin)
         self._target.refuse_local_content()
         self._open_session(locks)
         self._target.refuse_content(self._session)
+        if wanted is not None:
+            end = self._end_of(wanted, end)
+        # A partition whose end is before its begin has nothing to read.
+        begin = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in begin.items()}
+        self.state = ReplayState(asked, self._ids, begin, end, begin)
         if not partial:
             self._refuse_partial()
         self._files.write(self.state)
 
     def _open_session(self, locks: Sequence[Lock]) -> None:
         self._session: SparkSession = session_for([self._consumer], self._config, None, locks, self._stack)
+
+    def _end_of(self, committed_before: float, end: Offsets) -> Offsets:
+        """Return where the changes end that were committed before a time."""
+        # What was published before then was committed before.
+        first = self._group.locate(self._group.resolve(iso_time(committed_before, "milliseconds")))[0]
+        first = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in first.items()}
+        # All gaps, since one is found after the changes that it stands for.
+        first[self._config.internal("gaps")] = end[self._config.internal("gaps")]
+        return bounds.end_of(self._decoder().changes(self._between(first, end)), committed_before, first, end)
 
     def _refuse_partial(self) -> None:
         """Raise ``ConfigError`` if the target would lack what was before the start."""
@@ -212,5 +225,4 @@ class _Replay:
         return Decoder(self._schemas.all(), registry=registry, gaps=gaps, given_up=given_up)
 
     def _between(self, begin: Offsets, end: Offsets) -> DataFrame:
-        texts = json.dumps(begin), json.dumps(end)
-        return kafka_source.read_between(self._session, self._config, "replay", self._consumer.topics, *texts)
+        return kafka_source.read_between(self._session, self._config, "replay", begin, end)

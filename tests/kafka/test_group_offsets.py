@@ -71,6 +71,12 @@ def test_offsets_that_are_not_named_are_the_beginning(relayed: Config, group: Gr
     assert group.resolve(json.dumps({topic: {"1": 7}})) == {topic: {"0": EARLIEST, "1": 7, "2": EARLIEST}}
 
 
+def test_the_end_is_where_a_partition_ends_now(relayed: Config, group: GroupOffsets) -> None:
+    """I1: a consumer that is killed before its first batch starts there again, and not at the end of that time."""
+    topic = relayed.topic("orders")
+    assert group.resolve(json.dumps({topic: {"0": -1, "1": -1}})) == {topic: {"0": 3, "1": 0, "2": EARLIEST}}
+
+
 @pytest.mark.parametrize("start", ["", "yesterday", "committed:", "-2", "trim_horizon", "2026-13-01", "2h"])
 def test_any_other_start_is_refused_with_what_there_is(group: GroupOffsets, start: str) -> None:
     with pytest.raises(ConfigError, match=f"--from {start}: use earliest, latest, committed, committed:GROUP"):

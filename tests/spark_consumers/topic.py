@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from relay.avro.registry import TopicSchemas
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
@@ -153,6 +153,7 @@ class Topic:
             else:
                 writers[name].send_page(sending, [one], 1_700_000_000)
         assert producer.flush(30) == 0
+        schemas.close()
 
     def publish_rows(self, table: TableSchema, *rows: Change) -> None:
         """Publish changes of the topic's table, which has these columns now."""
@@ -168,6 +169,35 @@ class Topic:
         for value in values:
             producer.produce(self.name, value, b"somebody", partition=0)
         assert producer.flush(30) == 0
+
+    def publish_watermark(self, seconds: float) -> None:
+        """Publish how far all topics are complete."""
+        producer = Producer({**self._client, "enable.idempotence": True})
+        value = json.dumps({"watermark": seconds, "finished": False, "updated_at": seconds}).encode()
+        producer.produce(self.config.internal("watermarks"), value, b'["v1"]')
+        assert producer.flush(30) == 0
+
+    def ends(self) -> dict[str, int]:
+        """Return where each partition of the topic of ``orders`` ends."""
+        consumer = Consumer({**self._client, "group.id": f"{self.name}.test"})
+        places = [TopicPartition(self.name, partition) for partition in range(self.partitions)]
+        found = {str(place.partition): consumer.get_watermark_offsets(place, timeout=20)[1] for place in places}
+        consumer.close()
+        return found
+
+    def records(self) -> list[Message]:
+        """Return all records on the topic of ``orders``."""
+        wanted = sum(self.ends().values())
+        consumer = Consumer({**self._client, "group.id": f"{self.name}.test", "isolation.level": "read_committed"})
+        consumer.assign([TopicPartition(self.name, partition, 0) for partition in range(self.partitions)])
+        found: list[Message] = []
+        while len(found) < wanted:
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.error() is None
+            found.append(message)
+        consumer.close()
+        return found
 
     def dead_letters(self) -> list[tuple[bytes, bytes, str]]:
         """Return key, value and reason of every dead letter."""

@@ -142,6 +142,55 @@ finally:
     assert topic.apply()["log"] == sorted(one.event_id for one in [*changes, *later, line(3)])
 
 
+def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topic) -> None:
+    """I1, I7: also where a partition has later changes before it."""
+    time = 1_700_000_000
+    before, after = (time - 60) * 1_000_000, (time + 60) * 1_000_000
+    topic.publish([committed(one, before) for one in [*history([1, 2]), line(1)]])
+    early = topic.ends()
+    topic.publish([committed(one, after) for one in [*history([3]), line(2)]])
+    topic.publish([committed(change("c0", 500), before)])
+    late = topic.ends()
+    (with_late,) = {str(record.partition()) for record in topic.records() if record.key() == b"c0"}
+    topic.publish([committed(change("c0", 600), after)])
+    into, to = f"delta://{topic.folder}/rebuilt", "watermark:2023-11-14T22:13:20Z"
+    topic.publish_watermark(time - 1)
+    with pytest.raises(AssertionError, match="the watermark is at 2023-11-14T22:13:19Z"):
+        replay(topic, "copy", into, "--to", to)
+    topic.publish_watermark(time)
+    events = replay(topic, "copy", into, "--to", to)
+    assert json.loads(events[-1]["offsets"])[topic.name] == early | {with_late: late[with_late]}
+    topic.set_copy_url(into)
+    found = topic.apply(("log", "log"))
+    assert (found["copy"]["c0"], found["lines"]) == (500, {"ada": 1})
+
+
+def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(topic: Topic) -> None:
+    """I1: it is never written to a folder of this machine that only has the name."""
+    topic.publish([*history([1]), line(1)])
+    mounted = f"""
+from pyspark.sql import SparkSession
+hadoop = SparkSession.getActiveSession().sparkContext._jsc.hadoopConfiguration()
+hadoop.set("fs.viewfs.mounttable.default.link./relay", {topic.folder.as_uri()!r})
+{SMALL_BATCHES}"""
+    into = "viewfs:///relay/rebuilt"
+    assert topic.spark is not None
+    with pytest.raises(AssertionError, match="only folders of this machine can change places safely, not file:"):
+        topic.spark.run(mounted, *arguments(topic, "log", into, *checkpoint(topic, "log")))
+    topic.spark.run(mounted, *arguments(topic, "log", into))
+    with pytest.raises(AssertionError, match="rebuilt: is not empty, and no replay into it has begun"):
+        topic.spark.run(mounted, *arguments(topic, "copy", f"delta+{into}"))
+    assert sorted(path.name for path in (topic.folder / "rebuilt").iterdir())[0] == "_delta_log"
+    topic.set_log_path(f"file://{topic.folder}/rebuilt")
+    assert topic.apply(("copy", "copy"))["log"] == sorted(one.event_id for one in [*history([1]), line(1)])
+    assert not Path("viewfs:").exists()
+
+
+def committed(one: Change, at: int) -> Change:
+    one.committed_at = at
+    return one
+
+
 class GroupOffsetsOf(GroupOffsets):
     def __init__(self, topic: Topic) -> None:
         names = [topic.name, topic.config.topic("lines"), topic.config.internal("gaps")]
