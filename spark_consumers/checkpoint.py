@@ -7,11 +7,12 @@ lag and a new checkpoint can start exactly there (``--from committed``).
 from __future__ import annotations
 
 import json
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.group_offsets import Offsets
 from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
 
@@ -24,10 +25,15 @@ SWAP = "swap.json"
 class ConsumerCheckpoint:
     """A consumer's checkpoint at ``location``, a local folder or a URI: Spark's own, and the offsets of the start.
 
-    One that is not on this machine has to be opened before it is used.
+    One that is not on this machine has to be opened before it is used. Raises ``ConfigError``.
     """
 
     def __init__(self, location: str) -> None:
+        parts = urlsplit(location)
+        if parts.scheme == "file" and parts.netloc:
+            raise ConfigError(
+                f"checkpoint {location}: {parts.netloc!r} stands for a host: write file:///{parts.netloc}{parts.path}"
+            )
         local = local_folder(location)
         self.local = None if local is None else local.absolute()
         self.location = location if self.local is None else str(self.local)

@@ -43,7 +43,7 @@ class Url:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         forms = [f"{scheme.replace('+', '[+]')}://{_after(scheme)}" for scheme in self.schemes]
         if self.prefix:
-            forms.append(rf"{self.prefix.replace('+', '[+]')}[\w.+-]+://.*")
+            forms.append(rf"{self.prefix.replace('+', '[+]')}(?!(?:file|delta):)[\w.+-]+://.*")
         return {**handler(schema), "pattern": form("|".join(forms))}
 
     def _checked(self, value: Any) -> Any:

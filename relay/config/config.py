@@ -120,15 +120,25 @@ class DeltaConfig(ConfigModel):
 
 
 def _in_delta(location: str) -> str:
-    """Refuse a folder of this machine whose first part would be taken for a host."""
-    parts = urlsplit(location)
-    if parts.scheme in ("file", "delta") and parts.netloc:
-        raise invalid(f"{parts.netloc!r} stands for a host: write {parts.scheme}:///{parts.netloc}{parts.path}")
+    """Refuse a folder of this machine that would be taken for another one, or for one of another store."""
+    if location.startswith("~"):
+        raise invalid("~ is not replaced by a home folder: write the folder in full")
+    parts = urlsplit(location.removeprefix("delta+"))
+    if parts.scheme in ("file", "delta"):
+        if parts.netloc:
+            raise invalid(f"{parts.netloc!r} stands for a host: write {parts.scheme}:///{parts.netloc}{parts.path}")
+        if location.startswith("delta+"):
+            raise invalid(f"is a folder of this machine: write delta://{parts.path}")
     return location
 
 
 class LogConfig(DeltaConfig):
-    path: Annotated[str, Field(min_length=1), AfterValidator(_in_delta), like("(?!(?:file|delta)://[^/]).+")]
+    path: Annotated[
+        str,
+        Field(min_length=1),
+        AfterValidator(_in_delta),
+        like(r"(?!(?:file|delta)://[^/]|~|delta\+(?:file|delta):).+"),
+    ]
     """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 
 

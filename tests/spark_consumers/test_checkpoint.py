@@ -1,0 +1,26 @@
+"""Where a consumer's checkpoint is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay.errors import ConfigError
+from spark_consumers.checkpoint import ConsumerCheckpoint
+
+
+@pytest.mark.parametrize("location", ["/c/log", "file:///c/log", "file:/c/log"])
+def test_a_checkpoint_of_this_machine_is_known_as_such(location: str) -> None:
+    assert ConsumerCheckpoint(location).local == Path("/c/log")
+
+
+@pytest.mark.parametrize("location", ["s3a://bucket/log", "hdfs://namenode/log", "hdfs:///log"])
+def test_a_checkpoint_of_another_file_system_is_no_local_folder(location: str) -> None:
+    assert ConsumerCheckpoint(location).local is None
+
+
+def test_a_folder_whose_first_part_would_be_taken_for_a_host_is_refused() -> None:
+    """I1: Hadoop would leave that part out, and so use another folder."""
+    with pytest.raises(ConfigError, match="'var' stands for a host: write file:///var/lib/relay"):
+        ConsumerCheckpoint("file://var/lib/relay")
