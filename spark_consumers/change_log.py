@@ -96,8 +96,9 @@ class ChangeLog:
             batch.groupBy("status", "source", "table")
             .agg(
                 F.count("*").alias("rows"),
-                # Two ids of one hash only have the changes looked through.
-                F.count_distinct(F.xxhash64("event_id")).alias("distinct"),
+                # Two ids of one hash only have the changes looked through. A set takes half as long as count_distinct,
+                # for which Spark exchanges all rows.
+                F.size(F.collect_set(F.xxhash64("event_id"))).alias("distinct"),
                 F.count(F.try_element_at("attributes", F.lit(REDRIVEN))).alias("redriven"),
                 F.min(_first_committed()).alias("first"),
                 F.max(F.unix_micros("committed_at")).alias("last"),

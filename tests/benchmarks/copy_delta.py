@@ -15,7 +15,7 @@ from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.decoded import Batches, in_batches, result, spark
 from tests.benchmarks.harness import Benchmark, in_turn
 
-ITEMS = 60_000
+ITEMS = 150_000
 ROUNDS = 4
 NEVER = 1e9  # seconds
 
@@ -52,7 +52,7 @@ def run() -> Benchmark:
         figures,
         expected=len(batches.written),
         seen=seen,
-        note=f"batches of 20,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}",
+        note=f"batches of 50,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}",
     )
 
 

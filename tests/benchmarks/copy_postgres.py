@@ -15,7 +15,7 @@ from tests.benchmarks.copy_delta import NEVER
 from tests.benchmarks.decoded import Batches, in_batches, result, spark
 from tests.benchmarks.harness import Benchmark, in_turn
 
-ITEMS = 60_000
+ITEMS = 150_000
 ROUNDS = 4
 
 
@@ -48,7 +48,7 @@ def run() -> Benchmark:
         figures,
         expected=len(batches.written),
         seen=seen,
-        note=f"batches of 20,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}; CPU "
+        note=f"batches of 50,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}; CPU "
         "of the server included",
     )
 

@@ -25,7 +25,7 @@ from tests.benchmarks.invalidate import tree_seconds
 
 TOPIC = "bench.orders"
 PARTITIONS = 2
-ROWS = 20_000  # of a batch
+ROWS = 50_000  # of a batch
 SCHEMA = change_schema(TABLE)
 HEADER = single_object_header(fingerprint(SCHEMA))
 CPU = "rows per CPU second"

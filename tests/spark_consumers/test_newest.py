@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import Row
 
+from relay.token import EventToken, OriginToken
 from spark_consumers.newest import BatchSummary, KeyBounds
+from spark_consumers.plain_tokens import plain_parts
+from tests.spark_consumers.drawn_tokens import UUIDS
 from tests.spark_consumers.spark_process import SparkProcess
 
 
@@ -42,6 +47,57 @@ def test_random_histories_end_in_postgresql_as_by_the_rule(database_url: str, sp
 def test_random_histories_end_in_delta_as_by_the_rule(tmp_path: Path, spark_process: SparkProcess) -> None:
     spark_process.run(IN_DELTA, str(tmp_path))
 
+
+@pytest.mark.services
+def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: SparkProcess) -> None:
+    """I5, I7: of another stem, or no plain token, is neither."""
+    changed = [
+        EventToken(1, shard, position)
+        for shard in ("s/k/-80", 's/k/"\\,')
+        for position in (
+            "DynamoDB/9",
+            "DynamoDB/10",
+            f"DynamoDB/{10**40}",
+            "MariaDB/0-1-9,1-2-30",
+            f"MySQL56/{UUIDS[0]}:1-9",
+        )
+    ]
+    stored = [*changed, EventToken(0, "s/k/-80", "DynamoDB/9"), EventToken(7, "s/k/-80", "DynamoDB/11")]
+    stored += [replace(token, origin=OriginToken(1, "s/k/-80", "DynamoDB/4")) for token in changed]
+    texts = [None, "", "{}", *(token.to_json() for token in stored)]
+    plain = [found for token in changed if (found := plain_parts(token.to_json())) is not None]
+    assert len(plain) == len(changed)
+    for stem, _ in plain:
+        numbers = ("1", "8", "9", "11", "07", "0", "", "x", "-9", "9" * 18, "9" * 19, "9" * 100, "9" * 101, "9\n")
+        for time, end in (
+            ("1", '","origin":null}'),
+            ("0", '","origin":null}'),
+            ("01", "}"),
+            ("1", '","origin":null} '),
+        ):
+            texts += [f'{{"timestamp":{time},{stem}{number}{end}' for number in numbers]
+    given = [[text, stem, str(number)] for text in dict.fromkeys(texts) for stem, number in plain]
+    found = json.loads(spark_process.run(COMPARE, given=json.dumps(given)))
+    assert len(found) == len(given)
+    for text, stem, number, is_less, is_greater in found:
+        parts = plain_parts(text or "")
+        other = parts[1] if parts is not None and parts[0] == stem else int(number)
+        assert (is_less, is_greater) == (other < int(number), other > int(number)), (text, stem, number)
+
+
+COMPARE = """
+import json, sys
+from pyspark.sql import SparkSession
+from spark_consumers.sinks.delta_table import is_stored
+
+session = SparkSession.getActiveSession()
+rows = session.createDataFrame(json.load(sys.stdin), "_relay_token string, stem string, number string")
+rows.createOrReplaceTempView("compared")
+compared = ", ".join(f"coalesce({is_stored(operator, 's.number')}, false)" for operator in "<>")
+both = "SELECT struct(_relay_token) AS t, struct(stem, number) AS s FROM compared"
+found = session.sql(f"SELECT t._relay_token, s.stem, s.number, {compared} FROM ({both})").collect()
+json.dump([list(row) for row in found], sys.stdout)
+"""
 
 IN_POSTGRES = """
 import sys
