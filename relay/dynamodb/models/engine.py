@@ -222,6 +222,10 @@ def _condition(
     if condition is not None:
         if not isinstance(condition, Condition):
             raise InvalidCondition(f"{condition!r} is not a condition: compare a column of {declared.model.__name__}")
+        attributes = {each.attribute for each in declared.columns.values()}
+        for column in condition.columns():
+            if column.path[0] not in attributes:
+                raise InvalidCondition(f"{column!r} cannot be tested: {declared.model.__name__} does not have it")
         parts.append(condition.render(placeholders))
     if atomic:
         parts += _as_seen(declared, known, placeholders)

@@ -28,8 +28,6 @@ class Search(Generic[M]):
     """The results of a query or scan, which are requested page by page as they are needed. Use it in one thread.
 
     ``count``: results received so far, those not yet returned included. ``scanned``: items that DynamoDB looked at.
-    ``token``: the place after the last result that was returned, None at the beginning. ``move_to`` takes it, of the
-    same search made anew, in another process too.
     """
 
     def __init__(
@@ -55,12 +53,20 @@ class Search(Generic[M]):
         self.move_to(None)
 
     def move_to(self, token: Token | None) -> None:
-        """Go on after the result with this ``token``, and count from there; from the first result for None."""
+        """Go on after the result with this ``token``, and count from there; at the first result for None.
+
+        The token may be of another process, which made the same search.
+        """
         self._items: deque[Any] = deque()
         self._next: Mapping[str, Any] | None = {"ExclusiveStartKey": token} if token else {}
-        self.token = token
+        self._last = token
         self.count = 0
         self.scanned = 0
+
+    @property
+    def token(self) -> Token | None:
+        """The place after the last result that was returned, for ``move_to``; None at the beginning."""
+        return None if self._last is None else {name: self._last[name] for name in self._key}
 
     @property
     def exhausted(self) -> bool:
@@ -82,8 +88,7 @@ class Search(Generic[M]):
         if not self._items:
             raise StopIteration
         made: M = self._declared.made(self._items[0], self._names)
-        item = self._items.popleft()  # only now: an item that cannot be loaded is not skipped
-        self.token = {name: item[name] for name in self._key}
+        self._last = self._items.popleft()  # only now: an item that cannot be loaded is not skipped
         return made
 
     def first(self) -> M:

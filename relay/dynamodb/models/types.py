@@ -121,6 +121,12 @@ def wrong(value: object, wanted: str) -> TypeError:
     return TypeError(f"{str(value)[:100]!r} ({type(value).__name__}) is not {wanted}")
 
 
+def _of(kind: type[Any] | tuple[type[Any], ...], wanted: str, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise wrong(value, wanted)
+    return value
+
+
 def number(text: str) -> str:
     """Return the canonical text of a number that DynamoDB holds exactly. Raises ValueError for any other."""
     canonical = canonical_number(text)
@@ -133,9 +139,7 @@ def number(text: str) -> str:
 
 
 def _dump_str(value: Any) -> Wire:
-    if not isinstance(value, str):
-        raise wrong(value, "a str")
-    if not value.isascii():
+    if not _of(str, "a str", value).isascii():
         value.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return {"S": value}
 
@@ -151,9 +155,7 @@ def _load_int(wire: Mapping[str, Any]) -> int:
 
 
 def _dump_decimal(value: Any) -> Wire:
-    if not isinstance(value, Decimal):
-        raise wrong(value, "a Decimal")
-    if not value.is_finite():
+    if not _of(Decimal, "a Decimal", value).is_finite():
         raise ValueError(f"{value} is not a number that DynamoDB has")
     if abs(value.adjusted()) > 200:  # before it is written out
         if value:
@@ -163,9 +165,7 @@ def _dump_decimal(value: Any) -> Wire:
 
 
 def _dump_float(value: Any) -> Wire:
-    if not isinstance(value, float):
-        raise wrong(value, "a float")
-    if not math.isfinite(value):
+    if not math.isfinite(_of(float, "a float", value)):
         raise ValueError(f"{value} is not a number that DynamoDB has")
     return {"N": number(repr(value))}
 
@@ -179,23 +179,18 @@ def _load_float(wire: Mapping[str, Any]) -> float:
 
 
 def _dump_bool(value: Any) -> Wire:
-    if not isinstance(value, bool):
-        raise wrong(value, "a bool")
-    return {"BOOL": value}
+    return {"BOOL": _of(bool, "a bool", value)}
 
 
 def _dump_bytes(value: Any) -> Wire:
-    if not isinstance(value, (bytes, bytearray)):
-        raise wrong(value, "bytes")
-    return {"B": bytes(value)}
+    return {"B": bytes(_of((bytes, bytearray), "bytes", value))}
 
 
 def _aware(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise wrong(value, "a datetime")
-    if value.utcoffset() is None:
-        raise ValueError(f"{value} has no time zone: use an aware datetime")
-    return value
+    time: datetime = _of(datetime, "a datetime", value)
+    if time.utcoffset() is None:
+        raise ValueError(f"{time} has no time zone: use an aware datetime")
+    return time
 
 
 def _dump_datetime(value: Any) -> Wire:
@@ -219,9 +214,7 @@ def _load_seconds(wire: Mapping[str, Any]) -> datetime:
 
 
 def _dump_uuid(value: Any) -> Wire:
-    if not isinstance(value, UUID):
-        raise wrong(value, "a UUID")
-    return {"S": str(value)}
+    return {"S": str(_of(UUID, "a UUID", value))}
 
 
 _SCALARS: dict[Any, AttributeType] = {
@@ -246,10 +239,9 @@ def _set(element: AttributeType, make: type[set[Any]] | type[frozenset[Any]]) ->
     kind = f"{element.kind}S"
 
     def dump(value: Any) -> Wire | None:
-        if not isinstance(value, (set, frozenset)):
-            raise wrong(value, "a set")
         # Different values may be stored as the same one, or as none.
-        wires = {wire[str(element.kind)] for each in value if (wire := element.dump(each)) is not None}
+        elements = _of((set, frozenset), "a set", value)
+        wires = {wire[str(element.kind)] for each in elements if (wire := element.dump(each)) is not None}
         return {kind: sorted(wires)} if wires else None
 
     def load(wire: Mapping[str, Any]) -> Any:
@@ -284,18 +276,14 @@ def _present(wire: Wire | None, place: object) -> Wire:
 
 def _list(element: AttributeType) -> AttributeType:
     def dump(value: Any) -> Wire:
-        if not isinstance(value, list):
-            raise wrong(value, "a list")
-        return {"L": [_present(element.dump(each), at) for at, each in enumerate(value)]}
+        return {"L": [_present(element.dump(each), at) for at, each in enumerate(_of(list, "a list", value))]}
 
     return AttributeType("L", dump, lambda wire: [element.load(each) for each in wire["L"]], element=element)
 
 
 def _map(element: AttributeType) -> AttributeType:
     def dump(value: Any) -> Wire:
-        if not isinstance(value, dict):
-            raise wrong(value, "a dict")
-        for name in value:
+        for name in _of(dict, "a dict", value):
             if not isinstance(name, str) or not name:
                 raise wrong(name, "a str of one character or more, as names in a map are")
         return {"M": {name: _present(element.dump(each), name) for name, each in value.items()}}

@@ -10,6 +10,7 @@ import pytest
 
 from relay.dynamodb.models import (
     Attribute,
+    Condition,
     ConstraintViolation,
     Engine,
     InvalidCondition,
@@ -222,6 +223,20 @@ def test_a_condition_decides_whether_an_item_is_written(engine: Engine, operatio
 def test_what_is_not_a_condition_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidCondition, match="True is not a condition: compare a column of Order"):
         engine.save(order(), condition=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("operation", ["save", "delete"])
+@pytest.mark.parametrize(
+    "condition",
+    [Counter.by.is_(None), (Order.number == 1) & ~(Counter.count > 1), Order.customer != Mirror.left],
+)
+def test_a_condition_on_a_column_of_another_class_is_refused(
+    engine: Engine, calls: Calls, operation: str, condition: Condition
+) -> None:
+    """The item has no such attribute, so it would say nothing of what it was meant to guard."""
+    with pytest.raises(InvalidCondition, match=r"(Counter|Mirror)\.\w+ cannot be tested: Order does not have it"):
+        getattr(engine, operation)(order(), condition=condition)
+    assert calls == []
 
 
 def test_what_is_not_a_table_is_refused(engine: Engine) -> None:

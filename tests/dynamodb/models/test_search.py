@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,8 +18,10 @@ from relay.dynamodb.models import (
     GlobalIndex,
     InvalidSearch,
     InvalidValue,
+    LocalIndex,
     Model,
     hash_key,
+    range_key,
 )
 from tests.dynamodb.models.shop import Address, Counter, Euro, Mirror, Order
 
@@ -126,7 +129,7 @@ def test_a_global_index_returns_what_it_projects_and_a_local_one_everything(engi
 
 def test_a_column_that_was_not_projected_cannot_be_read_and_is_not_saved(engine: Engine, customer: str) -> None:
     key = (Order.customer == customer) & (Order.number == 0)
-    found = engine.query(Order, key, projection=[Order.note, "total"]).one()
+    found = engine.query(Order, key, projection=[Order.note, "total", "note"]).one()
     assert vars(found).keys() == {"customer", "number", "note", "total"}
     for read in (lambda: found.tags, lambda: found.expires):
         with pytest.raises(AttributeError, match="was not read: the search that made this object did not project it"):
@@ -157,6 +160,39 @@ def test_a_found_object_is_saved_atomically_only_if_what_was_projected_is_as_it_
         engine.save(found, atomic=True)
     other.note = f"{customer}-0"
     engine.save(other)
+
+
+def test_an_inherited_index_finds_objects_of_the_class_that_is_searched(engine: Engine) -> None:
+    class Dated(Model, abstract=True):
+        owner: Attribute[str] = hash_key()
+        number: Attribute[int] = range_key()
+        created: Attribute[datetime]
+        by_created = LocalIndex(range="created")
+
+    class Mail(Dated, table="mails"):
+        sender: Attribute[str]
+        by_sender = GlobalIndex(hash="sender", name="sender-index")
+
+    class Letter(Mail, table="letters"):
+        stamp: Attribute[str | None]
+        by_sender = GlobalIndex(hash="sender", range="stamp", name="sender-and-stamp")
+
+    engine.bind(Dated)
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    hours = [noon + timedelta(hours=hour) for hour in range(3)]
+    for model in (Mail, Letter):
+        made = [model(owner="ada", number=at, created=hour, sender="eve") for at, hour in enumerate(hours)]
+        engine.save(*made)
+        later = engine.query(model, (model.owner == "ada") & (model.created > noon), index=model.by_created)
+        assert [(type(each), each.number, each.created) for each in later] == [
+            (model, 1, hours[1]),
+            (model, 2, hours[2]),
+        ]
+    assert {type(each) for each in engine.query(Mail, Mail.sender == "eve", index=Mail.by_sender)} == {Mail}
+    stamped = Letter(owner="ada", number=9, created=noon, sender="eve", stamp="blue")
+    engine.save(stamped)
+    of = (Letter.sender == "eve") & Letter.stamp.begins_with("b")
+    assert vars(engine.query(Letter, of, index=Letter.by_sender).one()) == vars(stamped)
 
 
 def test_a_count_returns_no_objects(engine: Engine, customer: str) -> None:
