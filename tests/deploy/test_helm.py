@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import relay
-from relay.config import HttpConfig, load
+from relay.config import load
 from relay.observe.observer import Observer
 from relay.observe.server import answer
 from relay.process import supervisor
@@ -129,11 +129,14 @@ def test_the_schemas_notice_a_wrong_field() -> None:
 @pytest.mark.deploy
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_the_relay_loads_the_config_of_the_chart(values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in given(values).get("secrets", {}):
-        monkeypatch.setenv(name, "secret")
+    for _, pod in pods(values):
+        for each in pod["containers"][0].get("env", []):
+            monkeypatch.setenv(each["name"], "secret")
     (config,) = of_kind(values, "ConfigMap")
     (tmp_path / "relay.yaml").write_text(config["data"]["relay.yaml"])
-    assert load(tmp_path / "relay.yaml").http == HttpConfig(address="0.0.0.0:9400")
+    loaded = load(tmp_path / "relay.yaml").http
+    assert loaded is not None
+    assert loaded.address == "0.0.0.0:9400"
     written = yaml.safe_load(config["data"]["relay.yaml"])
     assert {key: value for key, value in written.items() if key != "http"} == given(values)["config"]
 
@@ -186,7 +189,67 @@ def test_no_secret_is_in_what_the_chart_renders() -> None:
     for _, pod in pods(everything):
         (container,) = pod["containers"]
         hidden = {each["name"] for each in container["env"] if "valueFrom" in each}
-        assert hidden == {"KAFKA_PASSWORD", "LEGACY_PASSWORD", "POSTGRES_PASSWORD"}
+        assert hidden == {
+            "KAFKA_PASSWORD", "LEGACY_PASSWORD", "POSTGRES_PASSWORD",
+            "RELAY_HTTP_USER", "RELAY_HTTP_PASSWORD", "RELAY_HTTP_BEARER",
+        }  # fmt: skip
+
+
+def page_of(values: Path) -> dict[str, Any]:
+    """Return `http` of the config that the chart makes."""
+    (config,) = of_kind(values, "ConfigMap")
+    found: dict[str, Any] = yaml.safe_load(config["data"]["relay.yaml"])["http"]
+    return found
+
+
+@pytest.mark.deploy
+def test_the_page_of_each_worker_shows_all_workers_and_consumers() -> None:
+    values = CHART / "ci" / "everything-values.yaml"
+    (workers,) = of_kind(values, "StatefulSet")
+    name = workers["spec"]["serviceName"]
+    services = {each["metadata"]["name"]: each["spec"]["ports"][0]["port"] for each in of_kind(values, "Service")}
+    expected = [f"{name}-{n}.{name}:{services[name]}" for n in range(workers["spec"]["replicas"])]
+    expected += [f"{each}:{port}" for each, port in services.items() if each != name]
+    assert page_of(values)["peers"] == expected
+    # They may reach each other.
+    (policy,) = of_kind(values, "NetworkPolicy")
+    allowed = [each for rule in policy["spec"]["ingress"] for each in rule["from"]]
+    assert {"podSelector": policy["spec"]["podSelector"]} in allowed
+
+
+@pytest.mark.deploy
+def test_with_a_certificate_whoever_asks_asks_by_https() -> None:
+    for values in (CHART / "ci" / "everything-values.yaml", CHART / "ci" / "python-cache-values.yaml"):
+        page = page_of(values)
+        for name, pod in pods(values):
+            (container,) = pod["containers"]
+            for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+                assert container[probe]["httpGet"]["scheme"] == "HTTPS", name
+            (mounted,) = (each for each in container["volumeMounts"] if each["name"] == "tls")
+            for key in {"certificate", "key", "authorities"} & page.keys():
+                assert page[key].startswith(f"{mounted['mountPath']}/")
+        (monitor,) = of_kind(values, "ServiceMonitor")
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["scheme"] == "https"
+        assert ("ca" in endpoint["tlsConfig"]) == ("authorities" in page)
+        # Prometheus sends what the config wants.
+        assert ("basicAuth" in endpoint) == ("user" in page)
+        assert "basicAuth" in endpoint or "authorization" in endpoint
+
+
+@pytest.mark.deploy
+def test_another_number_of_workers_does_not_replace_those_that_run() -> None:
+    def checksums(*arguments: str) -> set[str]:
+        found = yaml.safe_load_all(helm("template shop", CHART / "ci" / "everything-values.yaml", *arguments))
+        workloads = [each for each in found if each["kind"] in ("StatefulSet", "Deployment")]
+        return {each["spec"]["template"]["metadata"]["annotations"]["checksum/config"] for each in workloads}
+
+    before = checksums()
+    assert len(before) == 1
+    assert checksums("--set", "workers.replicas=7") == before
+    assert checksums("--set", "config.kafka.partitions=7") != before
+    assert checksums("--set", "http.passwordSecret=other") == before
+    assert checksums("--set", "http.bearerSecret=") != before
 
 
 WRONG = {
@@ -197,6 +260,8 @@ WRONG = {
     "config.http=127.0.0.1:9400": "the chart sets it",
     "secrets.KAFKA_PASSWORD=secret": "object",
     "config.sources=null": "sources",
+    "http.tls=relay-tls": "object",
+    "http.password=secret": "password",
 }
 
 

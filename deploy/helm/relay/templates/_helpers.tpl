@@ -24,10 +24,41 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .image.digest }}{{ .image.repository }}@{{ .image.digest }}{{ else }}{{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{- /* The config, with the address at which the probes find it. */}}
+{{- /* `http` of the config, without the peers. */}}
+{{- define "relay.http" -}}
+{{- if hasKey .Values.config "http" }}{{ fail "config.http: the chart sets it, because the probes use it: remove it; for passwords and TLS there is `http` beside `config`" }}{{ end }}
+address: "0.0.0.0:9400"
+{{- if .Values.http.passwordSecret }}
+user: "${RELAY_HTTP_USER}"
+password: "${RELAY_HTTP_PASSWORD}"
+{{- end }}
+{{- if .Values.http.bearerSecret }}
+bearer: "${RELAY_HTTP_BEARER}"
+{{- end }}
+{{- with .Values.http.tls }}
+{{- if .secret }}
+certificate: /etc/relay/tls/tls.crt
+key: /etc/relay/tls/tls.key
+{{- if .authority }}
+authorities: /etc/relay/tls/{{ .authority }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The config, with the address at which the probes find it, and all whom the status page shows. */}}
 {{- define "relay.config" -}}
-{{- if hasKey .Values.config "http" }}{{ fail "config.http: the chart sets it, because the probes use it: remove it" }}{{ end }}
-{{- mergeOverwrite (deepCopy .Values.config) (dict "http" "0.0.0.0:9400") | toYaml }}
+{{- $name := include "relay.name" . }}
+{{- $peers := list }}
+{{- range $number := until (int .Values.workers.replicas) }}{{ $peers = append $peers (printf "%s-%d.%s:9400" $name $number $name) }}{{ end }}
+{{- range $kind, $own := .Values.consumers }}{{ if $own.enabled }}{{ $peers = append $peers (printf "%s-%s:9410" $name $kind) }}{{ end }}{{ end }}
+{{- $http := include "relay.http" . | fromYaml }}
+{{- mergeOverwrite (deepCopy .Values.config) (dict "http" (merge $http (dict "peers" $peers))) | toYaml }}
+{{- end }}
+
+{{- /* What replaces the pods when it changes. A new number of workers does not. */}}
+{{- define "relay.checksum" -}}
+{{- printf "%s\n%s" (toYaml .Values.config) (include "relay.http" .) | sha256sum }}
 {{- end }}
 
 {{- define "relay.podSecurity" -}}
@@ -53,6 +84,16 @@ capabilities: {drop: [ALL]}
 - name: {{ $name }}
   valueFrom: {secretKeyRef: {name: {{ $from.secret }}, key: {{ $from.key }}}}
 {{- end }}
+{{- with .Values.http.passwordSecret }}
+- name: RELAY_HTTP_USER
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: username}}
+- name: RELAY_HTTP_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: password}}
+{{- end }}
+{{- with .Values.http.bearerSecret }}
+- name: RELAY_HTTP_BEARER
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: token}}
+{{- end }}
 {{- end }}
 
 {{- define "relay.mounts" -}}
@@ -62,6 +103,9 @@ capabilities: {drop: [ALL]}
 {{- range $name, $secret := .Values.files }}
 - {name: {{ printf "file-%s" $name }}, mountPath: /etc/relay/files/{{ $name }}, readOnly: true}
 {{- end }}
+{{- if .Values.http.tls.secret }}
+- {name: tls, mountPath: /etc/relay/tls, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{- define "relay.volumes" -}}
@@ -70,22 +114,26 @@ capabilities: {drop: [ALL]}
 {{- range $name, $secret := .Values.files }}
 - {name: {{ printf "file-%s" $name }}, secret: {secretName: {{ $secret }}, defaultMode: 0440}}
 {{- end }}
+{{- with .Values.http.tls.secret }}
+- {name: tls, secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end }}
 {{- end }}
 
 {{- define "relay.probes" -}}
+{{- $scheme := ternary "HTTPS" "HTTP" (ne .Values.http.tls.secret "") }}
 # Red if a shard makes no progress, or a consumer.
 livenessProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
 readinessProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 5
   timeoutSeconds: 5
 # Until it listens: Java and Python may start slowly.
 startupProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 3
   timeoutSeconds: 5
   failureThreshold: 100
