@@ -293,7 +293,8 @@ def token_compare(
             if found.origin is not None:
                 check_position(found.origin.position)
         except ValueError as error:
-            raise ConfigError(f"{name} is not a token: {error}") from error
+            shown = text if len(text) <= 80 else f"{text[:80]}..."
+            raise ConfigError(f"{name} is not a token: {error}: {shown}") from error
         return found
 
     order = compare(read("A", a), read("B", b)).value

@@ -223,6 +223,24 @@ def test_wrong_arguments_are_found_before_anything_is_connected_to(tmp_path: Pat
     assert errors(result)[0].startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run x.yaml --workers 0", "'0' should be"),
+        ("run x.yaml --workers two", "'two' should be"),
+        ("gaps accept x.yaml 5f3a skp", "'skp' is not one of"),
+        ("dead-letters redrive x.yaml --all --max=-7", "'-7' should be"),
+        ("verify x.yaml --within soon", "'soon' should be"),
+        ("demo --seconds 1", "'1' should be"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_shown(command: str, said: str) -> None:
+    result = relay(*command.split())
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert "Value error" not in result.stderr
+
+
 def commands_with(parameter: str | None = None) -> dict[str, set[str]]:
     """Return the options of each command that has ``parameter``; without one, of all commands."""
     found: dict[str, set[str]] = {}

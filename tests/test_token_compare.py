@@ -53,6 +53,7 @@ def test_what_is_no_token_is_refused_by_its_name(text: str) -> None:
     result = relay("token", "compare", OLDER, text)
     assert result.exit_code == 2
     assert errors(result)[0].startswith("B is not a token: ")
+    assert errors(result)[0].endswith(f": {text}" if len(text) <= 80 else f"{text[:80]}...")
 
 
 def test_comparing_tokens_loads_nothing_heavy() -> None:

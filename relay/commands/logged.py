@@ -22,13 +22,29 @@ def _log_format_option() -> Any:
 
 
 class LoggedCommand(TyperCommand):
-    """A command that logs to stderr as ``--log-format`` says, which it gets unless it has one of its own."""
+    """A command that logs to stderr as ``--log-format`` says, which it gets unless it has one of its own.
+
+    It names the value that an option cannot have.
+    """
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
         super().__init__(*arguments, **others)
         self._is_ours = all(each.name != "log_format" for each in self.params)
         if self._is_ours:
             self.params.append(_log_format_option())
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            # typer says what is wrong with a value, but not always which it was.
+            values, _, _ = self.make_parser(ctx).parse_args(args=given)
+            value = values.get(error.param.name) if error.param is not None and error.param.name else None
+            error.message = error.message.removeprefix("Value error, ")
+            if isinstance(value, str) and value not in error.message:
+                error.message = f"{value!r} {error.message.removeprefix('Input ')}"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         if self._is_ours and ctx.params.pop("log_format") is LogFormat.JSON:
