@@ -21,6 +21,13 @@ _PACKAGE = "chromium-headless-shell"
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _SECONDS = 60.0
 
+SCREENSHOTS = "RELAY_SCREENSHOTS"
+"""The environment variable with the folder that keeps the pictures; without it pytest's temporary folder does."""
+
+# Of the status page.
+LIVE = "document.querySelector('main').dataset.live !== undefined"
+OVERALL = "document.querySelector('.overall').innerText"
+
 
 def program() -> tuple[Path, dict[str, str]]:
     """Return a browser, that of the PATH or else Debian's, and its environment. Raises ``Unavailable``."""
@@ -81,6 +88,9 @@ class Browser:
 
     def open(self, url: str, *, width: int = 1280, dark: bool = False, authorization: str | None = None) -> None:
         """Open a page as wide as a screen, in light or dark."""
+        # The page before goes on asking its server, and complains when that has ended.
+        self._call("Page.navigate", url="about:blank")
+        self.until("location.href === 'about:blank' && document.readyState === 'complete'")
         self.messages.clear()
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 720

@@ -29,7 +29,9 @@ from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
-from tests import containers, needs, spark_archive
+from spark_consumers import class_archive
+from tests import containers, needs
+from tests.browser import SCREENSHOTS
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import LongestFirst
@@ -49,7 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-spark_archive.use()
+class_archive.use()
 
 if release := os.environ.get("RELAY_TEST_MARIADB"):
     MariaDB.release = release
@@ -76,6 +78,14 @@ def garbage_collected() -> Iterator[None]:
     """Collects what a file left in cycles: a client of Kafka there goes on connecting to a broker that has ended."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the pictures that a browser takes."""
+    folder = Path(os.environ.get(SCREENSHOTS) or tmp_path_factory.mktemp("screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

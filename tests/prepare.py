@@ -15,11 +15,12 @@ from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
 from relay.services.memcached import program
 from relay.services.vitess_build import obstacle, vtcombo
-from tests import browser, spark_archive
+from spark_consumers import class_archive
+from tests import browser
 
 
 def main() -> None:
-    wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, spark_archive.make]
+    wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, class_archive.make]
     wanted.append(browser.program)
     if obstacle() is None:
         wanted.append(vtcombo)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from relay.demo.dynamodb_orders import DynamoDBOrders
 from relay.demo.incidents import Incident, run_all
 from relay.demo.mysql_orders import MySQLOrders
 from relay.demo.orders import TABLE, Orders
+from relay.demo.tables import TableReader
 from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY, Workload
@@ -39,16 +41,18 @@ from relay.errors import CheckFailed, RelayError
 from relay.jvm.jars import fetch_all
 from relay.jvm.java import find_java
 from relay.kafka import topics
-from relay.process.managed import ManagedProcess
+from relay.process.managed import HOST, ManagedProcess, free_port
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
+from relay.services.server import EmbeddedServer
+from spark_consumers import class_archive
 
 CONSUMERS = ("cache", "log", "copy")
 DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "mysql": MySQLOrders, "vitess": VitessOrders}
 _READERS = 2
 _SNAPSHOT_AT = 0.1  # as a fraction of the load's duration
-_START_TIMEOUT = 180.0  # seconds, as all of them
-_DRAIN_TIMEOUT = 120.0
+_START_TIMEOUT = 600.0  # seconds, as all of them
+_DRAIN_TIMEOUT = 600.0
 _EXIT_TIMEOUT = 10.0
 
 
@@ -81,25 +85,29 @@ class _Demo:
         self.processes: dict[str, ManagedProcess] = {}
 
     def run(self) -> None:
+        self._prepare()
         started = time.monotonic()
         config = self._start_services()
         topic = config.topic(TABLE)
+        # The consumers need the topics, which the relay makes at its start: so both can start at once.
+        topics.create_missing(topics.connect(config), config, [TABLE])
+        assert config.http is not None
+        (peer,) = config.http.peers
+        checkpoints = f"{self.folder}/checkpoints"
+        self._start("consumers", ["consume", *CONSUMERS], ["--checkpoint", checkpoints, "--http", peer])
         self._start("relay", ["run"])
-        self._await_topics(config)
-        checkpoints = ["--checkpoint", str(self.folder / "checkpoints")]
-        self._start("consumers", ["consume", *CONSUMERS], checkpoints)
         watch = TopicWatch(config.client("demo"), topic, config.kafka.partitions, open_schemas(config))
         watch.start()
+        self.stack.callback(watch.close)
         log = self.processes["consumers"].log
         batches = {consumer: BatchLog(log, topic, consumer) for consumer in CONSUMERS}
         workload = self.orders.workload(pause=0.04)
-        view = report.View(self.orders.title, workload, watch, batches)
-        workload.warm_up()
-        with self.console.status("starting Spark with three consumers") as status:
+        view = report.View(self.orders.title, self.page, workload, watch, batches)
+        with self.console.status("starting the relay and three consumers"):
+            workload.warm_up()
             self._wait(
                 _START_TIMEOUT, lambda: all(b.batches for b in batches.values()), batches, "the consumers to start"
             )
-            status.update("writing")
         self.console.print(f"everything is up after {time.monotonic() - started:.0f} s; writing for {self.seconds} s")
 
         readers = self._readers(config, workload)
@@ -111,6 +119,8 @@ class _Demo:
         for reader in readers:
             reader.stop()
         history = workload.stop()
+        tables = TableReader(self.path, TABLE)
+        self.stack.callback(tables.stop)
 
         with self.console.status("waiting until everything is applied"):
             total = workload.count()
@@ -135,19 +145,31 @@ class _Demo:
             watch.stop()
         reads = [read for reader in readers for read in reader.reads]
         with self.console.status("comparing everything with the writers' record"):
-            result = report.compare(config, self.orders, history, watch, batches, reads)
+            result = report.compare(config, self.orders, history, watch, batches, reads, *tables.read())
         self.console.print(result.tables(time.monotonic() - started))
         if result.problems:
             raise CheckFailed("\n".join(result.problems))
 
     # ------------------------------------------------------------------ parts
 
-    def _start_services(self) -> Config:
-        with self.console.status(f"starting Kafka, {self.orders.title} and Redis"):
+    def _prepare(self) -> None:
+        """Fetch and make what a second demo finds in the cache."""
+        with self.console.status("fetching the services"):
             fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
-            kafka = self.stack.enter_context(KafkaBroker())
-            redis = self.stack.enter_context(RedisServer())
+        with self.console.status("archiving Spark's classes, once"):
+            class_archive.make()
+        class_archive.use()
+
+    def _start_services(self) -> Config:
+        kafka, redis = KafkaBroker(), RedisServer()
+        servers: Sequence[EmbeddedServer] = (kafka, redis)
+        with self.console.status(f"starting Kafka, {self.orders.title} and Redis"), ThreadPoolExecutor(2) as pool:
+            for server in servers:
+                self.stack.callback(server.stop)
+            starts = [pool.submit(server.start) for server in servers]
             self.orders.start(self.stack)
+            for start in starts:
+                start.result()
         path = self.folder / "relay.yaml"
         path.write_text(yaml.safe_dump(_config(self.folder, kafka, self.orders, redis), sort_keys=False))
         self.console.print(
@@ -155,7 +177,11 @@ class _Demo:
             f"config {path}"
         )
         self.path = path
-        return load(path)
+        config = load(path)
+        assert config.http is not None
+        self.page = f"http://{config.http.address}/"
+        self.console.print(f"status page, while it runs: {self.page}")
+        return config
 
     def _start(self, name: str, command: Sequence[str], options: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "relay.cli", *command, str(self.path), *options]
@@ -171,17 +197,6 @@ class _Demo:
         cache = TokenCache(store, config.cache.namespace, tombstone_ttl=config.cache.tombstone_ttl)
         load = self.orders.load()
         return [Reader(cache, load, workload.items, seed=n) for n in range(_READERS)]
-
-    def _await_topics(self, config: Config) -> None:
-        admin = topics.connect(config)
-        wanted = {topic.name for topic in topics.required(config, [TABLE])}
-        with self.console.status("starting the relay"):
-            self._wait(
-                _START_TIMEOUT,
-                lambda: wanted <= admin.list_topics(timeout=10).topics.keys(),
-                {},
-                "the relay to create its topics",
-            )
 
     def _watch_load(self, config: Config, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
         """Show progress while the writers write, and run the incidents when they are due."""
@@ -235,6 +250,7 @@ def _config(folder: Path, kafka: KafkaBroker, orders: Orders, redis: RedisServer
         "cache": {"url": redis.url, "namespace": "shop", "keys": {TABLE: [CACHE_KEY]}, "tombstone_ttl": "1h"},
         "log": {"path": f"file://{folder}/log"},
         "copy": {"url": f"delta://{folder}/copy"},
+        "http": {"address": f"{HOST}:{free_port()}", "peers": [f"{HOST}:{free_port()}"]},
     }
 
 

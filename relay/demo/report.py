@@ -14,7 +14,7 @@ from relay.cache.entry import decode
 from relay.config import Config
 from relay.demo import truth
 from relay.demo.application import Read, stale_reads, version_of
-from relay.demo.orders import TABLE, Orders
+from relay.demo.orders import Orders
 from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import Item, RecordedWrite, Workload, cache_key
@@ -23,17 +23,21 @@ _SHOWN = 8
 
 
 class View:
-    """The live table."""
+    """The live table. ``title``: the database's. ``page``: the address of the status page."""
 
-    def __init__(self, title: str, workload: Workload, watch: TopicWatch, batches: Mapping[str, BatchLog]) -> None:
+    def __init__(
+        self, title: str, page: str, workload: Workload, watch: TopicWatch, batches: Mapping[str, BatchLog]
+    ) -> None:
         self.title = title
+        self.page = page
         self.workload = workload
         self.watch = watch
         self.batches = batches
 
     def table(self, left: float | None = None) -> Table:
         written, published = self.workload.count(), len(self.watch.changes)
-        table = Table(title=f"writing, {left:.0f} s to go" if left is not None else None, min_width=60)
+        title = f"writing, {left:.0f} s to go" if left is not None else None
+        table = Table(title=title, caption=f"status page: {self.page}", min_width=60)
         table.add_column("")
         table.add_column("changes", justify="right")
         table.add_column("behind", justify="right")
@@ -85,10 +89,13 @@ def compare(
     watch: TopicWatch,
     batches: Mapping[str, BatchLog],
     reads: Sequence[Read],
+    copied: Mapping[Item, int],
+    logged: Sequence[str],
 ) -> Result:
-    """Compare the topic, the cache, the log and the copy with the writers' record."""
-    from relay.demo.tables import read_copy, read_log, spark
+    """Compare the topic, the cache, the log and the copy with the writers' record.
 
+    ``copied``: the versions in the copy. ``logged``: the event ids in the log.
+    """
     result = Result()
     changes = sorted(watch.changes, key=lambda change: (change.partition, change.offset))
     by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
@@ -97,8 +104,6 @@ def compare(
     before = truth.versions_before(history)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
-    with spark() as session:
-        copied, logged = read_copy(session, config, TABLE), read_log(session, config)
 
     result.checks = {
         "every change on the topic exactly once, in order per item, one partition per key": [

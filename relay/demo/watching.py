@@ -45,17 +45,21 @@ class TopicWatch(threading.Thread):
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 20,
+                "fetch.wait.max.ms": 100,
             }
         )
         self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
 
     def stop(self) -> None:
         """Stop, and wait for the end. Raises the error that ended it early."""
-        self._stop_event.set()
-        self.join()
+        self.close()
         if self.failure is not None:
             raise self.failure
+
+    def close(self) -> None:
+        """Stop, and wait for the end. May be called again."""
+        self._stop_event.set()
+        self.join()
 
     def run(self) -> None:
         try:

@@ -215,7 +215,10 @@ function sourceSection(source, stalled) {
     shard.open ? shard.worker : "–", position(shard.position, "position"), time(shard.progress),
     shard.error ? whole(shard.error, 80) : shard.waits_for.length ? `waits for ${shard.waits_for.join(", ")}` : "–",
   ] });
-  const [unfinished, over] = [shards.filter((shard) => !ended(shard)), shards.filter(ended)];
+  // What needs a person comes first, in the order of STATES; the others stay as they are.
+  const rank = (shard) => Math.min(Object.keys(STATES).indexOf(stateOf(shard, stalled)), 4);
+  const unfinished = shards.filter((shard) => !ended(shard)).sort((a, b) => rank(a) - rank(b));
+  const over = shards.filter(ended);
   const snapshot = source.snapshot;
   return h("section", { "data-key": `source ${source.source}` },
     h("h2", {}, source.source),

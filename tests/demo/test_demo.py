@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from relay.jvm.java import find_java
 from tests import needs
+from tests.browser import LIVE, browser
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -77,6 +79,34 @@ def test_without_go_the_vitess_demo_says_what_to_install(tmp_path: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr.startswith("relay: error: Go 1.21 or newer is needed to build Vitess")
+
+
+def test_while_it_runs_its_page_shows_the_worker_and_all_consumers(
+    tmp_path: Path, unique: str, screenshots: Path
+) -> None:
+    with browser(tmp_path) as page:
+        demo = start(tmp_path, unique, 120)
+        try:
+            log = tmp_path / "demo.log"
+            url = wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/\s", log.read_text()), 300)[0].strip()
+            wait_until(lambda: "everything is up" in log.read_text() or None, 600)
+            page.open(url)
+            page.until(LIVE)
+            page.until(
+                "[...document.querySelectorAll('tr')].filter(each => each.innerText.includes('up to date')).length >= 4"
+            )
+            shown = page.text()
+            for text in ("worker 0 (this page)", "cache", "log", "copy", "64 of 64 partitions"):
+                assert text in shown
+            assert page.value("document.querySelectorAll('.line').length") == 3
+            assert page.messages == []
+            for width, dark in ((1280, False), (390, True)):
+                page.open(url, width=width, dark=dark)
+                page.until(LIVE)
+                page.screenshot(screenshots / f"demo-{'dark' if dark else 'light'}-{width}.png")
+        finally:
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(300) == 130, log.read_text()
 
 
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, unique: str) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.browser import Browser, browser
+from tests.browser import LIVE, OVERALL, Browser, browser
 from tests.observe import page_states
 from tests.observe.known import NOW
 from tests.observe.page_states import EVIL, STATES, served, shard
 
 pytestmark = pytest.mark.services
 
-SCREENSHOTS = "RELAY_SCREENSHOTS"
-"""The environment variable with the folder that keeps the pictures; without it pytest's temporary folder does."""
-
-LIVE = "document.querySelector('main').dataset.live !== undefined"
-OVERALL = "document.querySelector('.overall').innerText"
 TO_OTHERS = "performance.getEntriesByType('resource').filter(each => !each.name.startsWith(location.origin)).length"
 
 
@@ -28,15 +22,6 @@ TO_OTHERS = "performance.getEntriesByType('resource').filter(each => !each.name.
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = os.environ.get(SCREENSHOTS)
-    if folder is None:
-        return tmp_path_factory.mktemp("screenshots")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return Path(folder)
 
 
 SHOWN = {
@@ -119,6 +104,21 @@ def test_it_changes_without_a_reload_and_keeps_focus_and_what_is_open(page: Brow
         page.until("document.body.innerText.includes('worker 7')")
     page.until("document.body.innerText.includes('No answer for')")
     assert "Stalled" in page.text()
+
+
+SHARD_ROWS = "[...document.querySelectorAll('tr[id]')].filter(each => each.checkVisibility())"
+
+
+def test_the_row_of_a_shard_that_needs_a_person_comes_first_and_its_error_leaves_names_whole(page: Browser) -> None:
+    for state, place in ((page_states.stalled, "stalled"), (page_states.gap_and_dead_letters, "at a gap")):
+        with served(state()) as found:
+            page.open(found.url)
+            page.until(LIVE)
+            rows = page.value(f"{SHARD_ROWS}.map(each => each.innerText)")
+            assert [place in row for row in rows[:2]] == [True, False]
+            lines = "(cell) => { const all = document.createRange(); all.selectNodeContents(cell); "
+            lines += "return new Set([...all.getClientRects()].map(each => each.top)).size; }"
+            assert page.value(f"{SHARD_ROWS}.map(each => each.cells[0]).map({lines})") == [1] * len(rows)
 
 
 def test_of_a_source_without_snapshots_a_gap_can_only_be_skipped(page: Browser) -> None:

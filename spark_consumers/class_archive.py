@@ -1,20 +1,20 @@
 """An archive of Spark's classes, which halves the CPU that a JVM of a consumer takes until its first batch.
 
-The JVMs of the tests start some fifty times. Java maps the archive into memory instead of loading, checking and linking
-10,000 classes each time. It changes nothing else, and Java goes without an archive that is missing or does not match.
+The demo and the tests make it once and start their JVMs with it. Java maps the archive into memory instead of loading,
+checking and linking 10,000 classes each time. It changes nothing else, and Java goes without an archive that is missing
+or does not match.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-import pyspark
 
 from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
@@ -51,15 +51,20 @@ close_session(session)
 
 def use() -> None:
     """Let the JVMs of Spark that this process and its children start use the archive, if there is one."""
-    if _OPTIONS not in os.environ and (archive := _archive()).exists():
-        # Java warns on stdout where it cannot map the archive. There, scripts print what tests read.
+    if _OPTIONS not in os.environ and exists():
+        archive = _archive()
+        # Java warns on stdout where it cannot map the archive. There, scripts print what others read.
         os.environ[_OPTIONS] = f"-XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=warning:stderr"
+
+
+def exists() -> bool:
+    return _archive().exists()
 
 
 def make() -> None:
     """Make the archive if there is none, about 180 MB. Raises ``Unavailable``."""
     archive = _archive()
-    if archive.exists():
+    if exists():
         return
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
@@ -84,7 +89,8 @@ def _archive() -> Path:
     """Return the file for this Java and these jars: Java does not use an archive of others."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
-    jars = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
+    pyspark = importlib.util.find_spec("pyspark")  # its import takes half a second
+    jars = (Path(pyspark.origin).parent / "jars").glob("*.jar") if pyspark and pyspark.origin else []
     used = [java.resolve(), *sorted(jars)] if java.exists() else []
     state = "\n".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in used)
-    return cache_folder() / "tests" / f"spark-{hashlib.sha256(state.encode()).hexdigest()[:16]}.jsa"
+    return cache_folder() / "classes" / f"spark-{hashlib.sha256(state.encode()).hexdigest()[:16]}.jsa"
