@@ -1,0 +1,122 @@
+"""The programs of README.md, run as they stand there; only addresses, accounts and names are those of the tests."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from relay.cache import RedisStore, TokenCache
+from relay.services.sql_server import PASSWORD, USER
+from tests.command_line import relay as run_relay
+
+README = Path(__file__).parents[1] / "README.md"
+PROGRAMS: list[str] = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def program(word: str) -> str:
+    """Return the program that has ``word``."""
+    (found,) = (text for text in PROGRAMS if word in text)
+    return found
+
+
+def play(text: str, changed: dict[str, str], names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run a program with some of its texts changed, each of which it has; return its names."""
+    for before, after in changed.items():
+        assert before in text
+        text = text.replace(before, after)
+    names = names if names is not None else {}
+    exec(compile(text, "README.md", "exec", dont_inherit=True), names)
+    return names
+
+
+def test_all_programs_are_played_here() -> None:
+    assert len(PROGRAMS) == 5
+    assert all(first != second for first, second in pairwise(PROGRAMS))
+
+
+@pytest.fixture
+def table(dynamodb: Any, unique: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A table like that of the README, with one order."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.endpoint_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    client = boto3.client("dynamodb")
+    client.create_table(
+        TableName=unique,
+        AttributeDefinitions=[
+            {"AttributeName": "customer", "AttributeType": "S"},
+            {"AttributeName": "order_id", "AttributeType": "N"},
+        ],
+        KeySchema=[
+            {"AttributeName": "customer", "KeyType": "HASH"},
+            {"AttributeName": "order_id", "KeyType": "RANGE"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+    )
+    item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}, "total": {"N": "19.9"}}
+    client.put_item(TableName=unique, Item=item)
+    client.close()
+    return unique
+
+
+@pytest.mark.services
+def test_changes_are_read_by_the_program_of_the_readme(
+    kafka: Any, dynamodb: Any, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "relay.yaml"
+    source = {"name": "orders", "type": "dynamodb", "table": table, "region": "us-east-1"}
+    source["endpoint_url"] = dynamodb.endpoint_url
+    content = {"name": table, "kafka": {"bootstrap_servers": kafka.bootstrap_servers}, "sources": [source]}
+    path.write_text(yaml.safe_dump(content))
+    assert run_relay("run", path, "--until-caught-up").exit_code == 0
+    # It would wait for the next change.
+    changed = {"relay.yaml": str(path), '"orders"': repr(table), "changes.commit()": "changes.commit(); break"}
+    play(program("relay.changes("), changed)
+    assert "INSERT" in capsys.readouterr().out
+
+
+@pytest.mark.services
+def test_the_cache_is_read_by_the_programs_of_the_readme(redis_server: Any, table: str) -> None:
+    changed = {"redis://cache:6379/0": redis_server.url, '"shop"': repr(table), '"orders"': repr(table)}
+    names = play(program("DynamoDBLoader"), changed)
+    assert b"19.9" in names["order"]
+    names = play(program("order.invalidate("), {'"orders"': repr(table)}, names)
+    assert names["order"]("ada", 7)["total"] == {"N": "19.9"}
+    names["boto3"].client("dynamodb").delete_item(
+        TableName=table, Key={"customer": {"S": "ada"}, "order_id": {"N": "7"}}
+    )
+    assert names["order"]("ada", 7) is not None
+    names["order"].invalidate("ada", 7)
+    assert names["order"]("ada", 7) is None
+
+
+@pytest.mark.services
+def test_rows_are_read_by_the_programs_of_the_readme(
+    mariadb: Any, redis_server: Any, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a MariaDB alone; how its loader asks a vtgate has tests of its own."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.orders (id INT PRIMARY KEY, total INT)")
+    mariadb.execute(f"INSERT INTO {unique}.orders VALUES (7, 19)")
+    server = f'host="{mariadb.host}", port={mariadb.port}, user="{USER}", password="{PASSWORD}", database="{unique}"'
+    vitess = program("VitessLoader").replace("\norder = cache", "\norder = lambda: cache")
+    names: dict[str, Any] = {"cache": TokenCache(RedisStore(redis_server.url), unique)}
+    play(vitess, {'host="vtgate", port=15306, user="app"': server}, names)
+    changed = {
+        '"db1-replica", 3306, "app", "secret"': f'"{mariadb.host}", {mariadb.port}, "{USER}", "{PASSWORD}"',
+        'host="db1", user="app"': server,
+        'host="db1-replica", user="app"': server,
+    }
+    play(program("ReplicationWatcher"), changed, names)
+    try:
+        assert names["cache"].get_or_load("order:7", names["orders"].load).value == b"19"
+    finally:
+        names["watcher"].close()
+        names["orders"].close()
+        names["primary"].close()
