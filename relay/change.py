@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
+from relay.table import Column
 from relay.token import EventToken
 
 MARK = "snapshot"
@@ -119,6 +120,66 @@ class Change:
     transaction: Transaction | None = None
     keyspace_id: bytes | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+KnownBy = Literal["rows", "statement"]
+"""How columns are known: by the last rows that were read, or because they follow from statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """The columns of a table as they are published, and the names of its primary key.
+
+    ``protected``: the columns whose values are not published, each with ``exclude``, ``mask`` or ``hash``.
+    """
+
+    columns: tuple[Column, ...]
+    primary: tuple[str, ...]
+    protected: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredTable:
+    """One table of a statement, before and after it.
+
+    ``renamed_to``: its name after it, None if that stays. ``before_by``, ``after_by``: None if the columns are not
+    known (I8). ``before``, ``after``: None then, and where there is no such table.
+    """
+
+    table: str
+    before: TableColumns | None
+    before_by: KnownBy | None
+    after: TableColumns | None
+    after_by: KnownBy | None
+    renamed_to: str | None = None
+
+
+class StatementText(StrEnum):
+    """How much of a statement is published."""
+
+    COMPLETE = "COMPLETE"
+    WITHOUT_VALUES = "WITHOUT_VALUES"
+    OMITTED = "OMITTED"
+
+
+@dataclass(slots=True)
+class SchemaChange:
+    """A statement that defines, changes or empties relayed tables, in one shard.
+
+    ``event_id``: as `event_id` makes it. ``kind``: such as ``ALTER``. ``database``: or keyspace. ``transaction``: its
+    GTID. ``committed_at``: microseconds since the epoch.
+    """
+
+    event_id: str
+    kind: str
+    source: str
+    database: str
+    statement: str
+    text: StatementText
+    tables: tuple[AlteredTable, ...]
+    token: EventToken
+    transaction: str
+    committed_at: int
 
 
 def event_id(shard: str, position: str, table: str, key_bytes: bytes, n: int) -> str:

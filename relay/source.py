@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from relay.change import Change, Snapshot
+from relay.change import Change, SchemaChange, Snapshot
 from relay.lineage import Checkpoint, Gap, Position, ReshardJournal, Shard, Start, StreamId
 from relay.table import TableSchema
 from relay.token import EventToken
@@ -54,8 +54,15 @@ class Page:
     """Seconds: this page or an earlier one has all that was committed before. Only if the source knows its head."""
     journal: ReshardJournal | None = None
     """Why the shard ends and which shards continue it. Only with ``finished``."""
+    schema_changes: Sequence[SchemaChange] = ()
+    """The statements of the transactions that end in this page."""
     warning: str | None = None
     """What is wrong although the shard can be read, such as a server that does not answer, and since when (I10)."""
+
+    @property
+    def has_content(self) -> bool:
+        """Whether something of it is published, besides a checkpoint."""
+        return bool(self.changes or self.schema_changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ wire format, and read the difference before you commit it. Inputs are written by
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,13 +24,26 @@ import orjson
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
 from relay.avro.schema import change_schema
-from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
+from relay.change import (
+    AlteredTable,
+    Change,
+    Images,
+    Operation,
+    SchemaChange,
+    Snapshot,
+    StatementText,
+    TableColumns,
+    Transaction,
+    Uncarriable,
+    event_id,
+)
 from relay.engine.gap_decisions import Decision, PendingGap
 from relay.engine.snapshot_records import CONTROL, records_of
 from relay.engine.snapshot_requests import SnapshotRequest
 from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers
+from relay.kafka.schema_changes import statement_record
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
@@ -223,6 +237,35 @@ def gaps() -> Case:
     return {"cases": cases}
 
 
+def statements() -> Case:
+    cases = []
+    for name, given in records.STATEMENTS.items():
+        change = SchemaChange(
+            event_id=event_id("shop/commerce/-80", "0-1-57", "", b"statement", 0),
+            source="shop",
+            database="commerce",
+            token=EventToken(1700000000, "shop/commerce/-80", "MariaDB/0-1-57"),
+            transaction="0-1-57",
+            committed_at=1_700_000_000_000_000,
+            **{**given, "text": StatementText(given["text"]), "tables": tuple(map(_altered, given["tables"]))},
+        )
+        value, key, headers = statement_record(change, 1_699_999_995, 1_700_000_001_500_000, "shop.ddl", math.inf)
+        shown = {name: text.decode() for name, text in headers if isinstance(text, bytes)}
+        cases.append({**_record(name, given, key, value), "headers": shown})
+    return {"cases": cases}
+
+
+def _altered(given: Mapping[str, Any]) -> AlteredTable:
+    sides = {side: _columns(given[side]) if side in given else None for side in ("before", "after")}
+    return AlteredTable(**{"before_by": None, "after_by": None, **given, **sides})
+
+
+def _columns(given: Mapping[str, Any]) -> TableColumns:
+    columns = tuple(Column(*column) for column in given["columns"])
+    protected = tuple((column, kind) for column, kind in given.get("protected", ()))
+    return TableColumns(columns, tuple(given["primary"]), protected)
+
+
 def dead_letters() -> Case:
     """Cases with the complete value in ``bytes``, and in ``decoded`` its records, with bytes in hexadecimal."""
     cases = []
@@ -279,6 +322,7 @@ FILES = {
     "gaps.json": gaps,
     "dead_letters.json": dead_letters,
     "snapshot_requests.json": snapshot_requests,
+    "statements.json": statements,
 }
 
 

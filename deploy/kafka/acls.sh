@@ -14,7 +14,7 @@ allow() {
         --resource-pattern-type prefixed "$@"
 }
 
-# Its topics: those of changes, checkpoints, schemas, gaps, dead letters and watermarks.
+# Its topics: those of changes, checkpoints, schemas, gaps, dead letters, watermarks and statements.
 allow "$@" --topic "$name." --operation Create --operation Describe --operation DescribeConfigs --operation Read \
     --operation Write
 # The group of the workers, and those of the consumers.

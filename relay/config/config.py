@@ -63,7 +63,7 @@ _TOPIC_LENGTH = 249
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 MEMCACHED = ("memcached", "memcacheds")
 
-Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks"]
+Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks", "ddl"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
 
 
@@ -302,7 +302,8 @@ class Config(ConfigModel):
             yield ("topics",), "must contain {table}, because there are several tables"
             return
         # Kafka itself refuses two topics that differ only in dots and underscores.
-        taken = {self.internal(kind).replace(".", "_"): self.internal(kind) for kind in INTERNAL}
+        own = self.own_topics.values()
+        taken = {topic.replace(".", "_"): topic for topic in own}
         for topic in [*taken.values(), *map(self.topic, tables)]:
             if len(topic) > _TOPIC_LENGTH:
                 yield (
@@ -314,7 +315,7 @@ class Config(ConfigModel):
             other = taken.setdefault(topic.replace(".", "_"), topic)
             if not is_topic(topic):
                 yield ("topics",), f"Kafka does not allow the topic name {topic!r}"
-            elif other != topic or topic in map(self.internal, INTERNAL):
+            elif other != topic or topic in own:
                 yield (
                     ("topics",),
                     f"topic {topic!r} of table {table!r} collides with topic {other!r}",
@@ -357,6 +358,14 @@ class Config(ConfigModel):
     def topic(self, table: str) -> str:
         """Return the topic of the changes of ``table``."""
         return Template.parse(self.topics).render({"name": self.name, "table": table})
+
+    @property
+    def own_topics(self) -> dict[str, str]:
+        """The relay's own topics by their kind. Only sources of SQL have statements."""
+        kinds: tuple[Internal, ...] = (
+            INTERNAL if all(source.type == "dynamodb" for source in self.sources) else (*INTERNAL, "ddl")
+        )
+        return {kind: self.internal(kind) for kind in kinds}
 
     def internal(self, kind: Internal) -> str:
         """Return the name of one of the relay's own topics."""

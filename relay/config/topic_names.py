@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from relay.config.config import INTERNAL, Config
+from relay.config.config import Config
 from relay.errors import ConfigError
 
 
@@ -14,8 +14,7 @@ def resolve_topics(config: Config, names: Sequence[str]) -> list[str]:
 
     Without names, all topics of changes. Raises ``ConfigError`` for another name.
     """
-    own: dict[str, str] = {kind: config.internal(kind) for kind in INTERNAL}
-    return _resolve(config, names, own)
+    return _resolve(config, names, config.own_topics)
 
 
 def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import groupby
 
-from relay.change import Change
+from relay.change import Change, SchemaChange
 from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.snapshot_records import is_snapshot
@@ -23,6 +23,7 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Aborted
+from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Gap, StreamId
@@ -201,6 +202,8 @@ class Publishing:
             self.gap(owner.source, page.gap)
         if page.changes:
             self._send_changes(owner, page)
+        if page.schema_changes:
+            self._send_schema_changes(owner, page.schema_changes)
         checkpoint = owner.checkpoint(page)
         if checkpoint is not None:
             self.record(shard.key, checkpoint.to_json())
@@ -229,6 +232,15 @@ class Publishing:
         self._transaction.size += size
         self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
         self._metrics.count_page(owner.source.name, page, size)
+
+    def _send_schema_changes(self, owner: ShardOwner, changes: Sequence[SchemaChange]) -> None:
+        self._transaction.begin()
+        topic, resume, relayed_at = self.settings.ddl, owner.resume_timestamp(), time.time_ns() // 1000
+        largest = self.settings.limits.get(topic, math.inf)
+        for change in changes:
+            value, key, headers = statement_record(change, resume, relayed_at, topic, largest)
+            self._transaction.publisher.send(topic, value, key, 0, headers)
+            self._transaction.size += len(value)
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""

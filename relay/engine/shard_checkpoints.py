@@ -68,7 +68,7 @@ class ShardCheckpoints:
         before = self._latest[shard.id]
         now = self.clock()
         if not (
-            page.changes
+            page.has_content  # I3
             or page.finished
             or page.gap
             or before.state is ShardState.PLANNED

@@ -81,7 +81,7 @@ class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
 
     ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it. ``limits``: see
-    ``Limits.records``; none until the topics are known.
+    ``Limits.records``; none until the topics are known. ``ddl``: for sources of SQL.
     """
 
     name: str
@@ -93,6 +93,7 @@ class KafkaSettings:
     watermarks: str
     group: str
     limits: Mapping[str, int] = field(default_factory=dict)
+    ddl: str = ""
 
     @classmethod
     def from_config(cls, config: Config) -> KafkaSettings:
@@ -117,4 +118,5 @@ class KafkaSettings:
             gaps=config.internal("gaps"),
             watermarks=config.internal("watermarks"),
             group=f"{config.name}.relay",
+            ddl=config.internal("ddl"),
         )

@@ -138,6 +138,17 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
             {**large, **forever},  # I1: a dead letter is the only copy of its change
             compactable=False,
         ),
+        *(
+            RequiredTopic(
+                topic,
+                1,
+                "the statements of a shard are read in a single order",
+                {**large, **forever},
+                compactable=False,
+            )
+            for kind, topic in config.own_topics.items()
+            if kind == "ddl"
+        ),
     ]
 
 

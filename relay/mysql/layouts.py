@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
-from relay.sql.definitions import Definition, ask
+from relay.sql.definitions import Definition, ask, text_by_default
+from relay.sql.followed_tables import FollowedTables
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.protection import check_followed
 from relay.sql.statements import Classified, Kind
@@ -39,6 +40,8 @@ class Layouts:
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
         self._skipped = SkippedTables(config.name, config.database)
+        # Whether a text column without a character set is text, see ``relay.sql.altered.Shape``. Set by `describe`.
+        self.text: bool | None = None
 
     def __repr__(self) -> str:
         return f"<Layouts[{self.source}: {len(self._last)} tables]>"
@@ -49,6 +52,12 @@ class Layouts:
     def _is_named(self, table: str) -> bool:
         return not self._named or table in self._named
 
+    def followed(self) -> FollowedTables:
+        """Return what follows the tables of one shard through its statements."""
+        config = self._config
+        hides_values = bool(config.protect)
+        return FollowedTables(self.database, self._is_named, config.rules, lambda: self.text, hides_values=hides_values)
+
     def emptied(self, said: Classified) -> list[str]:
         """Return the wanted tables that a statement empties, also if it fills them again."""
         if said.temporary:
@@ -58,6 +67,15 @@ class Layouts:
         if said.kind in (Kind.TRUNCATE, Kind.DROP) or said.replaces:
             return [table for database, table in said.tables if self.wanted(database, table)]
         return []
+
+    def defined(self, said: Classified) -> bool:
+        """Whether a statement defines, changes or empties a wanted table."""
+        if said.temporary:
+            return False
+        if said.kind is Kind.DROP_DATABASE:
+            return said.tables[:1] == ((self.database, ""),)
+        names = {*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else [])}
+        return any(self.wanted(database, table) for database, table in names)
 
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
         """Return the layout of a table; None if it is not wanted, or has no key and is not named in the config.
@@ -99,6 +117,7 @@ class Layouts:
         Raises ``Unavailable``, ``RelayError`` for tables of the config that cannot be relayed.
         """
         found = self._definitions(server)
+        self.text = text_by_default(server.execute, self.database)
         warn_of_cascades(self.source, server, self.database, found)
         tables = (self._present(name, each) for name, each in found.items())
         return [table.schema for table in tables if table is not None]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
@@ -114,8 +116,8 @@ class ReplicatedEvents:
     """The events of a target without those that its parents' streams had; the rest says where it was made.
 
     ``parents``: by their names in the checkpoint table. ``open_at``: opens the binlog after a GTID set, with the
-    checkpoint table. ``empties``: whether a statement empties relayed tables. ``own``: the server id or UUID of the
-    server that is read. ``held``: instead of ``HELD``.
+    checkpoint table. ``empties``: whether a statement empties relayed tables; ``defines``: whether it is published as
+    such. ``own``: the server id or UUID of the server that is read. ``held``: instead of ``HELD``.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class ReplicatedEvents:
         open_at: Callable[[GtidSet], EventStream],
         *,
         empties: Callable[[Statement], bool],
+        defines: Callable[[Statement], bool] = lambda _: False,
         own: str = "",
         held: int | None = None,
     ) -> None:
@@ -133,6 +136,7 @@ class ReplicatedEvents:
         self._checkpoints = checkpoints
         self._open_at = open_at
         self._empties = empties
+        self._defines = defines
         self._limit = HELD if held is None else held
         self._events = open_at(start)
         # The executed position after the last transaction that was returned.
@@ -170,6 +174,8 @@ class ReplicatedEvents:
             elif self._begun is not None and self._is_published is None:
                 self._has_emptied = self._has_emptied or (isinstance(event, Statement) and self._empties(event))
                 self._held.append(event)
+            elif isinstance(event, Statement) and self._is_published is False:
+                out += self._unpublished([event])
             else:
                 out.append(event)
         return out
@@ -216,8 +222,8 @@ class ReplicatedEvents:
                 self._events = self._open_at(parse(self._executed))
                 return True
             out.append(_begin(begun, origin))
-            if is_published:
-                out.extend(self._held)
+            # Statements in any case, so that the columns after them are known.
+            out += self._held if is_published else self._unpublished(self._held)
         out.append(event)
         self._executed, self._begun, self._held = begun.position, None, []
         return False
@@ -225,11 +231,17 @@ class ReplicatedEvents:
     def _decide(self, begun: TransactionBegin) -> tuple[bool, Origin | None]:
         """Return whether the transaction is published, and where it was made."""
         if self._row is None:
-            if self._has_emptied and not self._size and self._is_finished(begun.gtid):
-                log.warning(
-                    "not publishing transaction %s, which empties tables: it was published by the shard that made it",
-                    begun.gtid,
-                )
+            if (
+                (self._has_emptied or self._unpublished(self._held))
+                and not self._size
+                and self._is_finished(begun.gtid)
+            ):
+                if self._has_emptied:
+                    log.warning(
+                        "not publishing transaction %s, which empties tables: it was published by the shard that made "
+                        "it",
+                        begun.gtid,
+                    )
                 return False, None  # I3
             if (self._size or self._has_emptied) and origin_server(begun.gtid) in self._parent_servers:
                 raise RelayError(
@@ -248,6 +260,14 @@ class ReplicatedEvents:
         several = before is None and len(origin_servers(row.position)) > 1
         name = begun.gtid if several else last_added(row.position, before)
         return True, Origin(OriginToken(timestamp, parent.qualified, row.position.position), name)
+
+    def _unpublished(self, events: Iterable[BinlogEvent]) -> list[BinlogEvent]:
+        """Return the statements that define tables, as ones that were published before."""
+        return [
+            replace(event, is_published=False)
+            for event in events
+            if isinstance(event, Statement) and self._defines(event)
+        ]
 
     def _is_finished(self, gtid: str) -> bool:
         """Whether a transaction that kept its GTID here was read from the shard that made it."""

@@ -135,9 +135,9 @@ class BinlogShardReader:
         page = self._handed_over(self._page(begun, full=is_full))
         if page.finished:
             return page
-        if not page.changes and self._error is not None:
+        if not page.has_content and self._error is not None:
             raise self._error
-        if not page.changes and failure is not None:
+        if failure is not None and not page.has_content:  # I1
             return Unreadable(self.shard, begun, failure)
         self._check_server(is_idle)
         if page.warning is not None and time.monotonic() >= self._warn_at:
@@ -153,20 +153,22 @@ class BinlogShardReader:
             self._paged_position = transactions.executed_position
             self.server.advanced(transactions.take_last_gtids())
         changes, size, tables, behind = transactions.take()
+        statements = transactions.take_schema_changes()
         return Page(
             self.shard,
             changes,
             transactions.position.to_json(),
-            changes[-1].token if changes else None,
+            transactions.last_token if statements else changes[-1].token if changes else None,
             self._progress,
             begun,
-            records=len(changes),
+            records=len(changes) + len(statements),
             size=size,
             full=full or transactions.has_events,
             gap=gap,
             behind=behind,
             tables=tables,
             reached=self._reached(),
+            schema_changes=statements,
             warning=self.server.warning,
         )
 

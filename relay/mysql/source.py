@@ -296,12 +296,17 @@ class MySQLSource:
         def empties(event: Statement) -> bool:
             return bool(self.layouts.emptied(classify(event.sql, event.database, event.ansi_quotes)))
 
+        def defines(event: Statement) -> bool:
+            return self.layouts.defined(classify(event.sql, event.database, event.ansi_quotes))
+
         def open_events(server: ServerConnection, executed: GtidSet) -> EventStream:
             def open_at(start: GtidSet) -> EventStream:
                 return BinlogEvents(server, start, layout, wanted)
 
             own = str(server.server_id) if server.is_mariadb else server.uuid.lower()
-            return ReplicatedEvents(ended, self._checkpoints, executed, open_at, empties=empties, own=own)
+            return ReplicatedEvents(
+                ended, self._checkpoints, executed, open_at, empties=empties, defines=defines, own=own
+            )
 
         return open_events
 

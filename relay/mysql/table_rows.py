@@ -13,7 +13,7 @@ from relay.mysql.chunks import SESSION, ChunkQuery
 from relay.mysql.connection import ServerConnection
 from relay.mysql.snapshot import describe
 from relay.mysql.source import MySQLSource
-from relay.sql.changes import imager
+from relay.sql.row_functions import imager
 from relay.sql.tables import Table
 from relay.table import KeyColumn, TableSchema
 

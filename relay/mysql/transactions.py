@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from relay.change import Change
+from relay.change import Change, SchemaChange
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
@@ -23,10 +23,12 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.timestamps import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
+from relay.sql.followed_tables import AppliedStatement
 from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.table import TableSchema
+from relay.token import EventToken
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +79,16 @@ class ShardTransactions:
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
         # Changes from before the connection was lost in the middle of their transaction.
         self._saved: list[Change] = []
+        self._saved_schema_changes: list[SchemaChange] = []
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
         # The open transaction, whether ``_changes`` has begun it, and the tables that it empties.
         self._begun: TransactionBegin | None = None
         self._is_open = False
         self._emptied: list[Table] = []
+        self._followed = layouts.followed()
+        # The statements of the open transaction that are published.
+        self._statements: list[AppliedStatement] = []
         self._events: deque[BinlogEvent] = deque()
         # The first row of the first event that was not consumed.
         self._row = 0
@@ -104,7 +110,12 @@ class ShardTransactions:
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes.size or self._saved)
+        return bool(self._changes.size or self._saved or self._saved_schema_changes)
+
+    @property
+    def last_token(self) -> EventToken | None:
+        """The token of the last change or statement that was read."""
+        return self._changes.token
 
     @property
     def is_between_transactions(self) -> bool:
@@ -135,6 +146,11 @@ class ShardTransactions:
         behind, self._changes.behind = self._changes.behind, 0
         return changes, size, tables, behind
 
+    def take_schema_changes(self) -> list[SchemaChange]:
+        """Return the statements that are ready. Call it with `take`."""
+        saved, self._saved_schema_changes = self._saved_schema_changes, []
+        return saved + self._changes.take_schema_changes()
+
     def take_last_gtids(self) -> list[str]:
         """MariaDB: return the last GTID of each server in each domain since the last call."""
         gtids = list(self._last_gtids.values())
@@ -163,9 +179,12 @@ class ShardTransactions:
                 TransactionChanges(self.source, self._changes.shard, self._changes.floor),
             )
             self._changes.behind, self._changes.token = left.behind, left.token
+            self._saved_schema_changes += left.take_schema_changes()
         self._is_open = False
         self._begun = None
         self._emptied = []
+        self._statements = []
+        self._followed.undo()
 
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: what was not read before it is lost."""
@@ -198,9 +217,12 @@ class ShardTransactions:
             elif kind is Commit:
                 self._commit(consumed)
             elif isinstance(event, TransactionBegin):
+                if self._begun is not None:
+                    self._followed.undo()
                 self._begun = event
                 self._is_open = False
                 self._emptied = []
+                self._statements = []
             elif isinstance(event, Statement):
                 self._statement(event)
             elif isinstance(event, Heartbeat) and self._begun is None:
@@ -218,6 +240,8 @@ class ShardTransactions:
             if known is not None and self.has_changes:
                 return False
             self._tables[table.name] = table
+        if self._followed.layouts.get(table.name) is not table:
+            self._followed.read(table)
         if self._emptied:
             # The rows after a page that ends inside such a transaction could not be counted.
             raise NotCarried(
@@ -281,6 +305,13 @@ class ShardTransactions:
             # The page may hold rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
         self._emptied = []
+        for applied in self._statements:
+            # Only now, so that no page ends between them and the position after them.
+            if not self._is_open:
+                self._open()
+            self._changes.statement(self.layouts.database, applied)
+        self._statements = []
+        self._followed.keep()
         if self._is_open:
             self._changes.end()
             self._is_open = False
@@ -299,6 +330,11 @@ class ShardTransactions:
 
     def _statement(self, event: Statement) -> None:
         said = classify(event.sql, event.database, event.ansi_quotes)
+        applied = self._followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
+        if not event.is_published:
+            return
+        if applied is not None:
+            self._statements.append(applied)
         if said.temporary:
             return
         self._empty(self.layouts.emptied(said))

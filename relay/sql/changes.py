@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
-from relay.change import COPIED, MARK, Change, Images, Operation, Snapshot, Transaction, event_id, event_ids
+from relay.change import (
+    COPIED,
+    MARK,
+    AlteredTable,
+    Change,
+    Images,
+    Operation,
+    SchemaChange,
+    Snapshot,
+    Transaction,
+    event_id,
+    event_ids,
+)
 from relay.errors import RelayError
 from relay.sql.counts import KeyCounts
+from relay.sql.followed_tables import AppliedStatement
 from relay.sql.published_rows import ANY_TABLE, PublishedRows
+from relay.sql.row_functions import identifier, imager, keyer
 from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
 _NO_ATTRIBUTES: dict[str, str] = {}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -65,6 +76,9 @@ class TransactionChanges:
         # The shard in event ids: that of the origin, if there is one.
         self._id_shard = shard
         self._ready: list[Change] = []
+        self._schema_changes: list[SchemaChange] = []
+        # How many statements of the open transaction are among them.
+        self._statements = 0
         # How many at the end of `_ready` are held back, the bytes of their row, and its table.
         self._held = 0
         self._held_size = 0
@@ -104,7 +118,7 @@ class TransactionChanges:
         self._committed_at = timestamp * 1_000_000 if committed_at is None else committed_at
         self._is_behind = timestamp < self.floor
         self._skips = dict(skip or {})
-        self._order = 0
+        self._order = self._statements = 0
         self._origin = origin
         shard, self._id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
         if shard != self._id_shard:
@@ -195,6 +209,34 @@ class TransactionChanges:
         self._ready.append(change)
         self._held = self._held_size = 1
         self._held_table = table.name
+
+    def statement(self, database: str, applied: AppliedStatement) -> None:
+        """Make the record of a statement of the open transaction, of which everything else was read."""
+        # Not the id of a TRUNCATE, which has a table and no key.
+        name = event_id(self._id_shard, self._id_position, "", b"statement", self._statements)
+        self._statements += 1
+        self._schema_changes.append(
+            SchemaChange(
+                name,
+                applied.kind,
+                self.source,
+                database,
+                applied.sql,
+                applied.text,
+                applied.tables,
+                self._token,
+                self._gtid,
+                self._committed_at,
+            )
+        )
+        self.token = self._token
+        # Roughly, with the columns of the tables.
+        self.size += 1000 + len(applied.sql) + sum(_size_of(table) for table in applied.tables)
+
+    def take_schema_changes(self) -> list[SchemaChange]:
+        """Return, and remove, the statements that are ready. Call it with `take`."""
+        ready, self._schema_changes = self._schema_changes, []
+        return ready
 
     def end(self) -> None:
         """End the transaction. The change held back is its last."""
@@ -317,8 +359,8 @@ class TransactionChanges:
             mapper = _RowMapper(
                 table,
                 imager(table),
-                _keyer(table),
-                _identifier(table),
+                keyer(table),
+                identifier(table),
                 event_ids(self._id_shard, table.name),
                 event_ids(self.source, table.name),
             )
@@ -327,68 +369,5 @@ class TransactionChanges:
         return mapper
 
 
-def imager(table: Table) -> Callable[[Row], dict[str, Any]]:
-    """Return the function that makes a row a dict by published column.
-
-    Generated: a loop over columns takes twice as long, and nobody pays for columns that are not protected.
-    """
-    values = [f"v{at}" for at in range(len(table.names))]
-    published = {column.name for column in table.schema.row or ()}
-    environment: dict[str, Any] = {}
-    pairs = []
-    for name, value in zip(table.names, values, strict=True):
-        if name not in published:
-            continue
-        shown = value
-        if name in table.replaced:
-            environment[f"f{value}"] = table.replaced[name]
-            shown = f"None if {value} is None else f{value}({value})"
-        pairs.append(f"{name!r}: {shown}")
-    exec(f"def image(row):\n {', '.join(values)}, = row\n return {{{', '.join(pairs)}}}", environment)
-    image: Callable[[Row], dict[str, Any]] = environment["image"]
-    return image
-
-
-def _keyer(table: Table) -> Callable[[Row], dict[str, Any]]:
-    columns = [
-        (column.name, at, column.type == "timestamp") for column, at in zip(table.schema.key, table.key, strict=True)
-    ]
-    if len(columns) == 1 and not columns[0][2]:
-        ((name, only, _),) = columns
-        return lambda row: {name: row[only]}
-    return lambda row: {
-        name: _EPOCH + timedelta(microseconds=row[at]) if is_time else row[at] for name, at, is_time in columns
-    }
-
-
-def _identifier(table: Table) -> Callable[[Row], bytes]:
-    """Return the function that makes the key of a row bytes, so that different keys are different bytes."""
-    only = table.key[0] if len(table.key) == 1 else None
-
-    def identity(row: Row) -> bytes:
-        if only is not None and type(value := row[only]) is int:
-            return b"%d" % value
-        try:
-            parts = [_part(row[at]) for at in table.key]
-        except TypeError as fault:
-            values = {table.names[at]: row[at] for at in table.key}
-            raise RelayError(
-                f"source {table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}"
-            ) from None
-        return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
-
-    return identity
-
-
-def _part(value: Any) -> bytes:
-    if type(value) is int:
-        return b"%d" % value
-    if type(value) is str:
-        return value.encode()
-    if type(value) is bytes:
-        return value
-    if type(value) is float:
-        return repr(value).encode()
-    if type(value) is Decimal:
-        return f"{value:f}".encode()
-    raise TypeError(f"{value!r} cannot be part of a key")
+def _size_of(table: AlteredTable) -> int:
+    return 60 * sum(len(each.columns) for each in (table.before, table.after) if each is not None)

@@ -26,6 +26,14 @@ KEYS = (
 )
 """Selects table and column of all primary keys of a database, in the keys' order."""
 
+BINARY = (
+    "select SCHEMA_NAME from information_schema.SCHEMATA"
+    " where SCHEMA_NAME = '{database}' and DEFAULT_COLLATION_NAME = 'binary'",
+    "select TABLE_NAME from information_schema.TABLES"
+    " where TABLE_SCHEMA = '{database}' and TABLE_COLLATION = 'binary' limit 1",
+)
+"""Select rows if text columns are binary in a table of a database, unless their character set is given."""
+
 _DEFINITION = re.compile(r"\s*([a-z0-9_]+)\s*(?:\(([^)]*)\))?\s*(.*)", re.IGNORECASE | re.DOTALL)
 _SAME = {
     **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), "text"),
@@ -65,9 +73,15 @@ def ask(
 
     Raises ValueError, naming the table and column, for a type that cannot be carried.
     """
-    name = database.replace("\\", "\\\\").replace("'", "''")
+    name = _quoted(database)
     columns, keys = (_texts(execute(statement.format(database=name))) for statement in (COLUMNS, KEYS))
     return definitions(columns, keys, wanted)
+
+
+def text_by_default(execute: Callable[[str], Iterable[Sequence[object]]], database: str) -> bool | None:
+    """Return True if a text column without a character set is text in every table; None if not in some."""
+    binary = any(list(execute(statement.format(database=_quoted(database)))) for statement in BINARY)
+    return None if binary else True
 
 
 def definitions(
@@ -90,6 +104,10 @@ def definitions(
         if table in found:
             found[table].primary.append(column)
     return found
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace("'", "''")
 
 
 def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:

@@ -1,14 +1,15 @@
 """What a logged statement does to tables: which ones it empties, drops, renames, creates or alters.
 
-A tokenizer, not a parser: it knows comments, quotes and names, and how the statements that matter start.
+Not a parser: it knows how the statements that matter start.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from relay.sql.statement_text import END, Token, tokens
 
 Name = tuple[str, str]
 """Database and table. A name without a database gets the one in which the statement was executed."""
@@ -36,7 +37,8 @@ class Classified:
 
     ``tables``: those it empties, drops, alters, creates or renames. ``renamed``: the old and new name of each.
     ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
-    ``replaces``: a CREATE OR REPLACE, after which the table is empty.
+    ``replaces``: a CREATE OR REPLACE, after which the table is empty. ``indexed``: the table that an OTHER statement,
+    CREATE INDEX or DROP INDEX, is about.
     """
 
     kind: Kind
@@ -45,50 +47,7 @@ class Classified:
     names: tuple[Name, ...] = ()
     temporary: bool = False
     replaces: bool = False
-
-
-_SHOWN = 200  # characters
-_VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
-
-_TOKEN = re.compile(
-    r"""
-      \s+ | /\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | /\*.*?(?:\*/|\Z) | \*/ | \#[^\n]* | --(?=[\s\x00-\x1f]|\Z)[^\n]*
-    | `(?P<tick>(?:[^`]|``)*)`
-    | "(?P<double>(?:[^"\\]|\\.|"")*)"
-    | '(?:[^'\\]|\\.|'')*'
-    | (?P<word>[^\W\d][\w$]*|[\w$]+)
-    | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A word as written, a name without its quotes, or one sign."""
-
-    text: str
-    is_name: bool
-    is_quoted: bool = False
-
-    def is_word(self, *words: str) -> bool:
-        return not self.is_quoted and self.text.upper() in words
-
-
-_END = _Token("", False)
-
-
-def _tokens(sql: str, ansi_quotes: bool) -> Iterator[_Token]:
-    for found in _TOKEN.finditer(sql):
-        if found["tick"] is not None:
-            yield _Token(found["tick"].replace("``", "`"), True, True)
-        elif found["double"] is not None:
-            if ansi_quotes:
-                yield _Token(found["double"].replace('""', '"'), True, True)
-        elif found["word"] is not None:
-            yield _Token(found["word"], True)
-        elif found["sign"] is not None:
-            yield _Token(found["sign"], False)
+    indexed: Name | None = None
 
 
 # Common words of statements that change rows. They are names only if they are quoted.
@@ -102,16 +61,16 @@ _RESERVED = (
 # fmt: on
 
 
-class _StatementScanner:
+class StatementScanner:
     """Reads a statement token by token. ``now``: the next token."""
 
     def __init__(self, sql: str, database: str, ansi_quotes: bool) -> None:
-        self._tokens = _tokens(sql, ansi_quotes)
+        self._tokens = tokens(sql, ansi_quotes)
         self._database = database
-        self.now = next(self._tokens, _END)
+        self.now = next(self._tokens, END)
 
-    def step(self) -> _Token:
-        passed, self.now = self.now, next(self._tokens, _END)
+    def step(self) -> Token:
+        passed, self.now = self.now, next(self._tokens, END)
         return passed
 
     def at(self, sign: str) -> bool:
@@ -155,7 +114,7 @@ class _StatementScanner:
     def all_names(self) -> tuple[Name, ...]:
         """Return every name in the rest of the statement."""
         found: dict[Name, None] = {}
-        while self.now is not _END:
+        while self.now is not END:
             name = None if self.now.is_word(*_RESERVED) or self.now.text.isdigit() else self.name()
             if name is None:
                 self.step()
@@ -167,18 +126,11 @@ class _StatementScanner:
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO")
 
 
-def shown(sql: str) -> str:
-    """Return a statement as a message may show it: up to its first value, which may be one that is not published."""
-    value = _VALUE.search(sql)
-    end = min(_SHOWN, len(sql) if value is None else value.start())
-    return sql if end == len(sql) else f"{sql[:end]}..."
-
-
 def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
     """Return what a statement does. ``database``: the one in which it was executed."""
-    reader = _StatementScanner(sql, database, ansi_quotes)
+    reader = StatementScanner(sql, database, ansi_quotes)
     if reader.skip("SET") and reader.skip("STATEMENT"):
-        while reader.now is not _END and not reader.now.is_word("FOR"):
+        while reader.now is not END and not reader.now.is_word("FOR"):
             reader.step()
         reader.step()
     first = reader.step()
@@ -207,18 +159,18 @@ def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
     return Classified(Kind.OTHER)
 
 
-def _drop(reader: _StatementScanner) -> Classified:
+def _drop(reader: StatementScanner) -> Classified:
     temporary = reader.skip("TEMPORARY")
     if reader.skip("DATABASE", "SCHEMA"):
         reader.skip_if_exists()
         return Classified(Kind.DROP_DATABASE, ((reader.now.text, ""),))
     if not reader.skip("TABLE", "TABLES"):
-        return Classified(Kind.OTHER)
+        return _index(reader)
     reader.skip_if_exists()
     return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
 
 
-def _rename(reader: _StatementScanner) -> Classified:
+def _rename(reader: StatementScanner) -> Classified:
     reader.skip_if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
@@ -236,7 +188,7 @@ def _rename(reader: _StatementScanner) -> Classified:
     return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
 
 
-def _alter(reader: _StatementScanner) -> Classified:
+def _alter(reader: StatementScanner) -> Classified:
     ignores = False
     while reader.now.is_word("ONLINE", "IGNORE"):
         ignores = reader.step().is_word("IGNORE") or ignores
@@ -250,7 +202,7 @@ def _alter(reader: _StatementScanner) -> Classified:
     # Tables whose rows are added or removed without a row event.
     silently: list[Name] = []
     depth = 0
-    while reader.now is not _END:
+    while reader.now is not END:
         token = reader.step()
         if token.text in ("(", ")") and not token.is_name:
             depth += 1 if token.text == "(" else -1
@@ -275,11 +227,22 @@ def _alter(reader: _StatementScanner) -> Classified:
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
 
-def _create(reader: _StatementScanner) -> Classified:
+def _create(reader: StatementScanner) -> Classified:
     replaces = reader.skip("OR") and reader.skip("REPLACE")
     temporary = reader.skip("TEMPORARY")
     if not reader.skip("TABLE"):
-        return Classified(Kind.OTHER)
+        return _index(reader)
     reader.skip_if_exists()
     table = reader.name()
     return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces)
+
+
+def _index(reader: StatementScanner) -> Classified:
+    """Read the rest of CREATE INDEX or DROP INDEX, or of a statement about something else that is no table."""
+    while reader.now.is_word("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
+        reader.step()
+    if not reader.skip("INDEX"):
+        return Classified(Kind.OTHER)
+    while reader.now is not END and not reader.skip("ON"):
+        reader.step()
+    return Classified(Kind.OTHER, indexed=reader.name())

@@ -25,7 +25,8 @@ class Table:
     ``names``: of the columns, in the order of a row, also of those that ``schema.row`` does not have because they are
     excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes that of a row;
     None if the table's primary vindex cannot be computed. ``replaced``: by column, what makes the published text of a
-    value that is not published itself. ``wanted``: whether a row is published; None if all are.
+    value that is not published itself. ``wanted``: whether a row is published; None if all are. ``columns``,
+    ``primary``: those of the table at its source.
     """
 
     schema: TableSchema
@@ -34,6 +35,8 @@ class Table:
     keyspace_id: Callable[[Row], bytes | None] | None = None
     replaced: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     wanted: Callable[[Row], bool] | None = None
+    columns: tuple[Column, ...] = ()
+    primary: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -95,7 +98,8 @@ def lay_out(
     )
     names = tuple(column.name for column in columns)
     at = tuple(names.index(column) for column in ordered)
-    return Table(schema, names, at, keyspace_id, replacements(columns, rules), wanted_rows(schema, names, where))
+    shown, is_wanted = replacements(columns, rules), wanted_rows(schema, names, where)
+    return Table(schema, names, at, keyspace_id, shown, is_wanted, tuple(columns), tuple(primary))
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:

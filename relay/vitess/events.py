@@ -25,7 +25,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
-from relay.vitess.statements import StatementEffects, refilled
+from relay.vitess.statements import StatementEffects, here, refilled
 from relay.vitess.tables import Tables
 from relay.vitess.transaction import VStreamTransaction
 
@@ -180,12 +180,14 @@ class ShardEvents:
                     "no GTID: check that the table's storage engine is transactional"
                 )
             self._start_changes(transaction.gtid, transaction.end_by_gtid(executed))
-        if transaction.emptied:
-            # At the end, so that no page ends between two of them.
+        if transaction.emptied or transaction.statements:
+            # At the end, so that no page ends between two of them, or between them and the position after them.
             if not transaction.has_changes:
                 self._start_changes(transaction.name_after(executed), transaction.end_after(executed))
             for table in transaction.emptied:
                 self.rows.truncate(table)
+            for applied in transaction.statements:
+                self.changes.statement(self.shard.keyspace, applied)
         if transaction.has_changes:
             self.changes.end()
         if self.copy is not None:
@@ -200,6 +202,8 @@ class ShardEvents:
     def _rollback(self, event: pb.VEvent) -> None:
         if self._transaction.has_changes:
             raise BrokenStream("a transaction was rolled back after its rows had come")
+        if self._transaction.statements:
+            self.rows.tables.followed.forget()
         self._discard()
 
     def _discard(self) -> None:
@@ -229,6 +233,8 @@ class ShardEvents:
                 raise PageMustEnd  # so that whoever resets to a position after it has what came before
             raise self._effects.refusal(table, statement, at)
         transaction.emptied += self._effects.emptied(parsed, statement, self.position, at)
+        if (applied := self.rows.tables.followed.apply(here(parsed), statement, False)) is not None:
+            transaction.statements.append(applied)
 
     def _fields(self, event: pb.VEvent) -> None:
         fields, copy = event.field_event, self.copy

@@ -90,7 +90,9 @@ class VitessShardReader:
         """Return the next page. Raises ``RelayError`` for what no retry can change."""
         begun = self.clock()
         if self._end is not None:
-            return replace(self._end, changes=(), begun=begun, records=0, size=0, gap=None, tables=())
+            return replace(
+                self._end, changes=(), schema_changes=(), begun=begun, records=0, size=0, gap=None, tables=()
+            )
         if self._purged is not None:
             return self._skip_to_head(self._purged, begun)
         if self._fault is not None:
@@ -120,7 +122,7 @@ class VitessShardReader:
         if stream.events.is_copied:
             return self._finish_table(stream.events, begun)
         page = self._page(stream.events, begun)
-        if page.changes or page.finished:
+        if page.has_content or page.finished:
             return page
         return self._check_silence(page, stream.events)
 
@@ -142,8 +144,9 @@ class VitessShardReader:
 
     def _page(self, events: ShardEvents, begun: float) -> Page:
         size = events.changes.size
-        changes = events.changes.take()
-        records = events.rows.records
+        changes, statements = events.changes.take(), events.changes.take_schema_changes()
+        self.tables.followed.keep()
+        records = events.rows.records + len(statements)
         tables = events.end_page()
         position = events.resume_position()
         if position != self.position:
@@ -171,6 +174,7 @@ class VitessShardReader:
             tables=tables if changes else (),
             reached=self.watch.reached,
             journal=events.journal,
+            schema_changes=statements,
         )
         if page.finished:
             self.close()
@@ -189,6 +193,7 @@ class VitessShardReader:
         self.position, self._copying = planned.position, planned.copied
         copy = [planned.copied] if planned.copied is not None else []
         now = self.clock()
+        self.tables.followed.undo()
         events = ShardEvents(
             shard,
             settings,

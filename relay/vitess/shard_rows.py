@@ -89,6 +89,8 @@ class ShardRows:
         table, decode, decode_before = decoder.table, decoder.decode, decoder.before
         row = self.changes.row_of(table)
         self._in_page[table.name] = self._last = table
+        if self.tables.followed.layouts.get(table.name) is not table:
+            self.tables.followed.read(table)
         for change in event.row_changes:
             before: Row | None = None
             after: Row | None = None

@@ -22,7 +22,8 @@ from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Shard, StreamId
 from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
-from relay.sql.definitions import Definition, ask
+from relay.sql.definitions import Definition, ask, text_by_default
+from relay.sql.followed_tables import FollowedTables
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.protection import check_protected
 from relay.sql.tables import Row, Table, lay_out, lay_out_keys, missing_tables
@@ -73,6 +74,8 @@ class VitessSource:
         # These two have locks of their own, which are not held while vtgate is asked.
         self._skipped = SkippedTables(config.name, config.keyspace)
         self.layout = LayoutCache(self._lay_out)
+        # Whether a text column without a character set is text, see ``relay.sql.altered.Shape``. Set by `connect`.
+        self._text: bool | None = None
         # The shards that the key range covers, as the topology names them.
         self._shards: list[str] = []
         self._settings = VStreamSettings(
@@ -177,11 +180,18 @@ class VitessSource:
             for name, keys in opening.keys.items()
             if self._settings.is_wanted(name)
         }
+        followed = FollowedTables(
+            "",  # names in Vitess' statements are taken without their database
+            self._settings.is_wanted,
+            self.config.rules,
+            lambda: self._text,
+            hides_values=bool(self.config.protect),
+        )
         return VitessShardReader(
             self._vtgate,
             StreamId(self.name, self.config.keyspace),
             opening,
-            Tables(self.layout, self._layouts, self._find_tables, relayed),
+            Tables(self.layout, self._layouts, self._find_tables, relayed, followed),
             self._settings,
         )
 
@@ -268,6 +278,7 @@ class VitessSource:
 
     def _read_tables(self) -> None:
         found = _definitions(self._vtgate, self.config)
+        self._text = text_by_default(_executed(self._vtgate, self.config), self.config.keyspace)
         for name in self.config.named_tables:
             if name not in found:
                 log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
@@ -304,10 +315,13 @@ def _connect(entry: VitessConfig) -> Vtgate:
 
 
 def _definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:
-    def execute(sql: str) -> list[list[object]]:
-        return [list(row.values()) for row in vtgate.execute(sql, target=f"{entry.keyspace}@{entry.tablet_type}")]
-
     try:
-        return ask(execute, entry.keyspace, entry.tables)
+        return ask(_executed(vtgate, entry), entry.keyspace, entry.tables)
     except ValueError as error:
         raise RelayError(f"source {entry.name}: {error}") from error
+
+
+def _executed(vtgate: Vtgate, entry: VitessConfig) -> Callable[[str], list[list[object]]]:
+    """Return what runs a statement in the keyspace and returns its rows."""
+    target = f"{entry.keyspace}@{entry.tablet_type}"
+    return lambda sql: [list(row.values()) for row in vtgate.execute(sql, target=target)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from relay.errors import RelayError
-from relay.sql.statements import Classified, Kind, Name, shown
+from relay.sql.statement_text import shown
+from relay.sql.statements import Classified, Kind, Name
 from relay.sql.tables import Table
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import INTERNAL, VStreamSettings
@@ -89,4 +91,14 @@ def refilled(shard: VitessShard, transaction: str, table: str) -> RelayError:
     return RelayError(
         f"shard {shard.qualified}: {transaction} replaces the table {table} and fills it in one transaction, which "
         "cannot be relayed: reset the source to a position after it, or leave the table out of `tables`"
+    )
+
+
+def here(parsed: Classified) -> Classified:
+    """Return a statement with names without a database: a stream has statements of its own database only."""
+    return replace(
+        parsed,
+        tables=tuple(("", name) for _, name in parsed.tables),
+        renamed=tuple((("", old), ("", new)) for (_, old), (_, new) in parsed.renamed),
+        indexed=None if parsed.indexed is None else ("", parsed.indexed[1]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from relay.sql.followed_tables import FollowedTables
 from relay.sql.protection import check_followed
 from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -17,7 +18,8 @@ class Tables:
 
     ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
     the wanted tables as they are now. ``find``: asks for them again. ``relayed``: those that were relayed before, which
-    may have been dropped since, with their key columns at least.
+    may have been dropped since, with their key columns at least. ``followed``: what is known of the tables between two
+    statements of the shard.
     """
 
     def __init__(
@@ -26,10 +28,12 @@ class Tables:
         current: Mapping[str, Table],
         find: Callable[[], Mapping[str, Table]] | None = None,
         relayed: Mapping[str, Table] | None = None,
+        followed: FollowedTables | None = None,
     ) -> None:
         self._layout = layout
         self._find = find
         self._relayed = relayed or {}
+        self.followed = followed or FollowedTables("", current.__contains__, lambda _: {}, lambda: None)
         # The last known layout of each table.
         self._known = dict(current)
         # The same without the ones of now.

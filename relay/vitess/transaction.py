@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from relay.errors import RelayError
 from relay.gtid import GtidError
+from relay.sql.followed_tables import AppliedStatement
 from relay.sql.tables import Table
 from relay.vitess.failures import BrokenStream
 from relay.vitess.position import VStreamPosition, added, canonical, including
@@ -20,7 +21,18 @@ class VStreamTransaction:
     That is usually in the same answer of vtgate, and then its GTID and position need not be computed.
     """
 
-    __slots__ = ("begun_at", "emptied", "executed", "gtid", "has_changes", "is_open", "timestamp", "vgtid", "waiting")
+    __slots__ = (
+        "begun_at",
+        "emptied",
+        "executed",
+        "gtid",
+        "has_changes",
+        "is_open",
+        "statements",
+        "timestamp",
+        "vgtid",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         # Whether BEGIN or a row has come.
@@ -34,6 +46,8 @@ class VStreamTransaction:
         self.waiting: list[pb.RowEvent] = []
         # Tables that a statement in it empties.
         self.emptied: list[Table] = []
+        # The statements in it that are published.
+        self.statements: list[AppliedStatement] = []
         # The position at its end, and the executed set of that in canonical form; None and "" until it has come.
         self.vgtid: pb.ShardGtid | None = None
         self.executed = ""

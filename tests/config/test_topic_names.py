@@ -27,6 +27,18 @@ def test_topics_may_be_named_in_full_by_table_or_by_kind() -> None:
     ]
 
 
+SQL = {"name": "shop", "type": "mysql", "shards": {"-": ["h:1"]}, "database": "d", "user": "u", "password": "p"}
+
+
+def test_only_sources_of_sql_have_a_topic_of_statements() -> None:
+    assert resolve_topics(config("orders", **SQL, tables=["items"]), ["ddl"]) == ["shop.ddl"]
+    assert resolve_topics(config("ddl"), ["ddl"]) == ["shop.ddl"]  # the table of a config from before
+    with pytest.raises(ConfigError, match="'ddl' is not a topic of this relay"):
+        resolve_topics(config("orders"), ["ddl"])
+    with pytest.raises(ValueError, match=r"topic 'shop.ddl' of table 'ddl' collides with topic 'shop.ddl'"):
+        config(**SQL, tables=["ddl"])
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("order", "did you mean 'orders'"), ("xyz", "its topics are shop.orders, shop.checkpoints")]
 )

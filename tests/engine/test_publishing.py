@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from relay.change import Change, Images, Operation
+from relay.change import Change, Images, Operation, SchemaChange, StatementText
 from relay.engine.open_shard import OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.topic_writers import TopicWriters
@@ -21,10 +22,13 @@ from relay.lineage import Checkpoint, Gap, Shard, ShardState, StreamId
 from relay.observe.metrics import Metrics
 from relay.source import Page
 from relay.table import KeyColumn, TableSchema
+from relay.token import EventToken
 
 STREAM = StreamId("orders", "label")
 TABLE = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1)
-SETTINGS = KafkaSettings("shop", {}, {}, 15.0, "shop.checkpoints", "shop.gaps", "shop.watermarks", "shop.relay")
+SETTINGS = KafkaSettings(
+    "shop", {}, {}, 15.0, "shop.checkpoints", "shop.gaps", "shop.watermarks", "shop.relay", ddl="shop.ddl"
+)
 
 Record = tuple[str, bytes | None]
 
@@ -311,3 +315,23 @@ def test_what_was_committed_earlier_is_waited_for_with_what_is_committed_now() -
     bench.publishing.record(key, b"{}")
     bench.publishing.commit_and_see({7})
     assert bench.waited_for == [{7}, {7, partition_of(key)}]
+
+
+def test_statements_are_committed_with_the_checkpoint_after_them_and_again_after_an_abort() -> None:
+    """I3"""
+    bench = Bench()
+    token = EventToken(1, "shop/d/-", "MariaDB/0-1-2")
+    made = SchemaChange("id", "ALTER", "shop", "d", "ALTER TABLE t", StatementText.COMPLETE, (), token, "0-1-2", 5)
+    shard = bench.shard()
+    bench.publishing.page(shard, Page(Shard("s"), [], {"sequence": 2}, token, 1.0, 0.0, schema_changes=[made]))
+    bench.broker.fails.append(Aborted("a rebalance"))
+    with pytest.raises(Aborted):
+        bench.publishing.commit()
+    assert bench.broker.on("shop.ddl") == []
+    bench.publishing.again()
+    bench.publishing.commit()
+    ((*records,),) = bench.broker.transactions
+    assert [topic for topic, _ in records] == ["shop.ddl", "shop.checkpoints"]
+    assert positions(bench) == [{"sequence": 2}]
+    (value,) = bench.broker.on("shop.ddl")
+    assert json.loads(value or b"")["statement"] == "ALTER TABLE t"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from relay.change import SchemaChange, StatementText
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Page
@@ -64,3 +65,13 @@ def test_a_shard_is_finished_by_its_last_page_only() -> None:
     found = checkpoints(Checkpoint(ShardState.PLANNED))
     states = [found.covering(replace(PAGE, finished=finished)) for finished in (False, True)]
     assert [each.state for each in states if each] == [ShardState.READING, ShardState.FINISHED]
+
+
+def test_a_page_with_a_statement_has_a_checkpoint_although_nothing_else_is_in_it() -> None:
+    """I3: without one, the statement would be published again after a restart."""
+    committed = Checkpoint(ShardState.READING, {"gtid": "MariaDB/0-1-4"}, None, updated_at=5000.0)
+    made = SchemaChange("id", "ALTER", "shop", "shop", "ALTER TABLE t", StatementText.COMPLETE, (), TOKEN, "0-1-5", 0)
+    assert checkpoints(committed).covering(PAGE) is None
+    after = checkpoints(committed).covering(replace(PAGE, schema_changes=[made], token=TOKEN))
+    assert after is not None
+    assert (after.position, after.token) == (AT, TOKEN)

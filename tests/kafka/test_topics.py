@@ -84,6 +84,17 @@ def test_the_topics_keep_what_the_relay_cannot_do_without() -> None:
     assert wanted["shop.gaps"].settings["retention.ms"] == "-1"
 
 
+def test_statements_have_one_topic_with_one_partition_that_keeps_them() -> None:
+    """I2: the statements of a shard are in order."""
+    source = {"name": "shop", "type": "mysql", "shards": {"-": ["h:1"]}, "database": "d", "user": "u", "password": "p"}
+    kafka = {"bootstrap_servers": "127.0.0.1:9"}
+    relayed = Config.model_validate({"name": "shop", "kafka": kafka, "sources": [source]})
+    (ddl,) = [topic for topic in topics.required(relayed, ["orders"]) if topic.name == "shop.ddl"]
+    assert (ddl.partitions, ddl.compacted, ddl.compactable) == (1, False, False)
+    assert ddl.settings["retention.ms"] == "-1"
+    assert "shop.ddl" not in {topic.name for topic in topics.required(config("shop", "127.0.0.1:9"), ["orders"])}
+
+
 @pytest.mark.services
 class TestOnABroker:
     @pytest.fixture

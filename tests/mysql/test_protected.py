@@ -78,6 +78,8 @@ sources:
     mariadb.execute(f"INSERT {table} VALUES ('s3cr3t 3', 3, 5551234567, 's3cr3t@a', repeat('long', 5000))")
     mariadb.execute(f"UPDATE {table} SET ssn = 's3cr3t 2' WHERE id = 1")
     mariadb.execute(f"DELETE FROM {table} WHERE id = 1")
+    mariadb.execute(f"ALTER TABLE {table} COMMENT 's3cr3t' /* 5551234567 */")
+    mariadb.execute(f"ALTER TABLE {table} MODIFY phone BIGINT DEFAULT 5551234567, ALTER ssn SET DEFAULT 's3cr3t\\''")
     mariadb.execute(f"ALTER TABLE {table} ADD COLUMN added INT")
     mariadb.execute(f"INSERT {table} VALUES ('s3cr3t 4', 4, 5551234567, 's3cr3t@b', 'x', 7)")
     for statement in (
@@ -113,6 +115,8 @@ sources:
     }
     written = every_byte(kafka.bootstrap_servers, unique)
     assert b"longlong" in written, "the complete change is a dead letter"
+    for shown in (b' COMMENT ***"', b' MODIFY phone BIGINT DEFAULT..."', b' ADD COLUMN added INT"'):
+        assert shown in written
     for secret in ("s3cr3t", "5551234567", SALT):
         assert secret.encode() not in written
         assert secret not in "".join(logs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relay.lineage import Shard, StreamId
-from relay.mysql.binlog.events import BinlogEvent, Heartbeat
+from relay.mysql.binlog.events import BinlogEvent, Heartbeat, Statement
 from relay.mysql.errors import Interrupted
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
@@ -89,6 +89,24 @@ def test_the_sequence_numbers_of_every_server_in_a_page_are_remembered() -> None
     reading.close()
     assert gap is not None
     assert gap.end == {"gtid": "MariaDB/0-1-100"}
+
+
+def test_a_statement_that_was_read_before_its_server_was_lost_is_in_the_next_page() -> None:
+    """I1"""
+
+    def events() -> Iterator[list[BinlogEvent]]:
+        begun, *_, ended = transaction("0-1-51", "MariaDB/0-1-51")
+        yield [begun, Statement("ALTER TABLE t ADD a INT", "shop", 1, False), ended]
+        raise Interrupted("gone")
+
+    servers = ShardServers("-", lambda: ["one:3306"], lambda address: FakeMariaDB("0-1-51", "0-1-51"), max_lag=10.0)
+    reading = reader(servers, {"gtid": "MariaDB/0-1-50"})
+    reading.server.open_events = Binlog(events())
+    page = read_page(reading)
+    reading.close()
+    assert page.position == {"gtid": "MariaDB/0-1-51"}
+    assert [each.statement for each in page.schema_changes] == ["ALTER TABLE t ADD a INT"]
+    assert page.token == page.schema_changes[0].token
 
 
 def test_transactions_of_a_former_primary_are_not_local_while_the_new_primary_does_not_answer() -> None:

@@ -206,3 +206,84 @@ def test_published_rows_are_counted_by_table_since_the_relayed_tables_may_change
     again.transactions.feed([begin(101), Rows(again.layout("id"), [(None, (n,)) for n in (1, 2, 3)], 10), COMMIT])
     again.transactions.consume()
     assert [each.key for each in again.transactions.take()[0]] == [{"id": 3}]
+
+
+def statements(shard: Shard) -> list[tuple[str, str]]:
+    return [(each.transaction, each.statement) for each in shard.transactions.take_schema_changes()]
+
+
+def test_a_statement_is_in_the_page_of_the_position_after_it() -> None:
+    """I3, I4: also a page that ends inside the transaction, and one from which nothing else is published."""
+    shard = Shard()
+    table = shard.layout("id", "a")
+    shard.transactions.feed([begin(101), Statement("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "d", 1101, False)])
+    shard.transactions.feed([Rows(table, [(None, (n, 0))], STREAMED_PAGE + 1) for n in range(2)])
+    assert shard.transactions.consume().is_full
+    shard.transactions.take()
+    assert statements(shard) == []
+    assert shard.transactions.position.gtid == "MariaDB/0-1-100"
+    shard.transactions.feed([COMMIT, *stated(102, "ALTER TABLE t ADD b INT")])
+    while shard.transactions.consume().is_full:
+        pass
+    assert shard.transactions.has_changes
+    shard.transactions.take()
+    assert [gtid for gtid, _ in statements(shard)] == ["0-1-101", "0-1-102"]
+    assert shard.transactions.position.gtid == "MariaDB/0-1-102"
+    assert shard.transactions.last_token is not None
+    assert shard.transactions.last_token.position == "MariaDB/0-1-102"
+
+
+def test_a_statement_whose_server_is_lost_before_its_end_is_published_once_and_one_after_it_is_kept() -> None:
+    """I1, I3"""
+    shard = Shard()
+    shard.transactions.feed([*stated(101, "TRUNCATE t"), *stated(102, "ALTER TABLE t ADD a INT")[:2]])
+    shard.transactions.consume()
+    shard.transactions.drop_events()
+    assert shard.transactions.has_changes
+    shard.transactions.feed(stated(102, "ALTER TABLE t ADD a INT"))
+    shard.transactions.consume()
+    shard.transactions.take()
+    assert [gtid for gtid, _ in statements(shard)] == ["0-1-101", "0-1-102"]
+
+
+def test_the_columns_before_a_statement_are_those_of_the_rows_before_it() -> None:
+    shard = Shard()
+    old = shard.layout("id", "a")
+    shard.transactions.feed([*inserted(101, old), *stated(102, "ALTER TABLE t ADD b INT")])
+    shard.transactions.feed(inserted(103, shard.layout("id", "a", "b")))
+    shard.transactions.feed(stated(104, "ALTER TABLE t DROP a"))
+    while shard.transactions.consume().is_full:
+        shard.transactions.take()
+    found = [each.tables[0] for each in shard.transactions.take_schema_changes()]
+    columns = [
+        [[column.name for column in side.columns] for side in (table.before, table.after) if side] for table in found
+    ]
+    assert columns == [[["id", "a"], ["id", "a", "b"]], [["id", "a", "b"], ["id", "b"]]]
+    assert [(table.before_by, table.after_by) for table in found] == [("rows", "statement")] * 2
+
+
+def test_a_statement_that_another_shard_has_published_is_followed_and_not_published() -> None:
+    """I3"""
+    shard = Shard()
+    shard.transactions.feed(inserted(101, shard.layout("id", "a")))
+    shard.transactions.feed(
+        [begin(102), Statement("ALTER TABLE t ADD b INT", "d", 1102, False, is_published=False), COMMIT]
+    )
+    shard.transactions.feed(stated(103, "ALTER TABLE t ADD c INT"))
+    shard.transactions.consume()
+    (found,) = shard.transactions.take_schema_changes()
+    assert found.transaction == "0-1-103"
+    assert found.tables[0].before is not None
+    assert [column.name for column in found.tables[0].before.columns] == ["id", "a", "b"]
+
+
+def test_statements_without_rows_fill_pages() -> None:
+    """I11"""
+    shard = Shard()
+    shard.transactions.feed([event for n in range(101, 601) for event in stated(n, f"TRUNCATE /* {'x' * 1000} */ u")])
+    pages = 0
+    while shard.transactions.consume().is_full:
+        assert len(shard.transactions.take_schema_changes()) < 300
+        shard.transactions.take()
+        pages += 1
+    assert pages >= 2

@@ -14,7 +14,7 @@ from relay.config.protection import ColumnRule
 from relay.errors import ConfigError, RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.protection import check_followed, check_protected
-from relay.sql.statements import shown
+from relay.sql.statement_text import shown
 from relay.sql.tables import lay_out
 from relay.table import Column
 

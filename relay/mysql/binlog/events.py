@@ -76,13 +76,14 @@ class Rows(msgspec.Struct):
 class Statement(msgspec.Struct, gc=False):
     """A statement that is logged as text, usually DDL. ``relay.sql.statements`` classifies it.
 
-    ``ansi_quotes``: double quotes enclose names.
+    ``ansi_quotes``: double quotes enclose names. ``is_published``: not so if another shard has published it.
     """
 
     sql: str
     database: str
     timestamp: int
     ansi_quotes: bool
+    is_published: bool = True
 
 
 class Commit(msgspec.Struct, gc=False):

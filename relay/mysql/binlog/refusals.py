@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from relay.mysql.binlog import events
 from relay.mysql.errors import NotCarried
-from relay.sql.statements import Classified, shown
+from relay.sql.statement_text import shown
+from relay.sql.statements import Classified
 
 
 def unprepared_xa(place: str, table: str, most: int) -> NotCarried:

@@ -1,0 +1,107 @@
+"""The records of statements on ``<name>.ddl``: JSON, described in ``schemas/README.md``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from relay.change import AlteredTable, SchemaChange, StatementText, TableColumns
+from relay.errors import RelayError
+from relay.kafka.limits import Headers, record_size, too_small
+from relay.table import Column
+
+log = logging.getLogger(__name__)
+
+
+def statement_record(
+    change: SchemaChange, resume_timestamp: int, relayed_at: int, topic: str, largest: float
+) -> tuple[bytes, bytes, Headers]:
+    """Return value, key and headers of the record of a statement.
+
+    ``largest``: bytes of the largest record that ``topic`` takes. Where the record would be larger, the statement is
+    left out first, and then the columns. Raises ``RelayError`` if that is not enough.
+    """
+    # I2: all statements of a shard have the same key.
+    key = change.token.shard.encode()
+    headers: Headers = [("event_id", change.event_id.encode()), ("token", change.token.to_json_bytes())]
+    for what, shortened in _FORMS:
+        change = shortened(change)
+        value = _value(change, resume_timestamp, relayed_at)
+        size = record_size(value, key, headers)
+        if what:
+            log.warning(
+                "source %s: the record of statement %s is too large for %s, which takes %d bytes: without %s it has %d",
+                change.source,
+                change.event_id,
+                topic,
+                int(largest),
+                what,
+                size,
+            )
+        if size <= largest:
+            return value, key, headers
+    raise RelayError(
+        f"source {change.source}: even without its text and the columns of its tables, the record of statement "
+        f"{change.event_id} takes {size} bytes, but {too_small(topic, int(largest), size)}"
+    )
+
+
+def _without_statement(change: SchemaChange) -> SchemaChange:
+    return replace(change, statement="", text=StatementText.OMITTED)
+
+
+def _without_columns(change: SchemaChange) -> SchemaChange:
+    unknown: dict[str, Any] = {"before": None, "before_by": None, "after": None, "after_by": None}
+    return replace(change, tables=tuple(replace(table, **unknown) for table in change.tables))
+
+
+_FORMS: tuple[tuple[str, Callable[[SchemaChange], SchemaChange]], ...] = (
+    ("", lambda change: change),
+    ("its text", _without_statement),
+    ("its text and the columns of its tables", _without_columns),
+)
+
+
+def _value(change: SchemaChange, resume_timestamp: int, relayed_at: int) -> bytes:
+    return orjson.dumps(
+        {
+            "event_id": change.event_id,
+            "kind": change.kind,
+            "source": change.source,
+            "database": change.database,
+            "statement": None if change.text is StatementText.OMITTED else change.statement,
+            "statement_text": change.text.value,
+            "tables": [_table(table) for table in change.tables],
+            "token": orjson.Fragment(change.token.to_json_bytes()),
+            "transaction": change.transaction,
+            "resume_timestamp": resume_timestamp,
+            "committed_at": change.committed_at,
+            "relayed_at": relayed_at,
+        }
+    )
+
+
+def _table(table: AlteredTable) -> dict[str, Any]:
+    return {
+        "table": table.table,
+        "renamed_to": table.renamed_to,
+        "before": _columns(table.before),
+        "before_known_by": table.before_by,
+        "after": _columns(table.after),
+        "after_known_by": table.after_by,
+    }
+
+
+def _columns(table: TableColumns | None) -> dict[str, Any] | None:
+    if table is None:
+        return None
+    found = {"columns": [_column(column) for column in table.columns], "primary_key": list(table.primary)}
+    return {**found, "protected": dict(table.protected)} if table.protected else found
+
+
+def _column(column: Column) -> dict[str, Any]:
+    return {"name": column.name, "type": column.type, **({"decimals": True} if column.has_decimals else {})}

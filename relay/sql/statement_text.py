@@ -1,0 +1,119 @@
+"""The text of a statement: its tokens, and as much of it as may be shown.
+
+A tokenizer, not a parser: it knows comments, quotes and names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SHOWN = 200  # characters
+_VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
+MASKED = "***"
+"""Stands for a literal in a statement that is shown without its values."""
+
+_TOKEN = re.compile(
+    r"""
+      \s+ | (?P<executed>/\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | \*/)
+    | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\s\x00-\x1f]|\Z)[^\n]*)
+    | `(?P<tick>(?:[^`]|``)*)`
+    | "(?P<double>(?:[^"\\]|\\.|"")*)"
+    | (?P<single>'(?:[^'\\]|\\.|'')*')
+    | (?P<word>[^\W\d][\w$]*|[\w$]+)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# The types whose numbers in parentheses are sizes, not values.
+_SIZED = re.compile(
+    r"(?:big|medium|small|tiny)?int(?:eger)?[1-8]?|middleint|dec(?:imal)?|numeric|fixed|float[48]?|double|precision|real"
+    r"|bit|n?(?:var)?char(?:acter)?|varying|(?:var)?binary|(?:tiny|medium|long)?(?:text|blob)|time(?:stamp)?|datetime"
+    r"|year|vector",
+    re.IGNORECASE,
+)
+_BEFORE_COLUMN = ("(", ",", "ADD", "COLUMN", "MODIFY", "CHANGE", "EXISTS")
+_SIZE = re.compile(r"\s*\(\s*[0-9]+\s*(?:,\s*[0-9]+\s*)?\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word as written, a name without its quotes, or one sign."""
+
+    text: str
+    is_name: bool
+    is_quoted: bool = False
+
+    def is_word(self, *words: str) -> bool:
+        return not self.is_quoted and self.text.upper() in words
+
+
+END = Token("", False)
+
+
+def tokens(sql: str, ansi_quotes: bool) -> Iterator[Token]:
+    """Return the tokens of a statement, without comments and text literals."""
+    for found in _TOKEN.finditer(sql):
+        if found["tick"] is not None:
+            yield Token(found["tick"].replace("``", "`"), True, True)
+        elif found["double"] is not None:
+            if ansi_quotes:
+                yield Token(found["double"].replace('""', '"'), True, True)
+        elif found["word"] is not None:
+            yield Token(found["word"], True)
+        elif found["sign"] is not None:
+            yield Token(found["sign"], False)
+
+
+def shown(sql: str) -> str:
+    """Return a statement as a message may show it: up to its first value, which may be one that is not published."""
+    value = _VALUE.search(sql)
+    end = min(_SHOWN, len(sql) if value is None else value.start())
+    return sql if end == len(sql) else f"{sql[:end]}..."
+
+
+def without_values(sql: str) -> str:
+    """Return a statement without comments and with `MASKED` in place of each literal, also of a name in double quotes.
+
+    Sizes of types stay. The statement ends before its first value where that is ambiguous: whether a backslash ends a
+    literal depends on the session, and an unfinished literal or comment may hide another.
+    """
+    parts: list[str] = []
+    # The tokens before this one, the last at the end.
+    before: tuple[str, ...] = ("", "", "")
+    at = 0
+    while (found := _TOKEN.match(sql, at)) is not None:
+        text, at = found[0], found.end()
+        if found["comment"] is not None:
+            parts.append(" ")
+            continue
+        if found["double"] is not None or found["single"] is not None:
+            if "\\" in text:
+                return _cut(parts)
+            shown_as = MASKED
+        elif found["sign"] is not None and text in "'\"`":
+            return _cut(parts)
+        elif found["word"] is not None and text[0].isdigit():
+            shown_as = MASKED
+        elif (size := _SIZE.match(sql, at)) is not None and _is_type(text, before):
+            shown_as = text + size[0]
+            at = size.end()
+        else:
+            shown_as = text
+        parts.append(shown_as)
+        if not text.isspace():
+            before = (*before[1:], text.upper())
+    return "".join(parts).strip()
+
+
+def _is_type(text: str, before: tuple[str, ...]) -> bool:
+    """Whether a word before numbers in parentheses is the type of a column, and not a function of values."""
+    if not _SIZED.fullmatch(text) or before[2] == "DEFAULT":
+        return False
+    return before[1] in _BEFORE_COLUMN or before[0] in ("CHANGE", "COLUMN", "EXISTS")
+
+
+def _cut(parts: list[str]) -> str:
+    """Return what comes before the first literal, with three dots."""
+    return "".join(parts[: parts.index(MASKED)] if MASKED in parts else parts).strip() + "..."

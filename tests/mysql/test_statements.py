@@ -1,0 +1,136 @@
+"""Statements of a real server become records, however they are written: I1, I3, I8."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from relay.change import SchemaChange, TableColumns
+from relay.mysql.source import MySQLSource
+from relay.services.mariadb import MariaDB
+from relay.token import Order, compare
+from tests.mysql.reading import session
+from tests.mysql.shards import begin, open_at, read_to_head, resume, source_of
+
+pytestmark = pytest.mark.services
+
+
+def read(source: MySQLSource, start: Any) -> list[SchemaChange]:
+    """Read to the head twice, from the start and in every place again, and return the statements."""
+    with closing(open_at(source, start)) as reader:
+        _, pages = read_to_head(reader)
+    found = [each for page in pages for each in page.schema_changes]
+    for page in pages:
+        left = found[found.index(page.schema_changes[-1]) + 1 :] if page.schema_changes else None
+        if left is not None and page.position is not None:
+            with closing(resume(source, page.position)) as reader:
+                _, again = read_to_head(reader)
+            ids = [each.event_id for page in again for each in page.schema_changes]
+            assert ids == [each.event_id for each in left]  # I3
+    return found
+
+
+def names(columns: TableColumns | None, by: str | None) -> Any:
+    return "?" if by is None else columns and " ".join(column.name for column in columns.columns)
+
+
+def short(change: SchemaChange) -> tuple[Any, ...]:
+    return change.kind, *(
+        (table.table, table.renamed_to, names(table.before, table.before_by), names(table.after, table.after_by))
+        for table in change.tables
+    )
+
+
+def test_statements_are_found_however_they_are_written(server: Any, unique: str) -> None:
+    with session(server, unique) as execute:
+        execute("create table t (id int primary key, v varchar(20))")
+        execute("create table `or``der` (id int primary key)")
+        execute("create table u (id int primary key)")
+        source = source_of(unique, server, tables=["t", "or`der", "u"])
+        start = begin(source)["-"]
+        execute("insert t values (1, 'a')")
+        for sql in (
+            "DROP TABLES `or``der` , " + unique + " . u",
+            "/* DROP TABLE t */ ALTER -- x\n TABLE /*!40000 `t` */ ADD COLUMN n INT # DROP v",
+            "CREATE TABLE `or``der` (id INT PRIMARY KEY, `a b` INT)",
+            "CREATE TABLE other (id INT PRIMARY KEY)",
+            "CREATE TEMPORARY TABLE u (id INT PRIMARY KEY)",
+            "DROP TEMPORARY TABLE u",
+            f"RENAME TABLE t TO tmp, `or``der` TO {unique}.t, tmp TO `or``der`",
+            "CREATE INDEX i ON t (`a b`)",
+            "CREATE VIEW u AS SELECT 'ALTER TABLE t ADD x INT' AS a",
+            "DROP VIEW u",
+            "CREATE TABLE u LIKE t",
+            "DROP TABLE IF EXISTS other, t, `missing`, `or``der`",
+        ):
+            execute(sql)
+        found = read(source, start)
+    assert [short(each) for each in found] == [
+        ("DROP", ("or`der", None, "?", None), ("u", None, "?", None)),
+        ("ALTER", ("t", None, "id v", "id v n")),
+        ("CREATE", ("or`der", None, None, "id a b")),
+        (
+            "RENAME",
+            ("t", "tmp", "id v n", "id v n"),
+            ("or`der", "t", "id a b", "id a b"),
+            ("tmp", "or`der", "id v n", "id v n"),
+        ),
+        ("INDEX", ("t", None, "id a b", "id a b")),
+        ("CREATE", ("u", None, None, "id a b")),
+        ("DROP", ("t", None, "id a b", None), ("or`der", None, "id v n", None)),
+    ]
+    assert found[1].statement.startswith("/* DROP TABLE t */ ALTER -- x")
+    assert len({each.event_id for each in found}) == len(found)
+    tokens = [each.token for each in found]
+    assert all(compare(a, b) is Order.OLDER for a, b in pairwise(tokens))
+
+
+def test_a_table_that_is_created_with_its_rows_is_one_record_with_the_token_of_the_rows(
+    mariadb: MariaDB, unique: str
+) -> None:
+    with session(mariadb, unique) as execute:
+        execute("create table t (id int primary key)")
+        source = source_of(unique, mariadb)
+        start = begin(source)["-"]
+        execute("insert t values (1), (2)")
+        execute("create table u (primary key (id)) select id, 'x' as v from t")
+        with closing(open_at(source, start)) as reader:
+            changes, _ = read_to_head(reader)
+        (found,) = read(source, start)
+    assert short(found) == ("CREATE", ("u", None, "?", "id v"))
+    assert [change.token for change in changes if change.table == "u"] == [found.token] * 2
+
+
+def test_a_database_that_is_dropped_is_one_record_of_all_its_tables(mariadb: MariaDB, unique: str) -> None:
+    with session(mariadb, unique) as execute:
+        execute("create table t (id int primary key)")
+        execute("create table u (id int primary key)")
+        source = source_of(unique, mariadb)
+        start = begin(source)["-"]
+        execute("insert t values (1)")
+        execute(f"drop database {unique}")
+        found = read(source, start)
+    kinds = [short(each) for each in found]
+    assert kinds == [("DROP DATABASE", ("t", None, "id", None), ("u", None, "?", None))]
+
+
+def test_text_is_not_guessed_in_a_database_of_binary_text(mariadb: MariaDB, unique: str) -> None:
+    with session(mariadb, unique) as execute:
+        execute(f"alter database {unique} character set binary")
+        execute("create table t (id int primary key)")
+        source = source_of(unique, mariadb, tables=["t"])
+        start = begin(source)["-"]
+        execute("insert t values (1)")
+        execute("alter table t add v varchar(9)")
+        execute("insert t values (2, 'x')")
+        execute("alter table t add w varchar(9) character set utf8mb4")
+        found = read(source, start)
+    assert [short(each) for each in found] == [
+        ("ALTER", ("t", None, "id", "?")),
+        ("ALTER", ("t", None, "id v", "id v w")),
+    ]
+    assert found[1].tables[0].after is not None
+    assert [column.type for column in found[1].tables[0].after.columns] == ["int", "bytes", "string"]
