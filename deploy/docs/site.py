@@ -22,7 +22,13 @@ HERE = "deploy/docs"
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Concepts": (f"{HERE}/concepts", "relay/index", "schemas/index", f"{HERE}/comparison"),
     "Sources": ("relay/dynamodb/index", "relay/vitess/index", "relay/mysql/index", "relay/aws/index"),
-    "Consumers": ("spark_consumers/index", "relay/cache/index", "relay/kafka/index", "relay/dynamodb/models/index"),
+    "Consumers": (
+        "spark_consumers/index",
+        "relay/cache/index",
+        "relay/keyspace/index",
+        "relay/kafka/index",
+        "relay/dynamodb/models/index",
+    ),
     "Operate": ("deploy/index", f"{HERE}/operate", "runbook", "relay/observe/index"),
     "Reference": ("config", "commands", "exit_codes", "avro"),
     "Project": (

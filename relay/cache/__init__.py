@@ -10,6 +10,7 @@ from relay.cache.codec import BYTES, JSON, TEXT, Codec
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.keys import key_text
+from relay.cache.keyspace_loader import KeyspaceLoader
 from relay.cache.loaders import DynamoDBLoader, PrimaryLoader, QueriesLoader, VitessLoader
 from relay.cache.memcached_store import MemcachedStore
 from relay.cache.memory_store import MemoryStore
@@ -37,6 +38,7 @@ __all__ = [
     "Entry",
     "InvalidationCounts",
     "Invalidator",
+    "KeyspaceLoader",
     "Load",
     "LoadMany",
     "LoadedValue",

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from relay.cache.connections import Connections
 from relay.cache.entry import LoadedValue, Tokens, is_above_floors
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
+from relay.process.connections import Connections
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -114,7 +114,7 @@ class QueriesLoader:
         keys = list(wanted)
         found, token = self._connections.run(lambda queries: self._read_with_token(queries, keys))
         tokens = {} if token is None else {token.shard: token}
-        loaded = {key: LoadedValue(found.get(key), tokens, _includes(token, wanted[key])) for key in keys}
+        loaded = {key: LoadedValue(found.get(key), tokens, includes(token, wanted[key])) for key in keys}
         lagging = {key: wanted[key] for key in keys if not loaded[key].fresher}
         if self._primary is None or not lagging:
             return loaded
@@ -135,7 +135,7 @@ class QueriesLoader:
         return TokenQueries(self._connect(), self.watcher)
 
 
-def _includes(token: EventToken | None, held: Tokens | None) -> bool:
+def includes(token: EventToken | None, held: Tokens | None) -> bool:
     """Whether a read with the token reflects every invalidation held."""
     from relay.mysql.queries import reflects
 

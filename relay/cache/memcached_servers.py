@@ -14,8 +14,8 @@ from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from relay.cache.connections import Connections
 from relay.errors import ConfigError, RelayError
+from relay.process.connections import Connections
 
 DEFAULT_PORT = 11211
 _OLDEST = (1, 6, 18)

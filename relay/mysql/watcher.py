@@ -7,12 +7,13 @@ so the token waits until they do: a token ahead of the queries would let a stale
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
@@ -53,6 +54,8 @@ class ReplicationWatcher:
         # Replaced by the thread, read by any other.
         self.error: str | None = None
         self._token: EventToken | None = None
+        # The last answer about the role, and when it came, in seconds of the monotonic clock.
+        self._seen: tuple[Role, float] | None = None
         # Set by ``close`` to end the thread.
         self._stopping = threading.Event()
         self._connect = connect
@@ -73,8 +76,41 @@ class ReplicationWatcher:
         """Queries that start after this was read reflect everything up to it."""
         return self._token
 
+    @property
+    def role(self) -> Role | None:
+        """What the server was when it was last asked, about once a second; None while it is not watched."""
+        seen = self._seen
+        return seen[0] if seen is not None else None
+
+    @property
+    def lag(self) -> float:
+        """Seconds that the server was behind at its last answer, and those since then; infinite if nobody knows."""
+        seen = self._seen
+        return seen[0].lag + time.monotonic() - seen[1] if seen is not None else math.inf
+
     def start(self) -> Self:
         """Start watching from the current position. Raises ``Unavailable``, ``RelayError``."""
+        opened = self._open()
+        self._thread = threading.Thread(
+            target=self._run_in_thread, args=(opened,), name=f"watch-{self.shard}", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def watch(self, begun: Callable[[], object]) -> None:
+        """Watch in this thread until ``stop``, or until ``error`` says why not. Raises as ``start``.
+
+        ``begun``: called once there is a token.
+        """
+        opened = self._open()
+        begun()
+        self._run(opened)
+
+    def stop(self) -> None:
+        """Stop watching soon. Does not wait."""
+        self._stopping.set()
+
+    def _open(self) -> _Opened:
         server = self._connect()
         try:
             server.verify()
@@ -87,17 +123,13 @@ class ReplicationWatcher:
         except BaseException:
             server.close()
             raise
-        token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
-        self._token = token
-        self._thread = threading.Thread(
-            target=self._run, args=(server, role, events, executed, timestamp), name=f"watch-{self.shard}", daemon=True
-        )
-        self._thread.start()
-        return self
+        self._seen = role, time.monotonic()
+        self._token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
+        return _Opened(server, role, events, executed, timestamp)
 
     def close(self) -> None:
         """Stop watching. Waits for the thread to end."""
-        self._stopping.set()
+        self.stop()
         if self._thread is not None:
             self._thread.join()
         self._token = None
@@ -112,19 +144,24 @@ class ReplicationWatcher:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
+    def _run_in_thread(self, opened: _Opened) -> None:
         try:
-            with closing(server), closing(events):
-                self._watch(server, role, events, executed, timestamp)
+            self._run(opened)
+        finally:
+            if self.error is not None:
+                log.warning("the watcher of %s has stopped: %s: start a new one", self.shard, self.error)
+
+    def _run(self, opened: _Opened) -> None:
+        try:
+            with closing(opened.server), closing(opened.events):
+                self._watch(*opened)
         except RelayError as error:
             self.error = str(error)
         except BaseException as error:
             self.error = repr(error)
             raise
         finally:
-            self._token = None
-            if self.error is not None:
-                log.warning("the watcher of %s has stopped: %s: start a new one", self.shard, self.error)
+            self._token = self._seen = None
 
     def _watch(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         role_at, start = time.monotonic() + _ROLE_EVERY, executed
@@ -152,6 +189,7 @@ class ReplicationWatcher:
                     self.error = f"the role of {server.account.address} changed"
                     return
                 role = now
+                self._seen = now, time.monotonic()
 
     def _wait_for(self, server: ServerConnection, begun: TransactionBegin, place: tuple[str, int]) -> bool:
         """Wait until queries see a transaction; return False if the watcher is closed first."""
@@ -163,6 +201,16 @@ class ReplicationWatcher:
                 return True  # MySQL adds to the set after the storage engines have committed
             self._stopping.wait(_POLL_VISIBLE)
         return False
+
+
+class _Opened(NamedTuple):
+    """A server, its role, its events, what it had executed, and the time of that in seconds."""
+
+    server: ServerConnection
+    role: Role
+    events: _Events
+    executed: GtidSet
+    timestamp: int
 
 
 class _Events(BinlogEvents):

@@ -73,6 +73,12 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
     return compute(value)
 
 
+def require_computable(vindex_name: str) -> None:
+    """Raises `UncomputableVindex` if ``keyspace_id`` cannot compute the keyspace ids of a vindex of this type."""
+    if vindex_name not in _COMPUTED:
+        raise UncomputableVindex(_why_not(vindex_name))
+
+
 def _hash(value: Value) -> bytes:
     # Unlike the other numeric vindexes, hash accepts negative numbers: as their two's complement.
     if isinstance(value, int) and -(2**63) <= value < 0:

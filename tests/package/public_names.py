@@ -40,6 +40,7 @@ PUBLIC = {
         "Entry",
         "InvalidationCounts",
         "Invalidator",
+        "KeyspaceLoader",
         "Load",
         "LoadMany",
         "LoadedValue",
@@ -114,6 +115,7 @@ PUBLIC = {
         "range_key",
         "stored_as",
     ],
+    "relay.keyspace": ["KeyspaceQueries", "ServerState"],
     "relay.mysql": ["ReplicationWatcher", "TokenQueries"],
     "relay.vitess": [
         "KeyRange",
@@ -141,6 +143,7 @@ BY_MODULE = {
     "relay.token": ["EventToken", "OriginToken", "Order", "compare"],
     "relay.gtid": ["GtidError", "GtidSet", "parse"],
     "relay.vitess.vindex": ["keyspace_id"],
+    "relay.keyspace.queries": ["KeyspaceQueries"],
     "relay.mysql.queries": ["TokenQueries"],
     "relay.mysql.watcher": ["ReplicationWatcher"],
 }

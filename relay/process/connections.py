@@ -40,19 +40,19 @@ class Connections(Generic[C]):
         with self._using(connection or self._connect()) as lent:
             yield lent
 
-    def run(self, work: Callable[[C], T]) -> T:
+    def run(self, work: Callable[[C], T], is_lost: Callable[[Exception], bool] = lambda _: True) -> T:
         """Return what ``work`` makes of a connection; if it fails on one that was used before, run it again.
 
-        The server may have closed that one since. Raises what ``work`` raises on a new connection, and what ``connect``
-        raises.
+        The server may have closed that one since. ``is_lost``: whether an error may mean that. Raises what ``work``
+        raises on a new connection, and what ``connect`` raises.
         """
         while True:
             used = self._take()
             try:
                 with self._using(used or self._connect()) as connection:
                     return work(connection)
-            except Exception:
-                if used is None:
+            except Exception as error:
+                if used is None or not is_lost(error):
                     raise
 
     def close(self) -> None:

@@ -1,0 +1,23 @@
+"""Queries over the shards of a keyspace, with tokens that say how fresh they are.
+
+See ``relay/keyspace/README.md`` for examples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.extras import lazily
+
+if TYPE_CHECKING:
+    from relay.keyspace.queries import KeyspaceQueries
+    from relay.keyspace.server import ServerState
+
+__all__ = ["KeyspaceQueries", "ServerState"]
+
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(
+        __name__,
+        {"KeyspaceQueries": "relay.keyspace.queries", "ServerState": "relay.keyspace.server"},
+        "mysql",
+    )

@@ -1,0 +1,215 @@
+"""One server of a shard: watched by a thread that begins again after each failure, and queried by any number."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from pymysql.connections import Connection
+from pymysql.err import InterfaceError, MySQLError
+
+from relay.errors import RelayError, Unavailable
+from relay.mysql.connection import ServerConnection, translated
+from relay.mysql.queries import TokenQueries
+from relay.mysql.roles import Role
+from relay.mysql.watcher import ReplicationWatcher
+from relay.process.connections import Connections
+from relay.token import EventToken
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Work = Callable[["Connection[Any]", EventToken | None], T]
+"""What is done on a connection. The token was taken before: what is read reflects everything up to it."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds before a server is watched again; doubles
+_LOST = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927})  # a shutdown, a broken network, a killed connection
+_AVOID = 5.0  # seconds for which a server that failed is tried last
+
+
+class ServerState(NamedTuple):
+    """A server of a shard. ``lag``: seconds, infinite if nobody knows. ``problem``: why it is not watched, if so."""
+
+    address: str
+    role: str
+    lag: float
+    token: EventToken | None
+    problem: str | None
+
+
+class WatchedServer:
+    """A server at an address, which any number of threads may query. ``shard``: its name in tokens.
+
+    ``watch`` and ``connect`` open connections for the watcher and for queries. ``tried``: set once it is watched, or
+    could not be.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        shard: str,
+        watch: Callable[[str], ServerConnection],
+        connect: Callable[[str], Connection[Any]],
+    ) -> None:
+        self.address = address
+        self.shard = shard
+        self.tried = threading.Event()
+        self._watch = watch
+        self._connect = connect
+        self._connections = Connections(self._open)
+        self._stopping = threading.Event()
+        self._process = os.getpid()
+        # Replaced by the thread, read by any other.
+        self._watcher = self._new_watcher()
+        self._problem: str | None = "it is not watched yet"
+        # Until when it is tried last, in seconds of the monotonic clock. Set by any thread, in one assignment.
+        self._avoid_until = -math.inf
+        self._thread = threading.Thread(target=self._keep_watching, name=f"watch-{address}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<WatchedServer[{self.address}: {self._problem or self._watcher.token}]>"
+
+    def start(self) -> None:
+        """Begin to watch it, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching soon. Does not wait."""
+        self._stopping.set()
+        self._watcher.stop()
+
+    def close(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for the thread, and close the connections that no thread uses.
+
+        A thread that waits for a server that does not answer ends when that wait does.
+        """
+        if self._process != os.getpid():
+            return  # they are its parent's
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._connections.close()
+
+    @property
+    def token(self) -> EventToken | None:
+        """Queries that start after this was read reflect everything up to it. None if nobody watches."""
+        return self._token_of(self._watcher)
+
+    @property
+    def role(self) -> Role | None:
+        return self._watcher.role
+
+    @property
+    def lag(self) -> float:
+        return self._watcher.lag
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a query could not be made a moment ago."""
+        return time.monotonic() < self._avoid_until
+
+    @property
+    def state(self) -> ServerState:
+        token, role = self.token, self.role
+        return ServerState(self.address, _named(role), self.lag, token, None if token is not None else self._problem)
+
+    def run(self, work: Work[T]) -> T:
+        """Return what ``work`` makes of a connection, which no other thread uses, and of a token.
+
+        Raises ``Unavailable`` if the server cannot be queried, what ``work`` raises otherwise, and ``RelayError`` where
+        a token would be wrong.
+        """
+        watcher = self._watcher
+        try:
+            return self._connections.run(partial(self._with_token, watcher, work), _may_be_old)
+        except (Unavailable, MySQLError) as error:
+            if isinstance(error, MySQLError) and not _is_lost(error):
+                raise
+            self._avoid_until = time.monotonic() + _AVOID
+            if isinstance(error, Unavailable):
+                raise
+            raise Unavailable(str(translated(error, self.address))) from error
+
+    def _with_token(self, watcher: ReplicationWatcher, work: Work[T], queries: TokenQueries) -> T:
+        queries.watcher = watcher  # the connection may be older than the watcher; its server is asked again if need be
+        token = queries.token() if self._token_of(watcher) is not None else None  # before the read
+        return work(queries.connection, token)
+
+    def _token_of(self, watcher: ReplicationWatcher) -> EventToken | None:
+        # In a process that was forked, the thread does not exist, and nobody would see a change of role.
+        return watcher.token if self._process == os.getpid() else None  # I6
+
+    def _open(self) -> TokenQueries:
+        """Raises ``Unavailable``."""
+        try:
+            connection = self._connect(self.address)
+            try:
+                with closing(connection.cursor()) as cursor:
+                    cursor.execute("SET SESSION TRANSACTION READ ONLY")  # since a query may be made twice
+            except BaseException:
+                connection.close()
+                raise
+        except (MySQLError, OSError) as error:
+            raise Unavailable(str(translated(error, self.address))) from error
+        return TokenQueries(connection, self._watcher)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _new_watcher(self) -> ReplicationWatcher:
+        return ReplicationWatcher(partial(self._watch, self.address), self.shard)
+
+    def _keep_watching(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            self._watcher = watcher = self._new_watcher()
+            if self._stopping.is_set():
+                return
+            try:
+                watcher.watch(self._begun)
+                problem = watcher.error
+            except RelayError as error:
+                problem = str(error)
+            except Exception as error:  # such as one of `watch`, which is the caller's: the next time may be better
+                problem = repr(error)
+                log.exception("%s of %s is watched again", self.address, self.shard)
+            if problem is None:
+                return  # stopped
+            pause = _FIRST_PAUSE if self._problem is None else min(2 * pause, _LONGEST_PAUSE)
+            if problem != self._problem:
+                log.warning(
+                    "%s of %s is not watched, and its reads have no token: %s", self.address, self.shard, problem
+                )
+            self._problem = problem
+            self.tried.set()
+            self._stopping.wait(pause)
+
+    def _begun(self) -> None:
+        log.info("%s of %s is watched", self.address, self.shard)
+        self._problem = None
+        self.tried.set()
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether an error of PyMySQL is one of the connection, and not of the query."""
+    code = error.args[0] if error.args else None
+    return isinstance(error, InterfaceError) or (isinstance(code, int) and (code in _LOST or 2000 <= code < 2049))
+
+
+def _may_be_old(error: Exception) -> bool:
+    """Whether an error may be one of a connection that was closed, or led to another server, since it was used."""
+    if isinstance(error, MySQLError):
+        return _is_lost(error) and not isinstance(error.__context__, TimeoutError)  # a new one would wait as long
+    return isinstance(error, RelayError) and not isinstance(error, Unavailable)
+
+
+def _named(role: Role | None) -> str:
+    if role is None or role.is_unknown:
+        return "unknown"
+    return "replica" if role.is_replica else "primary"

@@ -1,0 +1,370 @@
+"""Queries over two shards of real MariaDB servers: routing, tokens of each shard, and other servers when one fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pymysql
+import pytest
+
+from relay.errors import Unavailable
+from relay.keyspace import KeyspaceQueries
+from relay.mysql.connection import ServerConnection, connect
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
+from relay.token import EventToken
+from tests.keyspace.keyspaces import (
+    DATABASE,
+    HIGH,
+    KEYSPACE,
+    LOW,
+    SELECT,
+    Keyspace,
+    numbers_of,
+    state_of,
+    wait_for_position,
+    wait_for_state,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.services
+
+SERVER = "SELECT @@port"
+
+
+@pytest.fixture
+def keyspace() -> Iterator[Keyspace]:
+    with Keyspace(replicas={LOW: 2, HIGH: 1}) as keyspace:
+        yield keyspace
+
+
+def port_of(queries: KeyspaceQueries, number: int, compare: EventToken | None = None) -> int:
+    """Return the port of the server that a query of a customer goes to."""
+    answer = queries.execute(SERVER, sharding_key=number, compare_event_token=compare)
+    return int(answer.rows[0][0])
+
+
+def port_in(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def watching(user: str, password: str, address: str) -> ServerConnection:
+    return connect("127.0.0.1", port_in(address), user, password)
+
+
+def token_of(queries: KeyspaceQueries, server: MariaDB) -> EventToken:
+    token = state_of(queries, server).token
+    assert token is not None
+    return token
+
+
+def test_each_shard_answers_with_its_own_rows_and_token(keyspace: Keyspace) -> None:
+    low, high = numbers_of(LOW, 3), numbers_of(HIGH, 3)
+    for number in (*low, *high):
+        keyspace.put(number, number * 10)
+    keyspace.replicated()
+    with keyspace.queries() as queries:
+        for shard, numbers in ((LOW, low), (HIGH, high)):
+            for number in numbers:
+                answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
+                assert list(answer.rows) == [(number * 10,)]
+                assert answer.token
+                position = f"MariaDB/{keyspace.shards[shard].primary.gtid}"
+                assert (answer.token.shard, answer.token.position) == (f"{KEYSPACE}/{shard}", position)
+                assert queries.execute(SELECT, (number,), sharding_key=number).token is None
+        compare = {LOW: token_of(queries, keyspace.shards[LOW].primary)}
+        answers = queries.scatter(
+            f"SELECT id FROM {DATABASE}.customer ORDER BY id", include_event_token=True, compare_event_tokens=compare
+        )
+        assert {shard: [row[0] for row in answer.rows] for shard, answer in answers.items()} == {LOW: low, HIGH: high}
+        assert [answer.token.shard for answer in answers.values() if answer.token] == [
+            f"{KEYSPACE}/{LOW}",
+            f"{KEYSPACE}/{HIGH}",
+        ]
+        assert {shard: answer.fresher for shard, answer in answers.items()} == {LOW: True, HIGH: False}
+        with pytest.raises(ValueError, match="has no shard c0-"):
+            queries.scatter("SELECT 1", compare_event_tokens={"c0-": compare[LOW]})
+
+
+def test_a_token_of_another_shard_makes_nothing_fresher(keyspace: Keyspace) -> None:
+    """I5: shards have positions of their own, even where the numbers look newer."""
+    (low,), (high,) = numbers_of(LOW, 1), numbers_of(HIGH, 1)
+    for v in range(5):
+        keyspace.put(low, v)
+    keyspace.put(high, 1)
+    keyspace.replicated()
+    with keyspace.queries() as queries:
+        token = token_of(queries, keyspace.shards[HIGH].primary)
+        assert queries.execute(SELECT, (high,), sharding_key=high, compare_event_token=token).fresher
+        assert not queries.execute(SELECT, (low,), sharding_key=low, compare_event_token=token).fresher
+
+
+def test_a_query_that_must_be_fresh_goes_past_the_replicas_that_lag(keyspace: Keyspace) -> None:
+    """I6: those that do not need it stay on the replica, and say that they are not fresher."""
+    (number,) = numbers_of(LOW, 1)
+    first, second = keyspace.shards[LOW].replicas
+    primary = keyspace.shards[LOW].primary
+    keyspace.put(number, 1)
+    keyspace.replicated()
+    with keyspace.queries(max_lag=3600.0) as queries:
+        first.execute("STOP SLAVE SQL_THREAD")
+        keyspace.put(number, 2)
+        changed = wait_for_position(queries, second, primary.gtid).token
+        assert changed
+        assert port_of(queries, number, changed) == second.port
+        answer = queries.execute(SELECT, (number,), sharding_key=number, compare_event_token=changed)
+        assert (list(answer.rows), answer.fresher) == ([(2,)], True)
+        second.execute("STOP SLAVE SQL_THREAD")
+        keyspace.put(number, 3)
+        changed = wait_for_position(queries, primary, primary.gtid).token
+        assert port_of(queries, number, changed) == primary.port
+        # Nobody has what comes after it.
+        future = EventToken(1, f"{KEYSPACE}/{LOW}", "MariaDB/0-1-1000000")
+        answer = queries.execute(SELECT, (number,), sharding_key=number, compare_event_token=future)
+        assert not answer.fresher
+
+
+def test_a_replica_that_does_not_replicate_is_left_and_taken_again(keyspace: Keyspace) -> None:
+    (number,) = numbers_of(HIGH, 1)
+    (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
+    with keyspace.queries() as queries:
+        assert port_of(queries, number) == replica.port
+        replica.stop_replication()
+        wait_for_state(queries, replica, lambda state: state.lag > 60)
+        assert port_of(queries, number) == primary.port
+        replica.start_replication()
+        wait_for_state(queries, replica, lambda state: state.lag < 60)
+        assert port_of(queries, number) == replica.port
+
+
+def test_a_replica_that_is_killed_is_replaced_and_taken_again(keyspace: Keyspace) -> None:
+    (number,) = numbers_of(LOW, 1)
+    first, second = keyspace.shards[LOW].replicas
+    keyspace.put(number, 1)
+    keyspace.replicated()
+    with keyspace.queries() as queries:
+        assert port_of(queries, number) == first.port
+        assert port_of(queries, number) == first.port
+        first.kill()
+        # At once, before its watcher has noticed: over the connection that was open, and over a new one.
+        answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
+        assert list(answer.rows) == [(1,)]
+        assert answer.token
+        assert port_of(queries, number) == second.port
+        wait_for_state(queries, first, lambda state: state.token is None and state.problem is not None)
+        second.kill()
+        keyspace.put(number, 2)
+        wait_for_position(queries, keyspace.shards[LOW].primary, keyspace.shards[LOW].primary.gtid)
+        answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
+        assert list(answer.rows) == [(2,)]
+        assert answer.token
+        first.restart()
+        wait_for_position(queries, first, keyspace.shards[LOW].primary.gtid)
+        wait_until(lambda: port_of(queries, number) == first.port)
+
+
+def test_a_query_that_runs_while_its_server_is_killed_is_made_again(keyspace: Keyspace) -> None:
+    (number,) = numbers_of(HIGH, 1)
+    (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
+    with keyspace.queries() as queries:
+        found: list[Any] = []
+
+        def ask() -> None:
+            found.append(queries.execute("SELECT SLEEP(1), @@port", sharding_key=number))
+
+        thread = threading.Thread(target=ask)
+        replica.execute("SELECT 1")
+        thread.start()
+        running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT SLEEP(1)%'"
+        wait_until(lambda: replica.execute(running)[0][0] > 0)
+        replica.kill()
+        thread.join(120)
+        assert [answer.rows[0][1] for answer in found] == [primary.port]
+
+
+def test_a_promoted_replica_is_read_with_the_tokens_of_its_new_role(keyspace: Keyspace) -> None:
+    """I5, I6: and a former primary that accepts writes beside it makes all tokens of the shard doubtful."""
+    (number,) = numbers_of(LOW, 1)
+    first, second = keyspace.shards[LOW].replicas
+    former = keyspace.shards[LOW].primary
+    keyspace.put(number, 1)
+    keyspace.replicated()
+    ask: dict[str, Any] = {"sharding_key": number, "include_event_token": True}
+    with keyspace.queries() as queries:
+        former.kill()
+        first.promote()
+        second.replicate_from(first)
+        first.execute(f"REPLACE {DATABASE}.customer VALUES (%s, 2)", (number,))
+        second.wait_for(first.gtid)
+        wait_for_state(queries, first, lambda state: state.role == "primary")
+        wait_for_position(queries, first, first.gtid)
+        wait_for_position(queries, second, first.gtid)
+        for _ in range(10):
+            answer = queries.execute(SELECT, (number,), **ask)
+            assert list(answer.rows) == [(2,)]
+            assert answer.token
+            assert answer.token.position == f"MariaDB/{first.gtid}"
+        # It comes back as it was: with a number of its own for what the new primary does next.
+        former.restart()
+        wait_for_state(queries, former, lambda state: state.role == "primary")
+        former.execute(f"REPLACE {DATABASE}.customer VALUES (%s, 7)", (number,))
+        former.execute(f"REPLACE {DATABASE}.customer VALUES (%s, 8)", (number,))
+        assert queries.execute(SELECT, (number,), **ask).token is None
+        former.execute("SET GLOBAL read_only = 1")
+        wait_for_state(queries, former, lambda state: state.role == "unknown")
+        answer = queries.execute(SELECT, (number,), **ask)
+        assert (list(answer.rows), answer.token is not None) == ([(2,)], True)
+
+
+def test_no_servers_of_a_shard_is_an_error_that_says_why_of_each(keyspace: Keyspace) -> None:
+    (low,), (high,) = numbers_of(LOW, 1), numbers_of(HIGH, 1)
+    with keyspace.queries() as queries:
+        for server in keyspace.shards[HIGH].all:
+            server.kill()
+        with pytest.raises(Unavailable) as raised:
+            queries.execute(SELECT, (high,), sharding_key=high)
+        assert f"no server of shard {KEYSPACE}/{HIGH} can be queried" in str(raised.value)
+        for server in keyspace.shards[HIGH].all:
+            assert server.address in str(raised.value)
+        assert list(queries.execute(SELECT, (low,), sharding_key=low).rows) == []  # the other shard goes on
+        with pytest.raises(Unavailable, match=HIGH):
+            queries.scatter("SELECT 1")
+
+
+def test_a_statement_that_is_wrong_is_made_once_and_one_that_writes_not_at_all(keyspace: Keyspace) -> None:
+    (number,) = numbers_of(LOW, 1)
+    replica, primary = keyspace.shards[LOW].replicas[0], keyspace.shards[LOW].primary
+    keyspace.put(number, 1)
+    with keyspace.queries() as queries:
+        with pytest.raises(pymysql.err.ProgrammingError, match="nowhere"):
+            queries.execute(f"SELECT * FROM {DATABASE}.nowhere", sharding_key=number)
+        with pytest.raises(pymysql.err.MySQLError, match=r"(?i)read.only"):
+            queries.execute(f"DELETE FROM {DATABASE}.customer", sharding_key=number)
+        assert port_of(queries, number) == replica.port
+        for each in (replica, keyspace.shards[LOW].replicas[1]):
+            each.kill()
+        with pytest.raises(pymysql.err.MySQLError, match="READ ONLY"):
+            queries.execute(f"DELETE FROM {DATABASE}.customer", sharding_key=number)
+        assert primary.execute(f"SELECT v FROM {DATABASE}.customer") == ((1,),)
+
+
+def test_servers_that_cannot_be_watched_are_queried_without_tokens(keyspace: Keyspace) -> None:
+    """I6: nothing says how fresh their rows are."""
+    (number,) = numbers_of(LOW, 1)
+    keyspace.put(number, 1)
+    keyspace.replicated()
+    primary = keyspace.shards[LOW].primary
+    primary.execute("CREATE USER reader@'%' IDENTIFIED BY 'secret'")
+    primary.execute(f"GRANT SELECT ON {DATABASE}.* TO reader@'%'")
+    keyspace.replicated()
+
+    def reading(address: str) -> Any:
+        account: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": port_in(address),
+            "user": "reader",
+            "password": "secret",
+        }
+        return pymysql.connect(**account, autocommit=True)
+
+    shards = {"-": [server.address for server in keyspace.shards[LOW].all]}
+    with pytest.raises(Unavailable, match=f"no server of keyspace {KEYSPACE} can be watched: .*the user needs"):
+        KeyspaceQueries(KEYSPACE, shards, None, connect=reading, watch=partial(watching, "reader", "secret")).start()
+    queries = KeyspaceQueries(KEYSPACE, shards, None, connect=reading, watch=partial(watching, "reader", "secret"))
+    with closing(queries):
+        token = EventToken(1, f"{KEYSPACE}/-", "MariaDB/0-1-1")
+        answer = queries.execute(SELECT, (number,), include_event_token=True, compare_event_token=token)
+        assert (list(answer.rows), answer.token, answer.fresher) == ([(1,)], None, False)
+    # One user watches, another one queries.
+    with KeyspaceQueries(KEYSPACE, shards, None, connect=reading, watch=partial(watching, USER, PASSWORD)) as queries:
+        assert queries.execute(SELECT, (number,), include_event_token=True).token
+
+
+def test_threads_get_their_own_rows_of_any_shard_while_replicas_die(keyspace: Keyspace) -> None:
+    """I6: on a shared connection they would get those of another thread. A token never goes back in a shard."""
+    numbers = numbers_of(LOW, 10) + numbers_of(HIGH, 10)
+    for number in numbers:
+        keyspace.put(number, number * 10)
+    keyspace.replicated()
+    wrong: list[Any] = []
+    done = 0
+
+    def ask(thread: int, queries: KeyspaceQueries) -> None:
+        nonlocal done
+        for turn in range(120):
+            number = numbers[(thread * 7 + turn) % len(numbers)]
+            try:
+                rows = list(queries.execute(SELECT, (number,), sharding_key=number).rows)
+            except Exception as error:
+                wrong.append(repr(error))
+                return
+            if rows != [(number * 10,)]:
+                wrong.append((number, rows))
+        done += 1
+
+    with keyspace.queries() as queries:
+        threads = [threading.Thread(target=ask, args=(thread, queries), daemon=True) for thread in range(6)]
+        for thread in threads:
+            thread.start()
+        keyspace.shards[LOW].replicas[0].kill()
+        keyspace.shards[HIGH].replicas[0].kill()
+        for thread in threads:
+            thread.join(240)
+    assert (wrong, done) == ([], 6)
+
+
+def test_a_server_that_hangs_holds_up_only_the_queries_that_it_got(keyspace: Keyspace) -> None:
+    (number,) = numbers_of(HIGH, 1)
+    (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
+
+    def quickly(address: str) -> Any:
+        account: dict[str, Any] = {"host": "127.0.0.1", "port": port_in(address), "user": USER, "password": PASSWORD}
+        return pymysql.connect(**account, autocommit=True, read_timeout=3, connect_timeout=3)
+
+    shards = {"-": [replica.address, primary.address]}
+    watch = partial(watching, USER, PASSWORD)
+    with KeyspaceQueries(KEYSPACE, shards, None, connect=quickly, watch=watch, max_lag=5.0) as queries:
+        opened = [threading.Thread(target=port_of, args=(queries, number)) for _ in range(3)]
+        for thread in opened:
+            thread.start()
+        for thread in opened:
+            thread.join()
+        pid = replica.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert port_of(queries, number) == primary.port
+            wait_for_state(queries, replica, lambda state: state.lag > 5)  # nobody knows what it is now
+            assert port_of(queries, number) == primary.port
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_forked_process_has_no_tokens_until_it_watches_for_itself(keyspace: Keyspace) -> None:
+    """I6: it would not see a change of role, and would share its parent's connections."""
+    (number,) = numbers_of(LOW, 1)
+    keyspace.put(number, 1)
+    keyspace.replicated()
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    with keyspace.queries() as queries:
+        assert queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True).token
+
+        def child() -> None:
+            send.send(queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True))
+            with queries:
+                send.send(queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True))
+
+        process = context.Process(target=child)
+        process.start()
+        without, its_own = receive.recv(), receive.recv()
+        process.join(60)
+        assert (list(without.rows), without.token) == ([(1,)], None)
+        assert (list(its_own.rows), its_own.token is not None) == ([(1,)], True)
+        assert queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True).token
