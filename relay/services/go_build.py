@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from relay.errors import Unavailable
@@ -84,9 +84,22 @@ class GoBuild:
         answer = self._run(self.part, "mod", "download", "-json", f"{module}@v{version}")
         return Path(json.loads(answer[answer.index("{") :])["Dir"])
 
-    def build(self, source: Path, *packages: str) -> Path:
-        """Return a folder with the programs of some packages of a module whose source is in a folder."""
-        shutil.rmtree(self.programs, ignore_errors=True)
+    def module(self, name: str, files: Mapping[str, str]) -> Path:
+        """Return the folder of a module of one's own, made of ``files``; what it requires is downloaded."""
+        folder = self.part / name
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+        self._run(folder, "mod", "tidy")
+        return folder
+
+    def build(self, source: Path, *packages: str, beside: bool = False) -> Path:
+        """Return a folder with the programs of some packages of a module whose source is in a folder.
+
+        ``beside``: they are added to the programs that were built before.
+        """
+        if not beside:
+            shutil.rmtree(self.programs, ignore_errors=True)
         self._run(source, "build", *_FLAGS, "-o", f"{self.programs}/", *packages)
         return self.programs
 

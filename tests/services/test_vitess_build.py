@@ -12,7 +12,7 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.services.vitess import Vitess
-from relay.services.vitess_build import obstacle, vtcombo
+from relay.services.vitess_build import cluster_obstacle, cluster_programs, obstacle, vtcombo
 from tests.process.processes import gone
 from tests.waiting import wait_until
 
@@ -34,10 +34,14 @@ mod)
     ;;
 build)
     echo run >> "$home/builds"
-    cp "$2/go/vt/vtcombo/tablet_map.go" "$home/patched"
+    [ -e "$2/etcd/main.go" ] || cp "$2/go/vt/vtcombo/tablet_map.go" "$home/patched"
     while [ "$1" != -o ]; do shift; done
+    folder=${{2%/}}; shift 2
+    set -- build "$folder" "$@"
     {build}
-    mkdir -p "$2" && echo built > "$2/vtcombo"
+    for package in "$@"; do case $package in ./*)
+        mkdir -p "$folder" && echo built > "$folder/$(basename "$package")";;
+    esac; done
     ;;
 esac
 """
@@ -72,6 +76,30 @@ def test_it_is_built_once_and_only_the_program_is_kept(
     monkeypatch.setenv("PATH", "")
     assert vtcombo().exists()
     assert obstacle() is None
+
+
+def test_the_programs_of_a_cluster_are_built_once_and_vtcombo_is_among_them(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = use_go(tmp_path / "go", monkeypatch)
+    folder = cluster_programs()
+    names = ["etcd", "vtcombo", "vtctld", "vtctldclient", "vtgate", "vttablet"]
+    assert (folder, sorted(each.name for each in folder.iterdir())) == (cache / "vitess-cluster-0.23.0-1", names)
+    assert vtcombo() == cluster_programs() / "vtcombo"
+    assert "CloneVT()" in (tmp_path / "go" / "patched").read_text()
+    assert builds.read_text() == "run\n" * 2  # Vitess' module and etcd's
+    monkeypatch.setenv("PATH", "")
+    assert (obstacle(), cluster_obstacle()) == (None, None)
+
+
+def test_who_has_vtcombo_alone_has_not_the_programs_of_a_cluster(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_go(tmp_path / "go", monkeypatch)
+    vtcombo()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert obstacle() is None
+    assert "no go on the PATH" in str(cluster_obstacle())
 
 
 def test_it_pins_the_toolchain_and_does_not_touch_the_users_caches(
