@@ -1,7 +1,8 @@
 """What a machine may lack: tests that need it are skipped with the reason, or fail where it is required.
 
-``RELAY_TEST_BROWSER``, ``RELAY_TEST_HISTORY``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_NATIVE``,
-``RELAY_TEST_SYSTEMD`` and ``RELAY_TEST_VITESS`` require it if they are ``required``, as most are in CI.
+``RELAY_TEST_BROWSER``, ``RELAY_TEST_HISTORY``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_MYSQL``,
+``RELAY_TEST_NATIVE``, ``RELAY_TEST_SYSTEMD`` and ``RELAY_TEST_VITESS`` require it if they are ``required``, as most are
+in CI.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
-from relay.services.vitess_build import obstacle
+from relay.services.vitess_build import cluster_obstacle, obstacle
+from tests.mysql import debian_mysql
 
 
 def lacking(what: str, problem: str) -> NoReturn:
@@ -32,6 +36,13 @@ def vitess() -> None:
         lacking("VITESS", problem)
 
 
+def vitess_cluster() -> None:
+    """Skip without what a Vitess of separate processes needs: Go, and a MySQL, since it cannot replicate a MariaDB."""
+    if problem := cluster_obstacle():
+        lacking("VITESS", problem)
+    mysqld()
+
+
 def compiled_core() -> None:
     if importlib.util.find_spec("relay.native._core") is None:
         lacking("NATIVE", "the compiled core was not built: install Rust, and run `make setup`")
@@ -43,11 +54,26 @@ def systemd_analyze() -> str:
 
 
 def mysqld() -> str:
-    """Return the mysqld to start servers with; skip if ``RELAY_TEST_MYSQLD`` names none."""
+    """Return the mysqld to start servers with; skip if ``RELAY_TEST_MYSQLD`` names none.
+
+    The name ``debian`` stands for the server of Debian's sid.
+    """
     program = os.environ.get("RELAY_TEST_MYSQLD")
     if not program:
-        pytest.skip("no MySQL to test on: RELAY_TEST_MYSQLD=/usr/sbin/mysqld (or a script that takes its options)")
-    return program
+        lacking("MYSQL", "no MySQL to test on: RELAY_TEST_MYSQLD=debian, or =/usr/sbin/mysqld (or a script like it)")
+    if program != "debian":
+        return program
+    found, problem = _mysqld_of_debian()
+    return found or lacking("MYSQL", problem)
+
+
+@cache
+def _mysqld_of_debian() -> tuple[str, str]:
+    """Return the program, or why there is none: that is found out once, since it may take minutes."""
+    try:
+        return str(debian_mysql.mysqld()), ""
+    except Unavailable as error:
+        return "", str(error)
 
 
 def has_mysqld() -> bool:

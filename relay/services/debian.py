@@ -1,4 +1,4 @@
-"""Packages of the Debian or Ubuntu that this machine runs, unpacked into the cache. Needs no root, installs nothing."""
+"""Packages of Debian or Ubuntu, unpacked into the cache. Needs no root, installs nothing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
 
 _APT_SECONDS = 300.0
+_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 Apt = Callable[[str], str]
 """Runs a line of ``apt-get`` or ``apt-cache``, and returns its output. Raises ``Unavailable``."""
 
 
-def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]]) -> Path:
+def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]], suite: str | None = None) -> Path:
     """Return the folder with the files of ``package`` and others, fetched once. Raises ``Unavailable``.
 
-    ``with_others``: returns the names of the others.
+    ``with_others``: returns the names of the others. ``suite``: of Debian, such as ``sid``, instead of what this
+    machine runs. Its programs run with the libraries of that suite only, so all of them have to be among the others.
     """
     folder = cache_folder() / package
     if not folder.is_dir():
@@ -28,7 +30,7 @@ def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]]) -> Path:
         with folder.with_name(f"{package}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():  # the process that held the lock before may have fetched it
-                _fetch(folder, package, with_others)
+                _fetch(folder, package, with_others, suite)
     return folder
 
 
@@ -37,7 +39,7 @@ def library_folders(folder: Path) -> list[Path]:
     return sorted({path.parent for path in folder.glob("usr/lib/**/lib*.so*")})
 
 
-def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str]]) -> None:
+def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str]], suite: str | None) -> None:
     """Fetch the lists of packages as well, beside the folder, as a plain user may."""
     if missing := [each for each in ("apt-get", "apt-cache", "dpkg-deb") if not shutil.which(each)]:
         raise Unavailable(f"no {package} is available, and no {missing[0]} to fetch it with: install {package}")
@@ -45,7 +47,20 @@ def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str
     shutil.rmtree(part, ignore_errors=True)
     for each in ("state/lists/partial", "cache/archives/partial", "files"):
         (part / each).mkdir(parents=True)
-    places = [f"Dir::State={part / 'state'}", "Dir::State::status=/var/lib/dpkg/status", f"Dir::Cache={part / 'cache'}"]
+    places = [f"Dir::State={part / 'state'}", f"Dir::Cache={part / 'cache'}"]
+    if suite is None:
+        places.append("Dir::State::status=/var/lib/dpkg/status")
+    else:
+        if not _KEYS.exists():
+            raise Unavailable(f"cannot fetch {package}: {_KEYS} is missing: install debian-archive-keyring")
+        sources, nothing = part / "sources.list", part / "status"
+        sources.write_text(f"deb [signed-by={_KEYS}] http://deb.debian.org/debian {suite} main\n")
+        nothing.touch()
+        places += [
+            f"Dir::State::status={nothing}",
+            f"Dir::Etc::sourcelist={sources}",
+            "Dir::Etc::sourceparts=/dev/null",
+        ]
     options = [word for each in (*places, "APT::Sandbox::User=root") for word in ("-o", each)]
 
     def run(command: Sequence[str]) -> str:
@@ -59,6 +74,8 @@ def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str
     apt(f"apt-get -qq download {' '.join([package, *with_others(apt)])}")
     for fetched in part.glob("*.deb"):
         run(["dpkg-deb", "-x", str(fetched), "files"])
+    # Its links lead to packages that are not there, so the folder could not be copied.
+    shutil.rmtree(part / "files" / "usr" / "share" / "doc", ignore_errors=True)
     (part / "files").rename(folder)
     shutil.rmtree(part)
 

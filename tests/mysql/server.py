@@ -1,7 +1,7 @@
 """Real MySQL servers, primaries and replicas, from a mysqld of the machine.
 
-The settings make them small and quick, and their binlogs readable for the relay. MySQL is not an embedded service: no
-package registry has it.
+The settings make them small and quick, and their binlogs readable for the relay. MySQL is not an embedded service: of
+the package registries only Debian's sid has it, in whatever version is current (``debian_mysql``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class MySQL(SQLServer):
 
     def __init__(self, *, options: Mapping[str, str | int] | None = None) -> None:
         super().__init__()
-        self._program = needs.mysqld()
+        self.program = needs.mysqld()
         self._options = dict(options or {})
 
     @property
@@ -137,12 +137,12 @@ class MySQL(SQLServer):
 
     def _prepare(self) -> None:
         if not self.data.is_dir():
-            shutil.copytree(_template(self._program), self.data)
+            shutil.copytree(_template(self.program), self.data)
 
     def _command(self) -> list[str]:
         settings = SETTINGS | {"port": self.port, "server-id": self.port, "socket": str(self.socket)}
-        settings |= {"pid-file": str(self.folder / "pid"), "tmpdir": str(self.folder), "datadir": str(self.data)}
-        return _mysqld(self._program, settings | {"read-only": int(self._read_only)} | self._options)
+        settings |= {"pid-file": "pid", "tmpdir": str(self.socket.parent), "datadir": str(self.data)}
+        return _mysqld(self.program, settings | {"read-only": int(self._read_only)} | self._options)
 
 
 def _mysqld(program: str, settings: Mapping[str, str | int], *flags: str) -> list[str]:
