@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from relay.extras import needs
 
-from relay.extras import lazily
-
-if TYPE_CHECKING:
+with needs("dynamodb", "relay.dynamodb.models"):
     from relay.dynamodb.models.attribute import Attribute, column, hash_key, range_key
     from relay.dynamodb.models.cache_keys import item_key
     from relay.dynamodb.models.conditions import Condition
@@ -51,28 +49,3 @@ __all__ = [
     "range_key",
     "stored_as",
 ]
-
-_HOMES = {
-    "attribute": ("Attribute", "column", "hash_key", "range_key"),
-    "cache_keys": ("item_key",),
-    "conditions": ("Condition",),
-    "declaration": ("Model", "columns_of"),
-    "engine": ("Engine",),
-    "errors": (
-        "ConstraintViolation",
-        "InvalidCondition",
-        "InvalidModel",
-        "InvalidSearch",
-        "InvalidValue",
-        "MissingObjects",
-        "TableMismatch",
-    ),
-    "indexes": ("GlobalIndex", "LocalIndex"),
-    "search": ("Search",),
-    "types": ("Seconds", "stored_as"),
-}
-
-if not TYPE_CHECKING:  # or a type checker would take any name
-    __getattr__ = lazily(
-        __name__, {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}, "dynamodb"
-    )
