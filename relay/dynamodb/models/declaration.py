@@ -122,6 +122,7 @@ class Model:
 
     __declaration__: ClassVar[Declaration | None] = None
     __given__: ClassVar[Mapping[str, Any]] = {}
+    # The columns and indexes that the class declares itself, as they are written: subclasses make their own of them.
     __own__: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(
@@ -244,9 +245,9 @@ def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Ind
 def _annotations(owner: str, base: type[Any]) -> dict[str, Any]:
     """Return the types of the columns that a class declares; of one that is no table, only what is an Attribute."""
     is_table = issubclass(base, Model)
-    if not is_table and "Attribute" not in str(inspect.get_annotations(base)):
-        return {}  # what it has need not be known here
     try:
+        if not is_table and "Attribute" not in str(inspect.get_annotations(base)):
+            return {}  # what it has need not be known here
         found = inspect.get_annotations(base, eval_str=True)
     except NameError as error:
         raise InvalidModel(f"{owner}: {error} in an annotation: define it in the module, before the class") from error

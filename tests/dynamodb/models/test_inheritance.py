@@ -78,6 +78,19 @@ def test_a_mixin_need_not_be_a_table() -> None:
         assert model(id="a", owner="ada").is_mine("ada")
 
 
+def test_a_mixin_without_columns_may_be_annotated_with_what_is_not_known_here() -> None:
+    class Logged:
+        log: Elsewhere  # type: ignore[name-defined]  # noqa: F821
+
+    class Both(Logged, Keyed):
+        pass
+
+    assert set(declaration_of(Both).columns) == {"id", "size"}
+    Owned = type("Owned", (), {"__annotations__": {"a": "Attribute[Elsewhere]"}, "__module__": __name__})
+    with pytest.raises(InvalidModel, match="Bad: name 'Elsewhere' is not defined in an annotation"):
+        type("Bad", (Owned, Keyed), {"__module__": __name__})
+
+
 def test_a_column_with_another_type_or_key_takes_the_place_of_the_inherited_one() -> None:
     class Numbered(Keyed, table="numbered"):
         id: Attribute[int] = hash_key()  # type: ignore[assignment]
