@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from relay.config import Config
-from relay.kafka.group_offsets import EARLIEST, LATEST, Offsets
+from relay.kafka.group_offsets import EARLIEST, LATEST, Offsets, count_between
+from relay.kafka.topics import LARGEST_MESSAGE
 from spark_consumers import kafka_source
 
 SizedRecord = tuple[str, int, int, int]
@@ -21,10 +22,12 @@ OffsetRange = tuple[Offsets, Offsets]
 def cut_batch(
     session: SparkSession, config: Config, name: str, begin: Offsets, end: Offsets, at_most: int
 ) -> list[OffsetRange]:
-    """Return the parts of a batch, as ``cut`` does; none if all of it is one part. Reads its values.
+    """Return the parts of a batch, as ``cut`` does; none if all of it is one part.
 
-    ``name``: the consumer's.
+    Reads the values, unless the batch has so few that they fit whatever their size. ``name``: the consumer's.
     """
+    if count_between(begin, end) * LARGEST_MESSAGE <= at_most:
+        return []
     # A partition that was not there is read from its beginning.
     first = {t: {p: begin.get(t, {}).get(p, EARLIEST) for p in ps} for t, ps in end.items()}
     if any(LATEST in partitions.values() for partitions in first.values()):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from relay.change import Operation
 from relay.kafka.group_offsets import EARLIEST, Offsets
-from spark_consumers.batch_parts import SizedRecord, cut
+from relay.kafka.topics import LARGEST_MESSAGE
+from spark_consumers.batch_parts import SizedRecord, cut, cut_batch
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -62,6 +63,14 @@ def test_two_partitions_are_cut_side_by_side() -> None:
     begin, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 20, "1": 20}}
     parts = cut(records, begin, end, AT_MOST)
     assert [last for _, last in parts] == [{"t": {"0": n, "1": n}} for n in (5, 10, 15, 20)]
+
+
+def test_the_values_of_a_few_records_are_not_read_twice() -> None:
+    """A small batch, of which there are many, takes no action of Spark more."""
+    nothing: Any = None  # neither Spark nor Kafka is asked
+    few: Offsets = {"shop.orders": {"0": 16, "1": 107}}
+    begin: Offsets = {"shop.orders": {"0": EARLIEST, "1": 107}}
+    assert cut_batch(nothing, nothing, "log", begin, few, 16 * LARGEST_MESSAGE) == []
 
 
 _APPLY = """
