@@ -38,6 +38,9 @@ class State(StrEnum):
     TOMBSTONE = "tombstone"
 
 
+_STATES = {state.value: state for state in State}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry without its value, which the store keeps beside it.
@@ -278,7 +281,7 @@ def decode(meta: bytes) -> Entry:
     try:
         fields = orjson.loads(meta)
         tokens, kept = _tokens(fields.get("t")), _tokens(fields.get("k"))
-        return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
+        return Entry(_STATES[fields["s"]], str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
     except (ValueError, TypeError, KeyError, AttributeError):
         return UNREADABLE
 

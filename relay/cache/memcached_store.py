@@ -13,7 +13,6 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from hashlib import blake2b
 from struct import pack, unpack_from
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -47,6 +46,7 @@ class MemcachedStore(ClosingStore):
         self.address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         self._servers = open_servers(url, timeout)
         names = " ".join(sorted(server.name for server in self._servers))
+        self._errors = _Errors(self.address)
         self._list_of_servers = blake2b(names.encode(), digest_size=8).hexdigest()
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class MemcachedStore(ClosingStore):
             server.connections.close()
 
     def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
-        with self._errors():
+        with self._errors:
             for _ in range(_ATTEMPTS):
                 entries, found = self._read_once(keys, generation_key)
                 name, _, servers = found.data.decode().partition(" ")
@@ -72,7 +72,7 @@ class MemcachedStore(ClosingStore):
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         conflicts: dict[str, bytes | None] = {}
-        with self._errors():
+        with self._errors:
             for server, part in self._by_server([write.key for write in writes]).items():
                 with server.connections.lent() as connection:  # the same for all steps: it would not survive a restart
                     _Attempt(connection, [writes[number] for number in part]).make(conflicts)
@@ -82,21 +82,22 @@ class MemcachedStore(ClosingStore):
         return self.read([], generation_key)[1]
 
     def renew(self, generation_key: str) -> str:
-        with self._errors():
+        with self._errors:
             return self._set_generation(generation_key, b"")
 
     def sample(self, prefix: str, count: int) -> list[str]:
-        with self._errors():
+        with self._errors:
             return random_keys(self._keys(prefix.encode()), count)
 
     def losses(self) -> str:
         """Return what tells whether a server has evicted items, was flushed, or restarted."""
-        with self._errors():
+        with self._errors:
             return " ".join(server.losses() for server in self._servers)
 
     def _read_once(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], MetaReply]:
         """Return the entries, and the item of the generation, without data if there is none."""
-        home = self._server_of(item_key(generation_key))
+        asked = item_key(generation_key)
+        home = self._server_of(asked)
         parts = self._by_server(keys)
         last = parts.pop(home, [])
         entries: list[StoredEntry | None] = [None] * len(keys)
@@ -108,7 +109,7 @@ class MemcachedStore(ClosingStore):
         requests = [b"mg %b v f\r\n" % item_key(keys[number]) for number in last]
         with home.connections.lent() as connection:
             # Last, so that the generation was still current after the entries were read (I6).
-            *replies, generation = connection.read([*requests, b"mg %b v f c\r\n" % item_key(generation_key)])
+            *replies, generation = connection.read([*requests, b"mg %b v f c\r\n" % asked])
         for number, reply in zip(last, replies, strict=True):
             entries[number] = _entry(reply, keys[number])
         if generation.data and generation.number(b"f") != _GENERATION:
@@ -126,6 +127,8 @@ class MemcachedStore(ClosingStore):
 
     def _by_server(self, keys: Sequence[str]) -> dict[Memcached, list[int]]:
         """Return the numbers of the keys of each server."""
+        if len(self._servers) == 1:
+            return {self._servers[0]: list(range(len(keys)))} if keys else {}
         found: dict[Memcached, list[int]] = defaultdict(list)
         for number, key in enumerate(keys):
             found[self._server_of(item_key(key))].append(number)
@@ -146,12 +149,19 @@ class MemcachedStore(ClosingStore):
                     if key.startswith(prefix):
                         yield key.decode(errors="replace")
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise Unavailable(f"memcached at {self.address} is not available: {error}") from error
+
+class _Errors:
+    """Makes ``Unavailable`` of the errors of connections. Around every read, it takes a third of `contextmanager`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise Unavailable(f"memcached at {self._address} is not available: {error}") from error
 
 
 class _Attempt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
 
@@ -30,15 +30,13 @@ class Connections(Generic[C]):
         self._idle: list[C] = []
         self._process = os.getpid()
 
-    @contextmanager
-    def lent(self) -> Iterator[C]:
-        """Lend a connection; it is closed if the body raises. Raises what ``connect`` raises."""
+    def lent(self) -> AbstractContextManager[C]:
+        """Lend a connection for a ``with``; it is closed if its body raises. Raises what ``connect`` raises."""
         while (connection := self._take()) is not None:
             if self._is_usable(connection):
                 break
             _close(connection)
-        with self._using(connection or self._connect()) as lent:
-            yield lent
+        return self._using(connection or self._connect())
 
     def run(self, work: Callable[[C], T], is_lost: Callable[[Exception], bool] = lambda _: True) -> T:
         """Return what ``work`` makes of a connection; if it fails on one that was used before, run it again.
