@@ -33,7 +33,7 @@ from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, Unkno
 from spark_consumers.lag import LagAlarm
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.schema_wait import SchemaWait
-from spark_consumers.value_reader import ValueReader
+from spark_consumers.value_reader import KafkaRecord, ValueReader
 from spark_consumers.watched import served
 
 _NAME = "cache"
@@ -70,7 +70,7 @@ class _Batch:
     """
 
     number: int
-    messages: Sequence[Message]
+    records: Sequence[KafkaRecord]
     reached: Offsets
     decoded: tuple[list[ReducedChange], list[NonChangeRecord]] | None = None
 
@@ -170,7 +170,7 @@ class _PythonConsumer:
                         return
                     running = applying.submit(self._repeat, partial(self._apply_batch, batch))
                     submitted = batch.reached
-                    number += bool(batch.messages)
+                    number += bool(batch.records)
                 elif ends is not None and now - advanced_at > _PATIENCE:
                     raise Unavailable(
                         f"{_NAME}: cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s"
@@ -186,25 +186,29 @@ class _PythonConsumer:
 
     def _read_batch(self, number: int) -> _Batch:
         """Return the records that have come, about a batch at most, and advance what is reached."""
-        batch: list[Message] = []
+        records: list[KafkaRecord] = []
+        ends: dict[tuple[str, int], int] = {}
         size = 0
         messages = self._messages.consume(1, _POLL)
         while messages:
             self._is_cut_off = False
             for message in messages:
                 error = message.error()
+                topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
                 if error is None:
-                    batch.append(message)
+                    records.append((topic, partition, offset, message.value()))
                     size += len(message)
+                    offset += 1
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise self._failure(message, error)
                 # The end of a partition lies behind the marker of its last transaction, which is never delivered.
-                reached = (message.offset() or 0) + (error is None)
-                self._reached[message.topic() or ""][str(message.partition())] = reached
-            if len(batch) >= CHUNK or size > CHUNK_BYTES:
+                ends[topic, partition] = offset
+            if len(records) >= CHUNK or size > CHUNK_BYTES:
                 break
-            messages = self._messages.consume(_at_most(len(batch), size), 0)
-        return _Batch(number, batch, {topic: dict(offsets) for topic, offsets in self._reached.items()})
+            messages = self._messages.consume(_at_most(len(records), size), 0)
+        for (topic, partition), end in ends.items():
+            self._reached[topic][str(partition)] = end
+        return _Batch(number, records, {topic: dict(offsets) for topic, offsets in self._reached.items()})
 
     def _failure(self, message: Message, error: KafkaError) -> RelayError:
         where = f"{message.topic()}[{message.partition()}]" if message.topic() else "the topics"
@@ -218,12 +222,12 @@ class _PythonConsumer:
     def _decode_ahead(self, batch: _Batch) -> None:
         # What fails here fails again where it is repeated.
         with contextlib.suppress(RelayError), no_garbage_collection():
-            batch.decoded = self._decode(batch.messages)
+            batch.decoded = self._decode(batch.records)
 
     def _apply_batch(self, batch: _Batch) -> None:
         """Apply what was read, and store that it is applied."""
         counts, begun = None, time.monotonic()
-        if batch.messages:
+        if batch.records:
             self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
             with no_garbage_collection():
                 counts = self._apply_with_schemas(batch)
@@ -247,14 +251,13 @@ class _PythonConsumer:
                     raise
 
     def _apply(self, batch: _Batch) -> dict[str, int]:
-        changes, others = batch.decoded or self._decode(batch.messages)
+        changes, others = batch.decoded or self._decode(batch.records)
         batch.decoded = None  # a schema that was not known may be at the next attempt
         since = self._continuity.published_since
-        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch.messages), since)
+        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch.records), since)
         return conclude(outcome, self._cache, self._rules, self._dead_letters, self._alarm)
 
-    def _decode(self, messages: Sequence[Message]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
-        records = ((m.topic() or "", m.partition() or 0, m.offset() or 0, m.value()) for m in messages)
+    def _decode(self, records: Sequence[KafkaRecord]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
         return self._reader.read(records, self._schema_wait.given_up)
 
     def _repeat(self, attempt: Callable[[], object]) -> bool:

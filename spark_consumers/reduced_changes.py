@@ -45,13 +45,15 @@ def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
     image = _decoded_image(layout, wanted) if image_columns(layout, rules) else _unread
     missing = _missing(layout, rules)
 
+    source, table = layout.source, layout.table
+
     def read(change: Mapping[str, Any]) -> ReducedChange:
         key, old, new = change["key"], change["old"], change["new"]
         return ReducedChange(
             _OPERATIONS[change["operation"]],
-            layout.source,
-            layout.table,
-            None if key is None else _converted(key, key_converts),
+            source,
+            table,
+            _converted(key, key_converts) if key_converts and key is not None else key,
             None if old is None else image(old),
             None if new is None else image(new),
             token_of(change["token"]),
