@@ -57,7 +57,7 @@ def _run(folder: Path, bootstrap_servers: str, url: str, engine: str) -> Benchma
     path.write_text(yaml.safe_dump(_config(bootstrap_servers, url)))
     config = load(path)
     pairs = _fill(config)
-    client = redis.Redis.from_url(url)
+    client = redis.Redis.from_url(url, socket_timeout=60)  # a flush of so many keys takes seconds on a busy machine
     _loop(url, client, pairs)
     loops, consumers, seen = [_loop(url, client, pairs)], [], 0
     for number in range(ROUNDS):
