@@ -20,6 +20,7 @@ from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.truth import PublishedChange, check_topic, read_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import is_transient
+from relay.process.managed import ManagedProcess
 from tests.faults.versions import THIS_VERSION, Version
 from tests.waiting import patience, wait_until
 
@@ -110,16 +111,19 @@ class Scene:
 
 
 class Relay:
-    """A relay process and its log, which may hold those of earlier ones."""
+    """A relay process and its log, which may hold those of earlier ones. It dies with the tests."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
-        with log.open("ab") as out:
-            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
-            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        started = ManagedProcess(command, log, {"PYTHONFAULTHANDLER": "1"})
+        started.start()
+        self._process = started.process
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
+
+    def has_logged(self, text: str) -> bool:
+        return text in self._log.read_text(errors="replace")
 
     def kill(self) -> None:
         self._process.kill()
