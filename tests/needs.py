@@ -37,10 +37,8 @@ def vitess() -> None:
 
 
 def vitess_cluster() -> None:
-    """Skip without what a Vitess of separate processes needs: Go, and a MySQL, since it cannot replicate a MariaDB."""
     if problem := cluster_obstacle():
         lacking("VITESS", problem)
-    mysqld()
 
 
 def compiled_core() -> None:

@@ -6,6 +6,7 @@ what it cannot install; the tests that need it are skipped or fail by themselves
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,16 +15,19 @@ from functools import partial
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
 from relay.services.memcached import program
-from relay.services.vitess_build import obstacle, vtcombo
+from relay.services.vitess_build import cluster_obstacle, cluster_programs
 from spark_consumers import class_archive
 from tests import browser
+from tests.mysql import debian_mysql
 
 
 def main() -> None:
     wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, class_archive.make]
     wanted.append(browser.program)
-    if obstacle() is None:
-        wanted.append(vtcombo)
+    if os.environ.get("RELAY_TEST_MYSQLD") == "debian":
+        wanted.append(debian_mysql.mysqld)
+    if cluster_obstacle() is None:
+        wanted.append(cluster_programs)  # with vtcombo
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(each) for each in wanted]:
             try:

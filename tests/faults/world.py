@@ -21,7 +21,8 @@ from tests.faults.versions import THIS_VERSION, Version
 class World:
     """Three writers, begun by ``start_writers``, and the relays that were started, one after the other.
 
-    ``place``: the database that a customer is in now. ``source``: the entry of the config.
+    ``place``: the database that a customer is in now. ``source``: the entry of the config. ``writer``: the class of the
+    writers.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class World:
         connect: Connect,
         place: Callable[[int], str],
         source: Mapping[str, Any],
+        writer: type[Writer] = Writer,
     ) -> None:
         self.folder = folder
         self.seed = seed
         self.connect = connect
-        self.writers = [Writer(connect, place, range(n, 60, 3), seed * 10 + n) for n in range(3)]
+        self.writers = [writer(connect, place, range(n, 60, 3), seed * 10 + n) for n in range(3)]
         self.path = folder / "relay.yaml"
         kafka = {"bootstrap_servers": servers, "producer": {"transaction.timeout.ms": 2000}}
         entry = {**source, "tables": [TABLE]}
