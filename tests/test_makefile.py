@@ -1,0 +1,26 @@
+"""What `make` does for somebody who has just cloned the repository."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_whoever_has_no_uv_gets_a_link_to_that_of_the_cache_and_hears_of_it_once(tmp_path: Path) -> None:
+    """The cache may be older than the home: it is shared, or the home is new."""
+    version = re.findall(r"^UV_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+    own = tmp_path / "cache" / f"uv-{version}" / "bin" / "uv"
+    own.parent.mkdir(parents=True)
+    own.write_text("#!/bin/sh\n")  # the environment is none of this test's business
+    own.chmod(0o755)
+    home = tmp_path / "home"
+    environment = {"HOME": str(home), "RELAY_CACHE": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    said = [
+        subprocess.run(["make", "setup"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert (home / ".local" / "bin" / "uv").resolve() == own
+    assert [f"{home}/.local/bin" in text for text in said] == [True, False]
