@@ -228,7 +228,7 @@ function sourceSection(source, stalled) {
         "aria-label": "rows of the snapshot" }),
       ` ${count(snapshot.rows_read)} of about ${many(snapshot.rows_estimated, "row")}`),
     shards.length ? [legend(shards, stalled), lineage(shards, stalled), table(columns, unfinished.map(row)),
-      over.length ? h("details", {}, h("summary", {}, `${many(over.length, "shard")} read to their end`),
+      over.length ? h("details", {}, h("summary", {}, `${many(over.length, "shard")} read to ${over.length === 1 ? "its" : "their"} end`),
         table(columns, over.map(row))) : null]
       : h("p", { class: "note" }, "No shards are listed yet."));
 }

@@ -49,6 +49,7 @@ def test_a_shard_that_stalls_is_shown_with_its_reason_until_it_goes_on(
         page.until(f"{node('root')} === 'node finished'")
         page.until(f"{node('hot')} === 'node current' && {node('calm')} === 'node current'")
         page.until(f"{OVERALL}.startsWith('Up to date')")
+        assert "1 shard read to its end" in page.text()
         page.screenshot(screenshots / "live-running.png")
 
         def throttle(operation: str) -> None:
