@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,7 +18,11 @@ def test_whoever_has_no_uv_gets_a_link_to_that_of_the_cache_and_hears_of_it_once
     own.write_text("#!/bin/sh\n")  # the environment is none of this test's business
     own.chmod(0o755)
     home = tmp_path / "home"
-    environment = {"HOME": str(home), "RELAY_CACHE": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    programs = tmp_path / "programs"  # without uv, wherever this machine has it
+    programs.mkdir()
+    for name in ("make", "mkdir", "ln"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    environment = {"HOME": str(home), "RELAY_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
     said = [
         subprocess.run(["make", "setup"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
         for _ in range(2)

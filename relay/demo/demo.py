@@ -180,7 +180,7 @@ class _Demo:
         config = load(path)
         assert config.http is not None
         self.page = f"http://{config.http.address}/"
-        self.console.print(f"status page, while it runs: {self.page}")
+        self.console.print(f"status page, while it runs: {self.page} {self.orders.on_its_times}".rstrip())
         return config
 
     def _start(self, name: str, command: Sequence[str], options: Sequence[str] = ()) -> None:

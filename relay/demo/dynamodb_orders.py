@@ -38,6 +38,7 @@ class DynamoDBOrders(Orders):
     """The table in a DynamoDB Local."""
 
     title = "DynamoDB"
+    on_its_times = "(DynamoDB Local has times in whole minutes, so a lag of up to a minute is none)"
     jars = ("dynamodb",)
     environment: ClassVar[Mapping[str, str]] = {
         "AWS_ACCESS_KEY_ID": "local",

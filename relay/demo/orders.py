@@ -23,6 +23,8 @@ class Orders(ABC):
     """The sets of jars it needs."""
     environment: ClassVar[Mapping[str, str]]
     """The environment variables that the demo's processes need to reach it."""
+    on_its_times: ClassVar[str] = ""
+    """What to know about the lag on the status page."""
     has_rows_before: ClassVar[bool] = False
     """Whether the table has rows from before the relay, which a snapshot reads during the load."""
 
