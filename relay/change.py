@@ -122,8 +122,10 @@ class Change:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
-KnownBy = Literal["rows", "statement"]
-"""How columns are known: by the last rows that were read, or because they follow from statements."""
+KnownBy = Literal["rows", "statement", "database"]
+"""How columns are known: by the last rows that were read, because they follow from statements, or by
+``information_schema``, if no statement can have changed them between the two.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ that are emptied before any of their rows was read.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
+from relay.sql.altered import Shape
 from relay.sql.definitions import Definition, ask, text_by_default
-from relay.sql.followed_tables import FollowedTables
+from relay.sql.followed_tables import FollowedTables, TablesNow
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.protection import check_followed
 from relay.sql.statements import Classified, Kind
@@ -110,6 +112,16 @@ class Layouts:
     def known(self) -> list[str]:
         """Return the names of the tables that are known."""
         return [*self._last, *(name for name in self._relayed if name not in self._last and self._is_named(name))]
+
+    def now(self, server: ServerConnection) -> TablesNow:
+        """Return all tables of the database as the server has them. Raises ``Unavailable``."""
+        try:
+            found = ask(server.execute, self.database)
+        except ValueError:  # a column of some table cannot be carried, which only matters where it is relayed
+            found = {}
+        shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found.items()}
+        executed = server.executed()
+        return TablesNow(shapes, executed, time.time() + server.clock)
 
     def describe(self, server: ServerConnection) -> list[TableSchema]:
         """Return the schemas of the wanted tables that the server has now.

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Gap, Shard, StreamId
+from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import CurrentServer, OpenEvents
 from relay.mysql.errors import Closed
 from relay.mysql.head import ShardHead
@@ -24,6 +25,7 @@ from relay.mysql.servers import ShardServers
 from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.source import Page, ReadResult, Unreadable
+from relay.sql.followed_tables import TablesNow
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,8 @@ _ROUNDING = 1.0  # seconds: binlogs have whole seconds
 class BinlogShardReader:
     """The reader of one shard. ``server``: the one that is being read. ``transactions``: what was read.
 
-    ``open_events``: opens the events of a server. ``times``: gets the time of each transaction.
+    ``open_events``: opens the events of a server. ``look``: asks one for its tables, once. ``times``: gets the time of
+    each transaction.
     """
 
     streams = True
@@ -53,6 +56,7 @@ class BinlogShardReader:
         *,
         floor: int = 0,
         find_handover: HandoverCheck | None = None,
+        look: Callable[[ServerConnection], TablesNow] | None = None,
         times: TimestampMap | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,6 +69,8 @@ class BinlogShardReader:
             stream, shard.id, layouts, position, floor, times or TimestampMap(), self._is_local
         )
         self._find_handover = find_handover
+        # None once it has been called.
+        self._look = look
         # Seconds up to which the shard was read.
         self._progress: float | None = None
         # The executed position of the last page.
@@ -223,6 +229,9 @@ class BinlogShardReader:
             )
         if self.server.found is not None:
             self.head.start(self.server.found, asked)
+            if self._look is not None:
+                self.transactions.followed.look(self._look(self.server.found.server))
+                self._look = None
         return None
 
     def _leave(self, error: RelayError) -> bool:

@@ -172,6 +172,7 @@ class MySQLSource:
             # I7: a snapshot may have begun that relies on `lowest`.
             floor=max(opening.floor, *map(lowest, before), 0),
             find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
+            look=self.layouts.now,
             times=self._times_of(shard.name),
         )
 

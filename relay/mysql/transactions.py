@@ -86,7 +86,7 @@ class ShardTransactions:
         self._begun: TransactionBegin | None = None
         self._is_open = False
         self._emptied: list[Table] = []
-        self._followed = layouts.followed()
+        self.followed = layouts.followed()
         # The statements of the open transaction that are published.
         self._statements: list[AppliedStatement] = []
         self._events: deque[BinlogEvent] = deque()
@@ -184,7 +184,7 @@ class ShardTransactions:
         self._begun = None
         self._emptied = []
         self._statements = []
-        self._followed.undo()
+        self.followed.undo()
 
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: what was not read before it is lost."""
@@ -218,7 +218,7 @@ class ShardTransactions:
                 self._commit(consumed)
             elif isinstance(event, TransactionBegin):
                 if self._begun is not None:
-                    self._followed.undo()
+                    self.followed.undo()
                 self._begun = event
                 self._is_open = False
                 self._emptied = []
@@ -240,8 +240,8 @@ class ShardTransactions:
             if known is not None and self.has_changes:
                 return False
             self._tables[table.name] = table
-        if self._followed.layouts.get(table.name) is not table:
-            self._followed.read(table)
+        if self.followed.layouts.get(table.name) is not table:
+            self.followed.read(table)
         if self._emptied:
             # The rows after a page that ends inside such a transaction could not be counted.
             raise NotCarried(
@@ -311,7 +311,7 @@ class ShardTransactions:
                 self._open()
             self._changes.statement(self.layouts.database, applied)
         self._statements = []
-        self._followed.keep()
+        self.followed.keep()
         if self._is_open:
             self._changes.end()
             self._is_open = False
@@ -330,7 +330,8 @@ class ShardTransactions:
 
     def _statement(self, event: Statement) -> None:
         said = classify(event.sql, event.database, event.ansi_quotes)
-        applied = self._followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
+        self.followed.begin(said, self.executed, event.timestamp)
+        applied = self.followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
         if not event.is_published:
             return
         if applied is not None:

@@ -1,7 +1,8 @@
 """What is known of the tables of one shard between two of its statements, and what each statement makes of them.
 
 A table is known by the rows that were read of it, or by statements that follow from what was known before. What
-``information_schema`` has now may be further on than the stream, so it is never asked (I8).
+``information_schema`` has now may be further on than the stream. So its answer counts only for the first statement that
+began after it, once all that was executed before it has been read, and no statement was about the table (I8).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from relay.change import AlteredTable, KnownBy, StatementText, TableColumns
 from relay.config.protection import ColumnRules
+from relay.gtid import GtidSet
 from relay.sql.altered import Shape, altered, copied_from, created, drops_primary, only_if_absent
 from relay.sql.protection import published_columns, rules_of
 from relay.sql.statement_text import without_values
@@ -36,6 +38,18 @@ class AppliedStatement:
     sql: str
     text: StatementText
     tables: tuple[AlteredTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TablesNow:
+    """The tables of the database as ``information_schema`` has them.
+
+    ``executed``: what the server had executed a moment later. ``at``: seconds by its clock, later again.
+    """
+
+    tables: dict[str, Shape]
+    executed: GtidSet
+    at: float
 
 
 class FollowedTables:
@@ -65,6 +79,8 @@ class FollowedTables:
         self._new: dict[str, _Known | None] = {}
         # The last layout of each table of which rows were read since its last statement.
         self.layouts: dict[str, Table] = {}
+        # Until it counts.
+        self._now: TablesNow | None = None
 
     def __repr__(self) -> str:
         return f"<FollowedTables[{self._database}: {len(self._known)} known]>"
@@ -98,6 +114,30 @@ class FollowedTables:
         """Rows with this layout are read. Only needed if it is not among `layouts`."""
         self.layouts[table.name] = table
         self._new[table.name] = _Known(Shape(table.columns, table.primary), "rows")
+
+    def look(self, now: TablesNow) -> None:
+        """Take what the server says when reading begins."""
+        self._now = now
+
+    def begin(self, said: Classified, executed: GtidSet, began_at: int) -> None:
+        """Use or correct what the server said, before `apply`.
+
+        ``executed``: the transactions before the statement. ``began_at``: when it began, in seconds, rounded down, by
+        the clock of its server.
+        """
+        now = self._now
+        if now is None:
+            return
+        if began_at >= now.at + 1 and executed.contains(now.executed):  # I8
+            for name, shape in now.tables.items():
+                if name not in self._new:
+                    self._known.setdefault(name, _Known(shape, "database"))
+            self._now = None
+            return
+        for _, name in (*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else ())):
+            now.tables.pop(name, None)
+        if said.kind is Kind.DROP_DATABASE:
+            self._now = None
 
     def apply(
         self, said: Classified, sql: str, ansi_quotes: bool, existing: Iterable[str] = ()
@@ -134,6 +174,10 @@ class FollowedTables:
         if said.kind is Kind.RENAME:
             return self._rename(said)
         if said.kind is Kind.CREATE:
+            if not said.replaces and not only_if_absent(sql, ansi_quotes):
+                for database, name in said.tables:
+                    if database == self._database:
+                        self._set(name, _GONE)  # or the statement would have failed
             return self._each(said.tables, lambda name, before: self._created(before, said, sql, ansi_quotes))
         if said.kind in (Kind.ALTER, Kind.CHANGE) and said.tables:
             return self._alter(said, sql, ansi_quotes)

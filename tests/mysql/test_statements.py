@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -100,7 +101,7 @@ def test_a_table_that_is_created_with_its_rows_is_one_record_with_the_token_of_t
         with closing(open_at(source, start)) as reader:
             changes, _ = read_to_head(reader)
         (found,) = read(source, start)
-    assert short(found) == ("CREATE", ("u", None, "?", "id v"))
+    assert short(found) == ("CREATE", ("u", None, None, "id v"))
     assert [change.token for change in changes if change.table == "u"] == [found.token] * 2
 
 
@@ -134,3 +135,25 @@ def test_text_is_not_guessed_in_a_database_of_binary_text(mariadb: MariaDB, uniq
     ]
     assert found[1].tables[0].after is not None
     assert [column.type for column in found[1].tables[0].after.columns] == ["int", "bytes", "string"]
+
+
+def test_columns_are_known_without_rows_of_a_table_that_stood_when_reading_began(server: Any, unique: str) -> None:
+    """I8: and not those of a table that a statement was about in between."""
+    with session(server, unique) as execute:
+        for table in ("t", "u"):
+            execute(f"create table {table} (id int primary key, v varchar(20))")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        execute("alter table u add a int")
+        with closing(open_at(source, start)) as reader:
+            _, pages = read_to_head(reader)
+            execute(f"set timestamp = {int(time.time()) + 5}")
+            execute("alter table t add a int")
+            execute("alter table u add b int")
+            pages += read_to_head(reader)[1]
+    found = [short(each) for page in pages for each in page.schema_changes]
+    assert found == [
+        ("ALTER", ("u", None, "?", "?")),
+        ("ALTER", ("t", None, "id v", "id v a")),
+        ("ALTER", ("u", None, "?", "?")),
+    ]

@@ -8,7 +8,9 @@ import pytest
 
 from relay.change import AlteredTable, StatementText
 from relay.config.protection import ColumnRule, Protect
-from relay.sql.followed_tables import AppliedStatement, FollowedTables
+from relay.gtid import parse
+from relay.sql.altered import Shape
+from relay.sql.followed_tables import AppliedStatement, FollowedTables, TablesNow
 from relay.sql.statements import classify
 from relay.sql.tables import lay_out
 from relay.table import Column
@@ -194,6 +196,46 @@ def test_text_is_not_taken_for_text_where_a_table_may_be_binary() -> None:
     assert created is not None
     assert created.tables[0].after is not None
     assert [column.type for column in created.tables[0].after.columns] == ["int", "bytes"]
+
+
+def test_what_the_server_says_counts_for_statements_that_began_later_once_all_before_is_read() -> None:
+    """I8"""
+
+    def followed(*, said: str = "", executed: int = 10, at: int = 1002) -> Any:
+        followed = Followed()
+        followed.tables.look(TablesNow({"items": Shape((Column("id", "int"),), ("id",))}, parse("0-1-10"), 1000.5))
+        if said:
+            followed.tables.begin(classify(said, "shop"), parse("0-1-5"), 900)
+            followed.apply(said)
+        followed.tables.begin(classify("TRUNCATE items", "shop"), parse(f"0-1-{executed}"), at)
+        applied = followed.apply("TRUNCATE items")
+        assert applied is not None
+        return applied.tables[0].before_by
+
+    assert followed() == "database"
+    assert followed(executed=9) is None
+    assert followed(at=1001) is None
+    assert followed(said="ALTER TABLE items ADD b INT") is None
+    assert followed(said="CREATE INDEX i ON items (id)") is None
+    assert followed(said="RENAME TABLE other TO items") is None
+    assert followed(said="DROP DATABASE shop") is None
+    assert followed(said="ALTER TABLE other ADD b INT") == "database"
+
+
+def test_rows_say_more_than_the_server() -> None:
+    followed = Followed()
+    followed.tables.look(TablesNow({"items": Shape((Column("id", "int"),), ("id",))}, parse("0-1-10"), 1000.0))
+    followed.read()
+    followed.tables.begin(classify("TRUNCATE items", "shop"), parse("0-1-10"), 1002)
+    assert followed.tables_of("TRUNCATE items") == [("items", None, ALL, ALL)]
+
+
+def test_a_table_that_is_created_was_not_there() -> None:
+    followed = Followed()
+    assert followed.tables_of("CREATE TABLE items (id INT PRIMARY KEY)") == [("items", None, None, "id")]
+    assert followed.tables_of("CREATE OR REPLACE TABLE new (id INT PRIMARY KEY)") == [("new", None, "?", "id")]
+    followed.apply("CREATE TABLE x.items (a INT PRIMARY KEY)")
+    assert followed.tables_of("TRUNCATE items") == [("items", None, "id", "id")]
 
 
 def test_what_is_read_again_is_followed_again() -> None:
