@@ -191,7 +191,7 @@ class VitessSource:
             self._vtgate,
             StreamId(self.name, self.config.keyspace),
             opening,
-            Tables(self.layout, self._layouts, self._find_tables, relayed, followed),
+            Tables(self.layout, self._layouts, self._find_tables, relayed, followed=followed),
             self._settings,
         )
 

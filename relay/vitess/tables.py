@@ -28,12 +28,13 @@ class Tables:
         current: Mapping[str, Table],
         find: Callable[[], Mapping[str, Table]] | None = None,
         relayed: Mapping[str, Table] | None = None,
-        followed: FollowedTables | None = None,
+        *,
+        followed: FollowedTables,
     ) -> None:
         self._layout = layout
         self._find = find
         self._relayed = relayed or {}
-        self.followed = followed or FollowedTables("", current.__contains__, lambda _: {}, lambda: None)
+        self.followed = followed
         # The last known layout of each table.
         self._known = dict(current)
         # The same without the ones of now.

@@ -21,6 +21,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import ShardTransactions
+from relay.sql.followed_tables import FollowedTables
 from relay.sql.tables import Table, lay_out
 from relay.table import TableSchema
 from relay.vitess.events import EventKind, ShardEvents
@@ -93,7 +94,8 @@ def vitess(rows: int) -> Fed:
         tables.append(lay_out("s", name, columns, primary))
         return tables[-1]
 
-    known = Tables(layout, {})
+    followed = FollowedTables("", lambda _: True, lambda _: {}, lambda: True)
+    known = Tables(layout, {}, followed=followed)
 
     def parse_answers() -> list[Any]:
         return [event for answer in answers for event in pb.VStreamResponse.FromString(answer).events]

@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.source import Opening, Page, ReadResult, Unreadable
+from relay.sql.followed_tables import FollowedTables
 from relay.sql.tables import Table, lay_out
 from relay.vitess.client import Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -52,13 +53,15 @@ def opened(
     settings.setdefault("ask_every", 0.05)
     settings.setdefault("silence", 20.0)
     settings.setdefault("wait", 0.03)
+    stream = VStreamSettings(keyspace, tables, **settings)
+    followed = FollowedTables("", stream.is_wanted, lambda _: {}, lambda: True)
     with closing(Vtgate(vtgate)) as gate:
         reader = VitessShardReader(
             gate,
             StreamId(SOURCE, keyspace),
             Opening(Shard(shard), start, checkpoint, floor),
-            Tables(layout, now or {}, relayed=relayed),
-            VStreamSettings(keyspace, tables, **settings),
+            Tables(layout, now or {}, relayed=relayed, followed=followed),
+            stream,
         )
         with closing(reader):
             yield reader
