@@ -22,7 +22,6 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import LATENESS, BinlogPosition
 from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import ShardServers
-from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.source import Page, ReadResult, Unreadable
 from relay.sql.followed_tables import TablesNow
@@ -39,8 +38,7 @@ _ROUNDING = 1.0  # seconds: binlogs have whole seconds
 class BinlogShardReader:
     """The reader of one shard. ``server``: the one that is being read. ``transactions``: what was read.
 
-    ``open_events``: opens the events of a server. ``look``: asks one for its tables, once. ``times``: gets the time of
-    each transaction.
+    ``open_events``: opens the events of a server. ``look``: asks one for its tables, once.
     """
 
     streams = True
@@ -57,7 +55,6 @@ class BinlogShardReader:
         floor: int = 0,
         find_handover: HandoverCheck | None = None,
         look: Callable[[ServerConnection], TablesNow] | None = None,
-        times: TimestampMap | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.stream = stream
@@ -65,9 +62,7 @@ class BinlogShardReader:
         self.clock = clock
         self.server = CurrentServer(stream, shard.id, servers, open_events)
         self.head = ShardHead(servers, clock)
-        self.transactions = ShardTransactions(
-            stream, shard.id, layouts, position, floor, times or TimestampMap(), self._is_local
-        )
+        self.transactions = ShardTransactions(stream, shard.id, layouts, position, floor, self._is_local)
         self._find_handover = find_handover
         # None once it has been called.
         self._look = look

@@ -33,7 +33,6 @@ from relay.mysql.roles import role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
-from relay.mysql.timestamps import TimestampMap
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
 from relay.sql.statements import classify
@@ -63,8 +62,6 @@ class MySQLSource:
         # The servers of each shard; shards that replace others come after those. ``reload`` replaces the mapping in the
         # worker's thread, and never changes it: the readers' threads read the attribute once for each use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
-        # The thread that makes the plan and the worker's add maps, each in one step; the readers' threads fill them.
-        self._times: dict[str, TimestampMap] = {}
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
         self._tokens = _tokens(config)
@@ -173,7 +170,6 @@ class MySQLSource:
             floor=max(opening.floor, *map(lowest, before), 0),
             find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
             look=self.layouts.now,
-            times=self._times_of(shard.name),
         )
 
     def _position(self, opening: Opening) -> BinlogPosition:
@@ -204,12 +200,11 @@ class MySQLSource:
             return server.executed()
 
     def _since(self, shard: str, since: float) -> GtidSet:
-        known = self._times_of(shard).find(int(since))
         problems = []
         for address in self._addresses(shard):
             try:
                 with closing(self._connect(address)) as server:
-                    return executed_before(server, since, known)
+                    return executed_before(server, since)
             except TooOld as error:
                 problems.append(f"the binlogs of {address} begin at {iso_time(error.oldest)}")
             except Unavailable as error:
@@ -217,9 +212,6 @@ class MySQLSource:
         raise Unavailable(
             f"source {self.name}: shard {shard} cannot be read from {iso_time(since)}: {'; '.join(problems)}"
         )
-
-    def _times_of(self, shard: str) -> TimestampMap:
-        return self._times.setdefault(shard, TimestampMap())
 
     # ------------------------------------------------------------------ servers
 

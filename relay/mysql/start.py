@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import Commit, TransactionBegin
@@ -21,16 +21,13 @@ class TooOld(BinlogPurged):
         self.oldest = oldest
 
 
-def executed_before(server: ServerConnection, since: float, known: GtidSet | None = None) -> GtidSet:
+def executed_before(server: ServerConnection, since: float) -> GtidSet:
     """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
 
-    If there is none yet: all that it has executed. ``known``: an earlier position, from a ``TimestampMap``. Raises
-    ``TooOld`` if its binlogs may no longer have all transactions since then, ``Unavailable``.
+    If there is none yet: all that it has executed. Raises ``TooOld`` if its binlogs may no longer have all transactions
+    since then, ``Unavailable``.
     """
     wanted = int(since)  # binlogs have whole seconds
-    if known is not None:
-        with suppress(BinlogPurged):  # its files then say how far back they reach
-            return _search(server, known, wanted)
     return _search(server, _file_before(server, wanted).before, wanted)
 
 

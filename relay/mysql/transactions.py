@@ -20,7 +20,6 @@ from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.timestamps import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
 from relay.sql.followed_tables import AppliedStatement
@@ -61,7 +60,6 @@ class ShardTransactions:
         layouts: Layouts,
         position: BinlogPosition,
         floor: int,
-        times: TimestampMap,
         is_local: Callable[[str], bool],
     ) -> None:
         self.source = stream.source
@@ -74,8 +72,6 @@ class ShardTransactions:
         self._partial: dict[str, PublishedRows] = dict(position.partial)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
-        self._times = times
-        self._noted = 0
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
         # Changes from before the connection was lost in the middle of their transaction.
         self._saved: list[Change] = []
@@ -315,9 +311,6 @@ class ShardTransactions:
         if self._is_open:
             self._changes.end()
             self._is_open = False
-        if begun.timestamp > self._noted:
-            self._noted = begun.timestamp
-            self._times.note(begun.timestamp, self.executed)
         if self._is_local(begun.gtid):
             self.local = self.local | parse(begun.gtid)
         if self._partial:

@@ -23,7 +23,6 @@ from relay.mysql.binlog.files import look_into
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.roles import Role, role_of
-from relay.mysql.timestamps import TimestampMap
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,7 @@ class ReplicationWatcher:
     """The last transaction that queries on a server see, as a token, kept up to date by a thread of its own.
 
     ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: the name in tokens,
-    ``<source>/<database>/<shard>``. ``times``: the positions at recent times. ``identity``: the server's UUID, or
-    MariaDB's server id.
+    ``<source>/<database>/<shard>``. ``identity``: the server's UUID, or MariaDB's server id.
 
     ``token`` is None before ``start``, and for good once the server's role has changed or the watcher has failed: see
     ``error``. Then start a new watcher. A replica's token leaves out transactions that no other server has.
@@ -48,7 +46,6 @@ class ReplicationWatcher:
         if shard.count("/") < 2:
             raise ValueError(f"{shard!r} is not a shard name of a token: it must be <source>/<database>/<shard>")
         self.shard = shard
-        self.times = TimestampMap()
         # Set before the thread starts.
         self.identity = ""
         # Replaced by the thread, read by any other.
@@ -166,7 +163,6 @@ class ReplicationWatcher:
     def _watch(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         role_at, start = time.monotonic() + _ROLE_EVERY, executed
         begun: TransactionBegin | None = None
-        noted, before = 0, executed.position
         while not self._stopping.is_set():
             done: tuple[TransactionBegin, tuple[str, int]] | None = None
             for event, place in events.placed(_WAIT):
@@ -174,10 +170,6 @@ class ReplicationWatcher:
                     begun = event
                 elif isinstance(event, Commit) and begun is not None:
                     timestamp = max(timestamp, begun.timestamp)
-                    if begun.timestamp > noted:
-                        noted = begun.timestamp
-                        self.times.note(noted, parse(before))
-                    before = begun.position
                     done, begun = (begun, place), None
             if done is not None and self._wait_for(server, done[0], done[1]):
                 shared = _shared(server, role, parse(done[0].position), start)

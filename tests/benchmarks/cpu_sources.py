@@ -19,7 +19,6 @@ from relay.mysql import connection
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import ShardTransactions
 from relay.sql.followed_tables import FollowedTables
 from relay.sql.tables import Table, lay_out
@@ -156,9 +155,7 @@ def binlog(rows: int) -> Fed:
 
     def change(events: Sequence[Any]) -> list[Change]:
         position = BinlogPosition.from_json({"gtid": f"MySQL56/{A}:1-9"})
-        transactions = ShardTransactions(
-            StreamId("s", "shop"), "-", layouts, position, 0, TimestampMap(), lambda _: False
-        )
+        transactions = ShardTransactions(StreamId("s", "shop"), "-", layouts, position, 0, lambda _: False)
         transactions.feed(events)
         changes: list[Change] = []
         while transactions.has_events:

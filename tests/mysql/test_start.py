@@ -14,7 +14,6 @@ from relay.gtid import parse
 from relay.lineage import Shard
 from relay.mysql.source import MySQLSource, tables_of
 from relay.mysql.start import TooOld, executed_before
-from relay.mysql.timestamps import TimestampMap
 from relay.services.mariadb import MariaDB
 from relay.source import Opening
 from tests.mysql.reading import connected, session
@@ -58,10 +57,6 @@ def test_the_position_at_a_time_is_just_before_its_first_transaction(
         found = executed_before(connection, wanted + 0.5)
         expected = next((before for at, before in known if at >= wanted), server.gtid)
         assert str(found) == expected
-        times = TimestampMap(seconds=2)
-        for at, before in known:
-            times.note(at, parse(f"MariaDB/{before}"))
-        assert executed_before(connection, wanted, times.find(wanted)) == found
     connection.close()
 
 

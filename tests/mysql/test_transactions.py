@@ -10,7 +10,6 @@ from relay.lineage import StreamId
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import ShardTransactions
 from relay.source import STREAMED_PAGE
 from relay.sql.tables import Table
@@ -33,7 +32,6 @@ class Shard:
             self.layouts,
             BinlogPosition.from_json({"gtid": position, **more}),
             0,
-            TimestampMap(),
             lambda gtid: bool(self.local) and gtid.startswith(self.local),
         )
 
