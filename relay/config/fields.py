@@ -248,7 +248,7 @@ class StartAtGtids:
 
 def parse_vstream_start(value: Any) -> str | StartAtGtids:
     """Parse the start of a Vitess source. ValueError on anything else."""
-    if isinstance(value, StartAtGtids) or value in ("current", "copy"):
+    if isinstance(value, StartAtGtids) or value in ("current", "copy") or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("vgtid:"):
         value = {"vgtid": json.loads(value.removeprefix("vgtid:"))}
@@ -256,8 +256,8 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
         return StartAtGtids.parse("vgtid", value["vgtid"])  # as str(StartAtGtids) prints it
     if not isinstance(value, dict) or set(value) != {"vgtid"} or not isinstance(value["vgtid"], list):
         raise ValueError(
-            f"{value!r} is not a start; use `current`, `copy`, or "
-            '{vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
+            f"{value!r} is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, a time ago "
+            'such as -30s, or {vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
         )
     positions: dict[str, str] = {}
     for each in value["vgtid"]:
@@ -271,7 +271,7 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
 
 def parse_binlog_start(value: Any) -> str | StartAtGtids:
     """Parse the start of a MySQL source. ValueError on anything else."""
-    if isinstance(value, StartAtGtids) or value == "current":
+    if isinstance(value, StartAtGtids) or value == "current" or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("gtid:"):
         value = {"gtid": json.loads(value.removeprefix("gtid:"))}
@@ -279,14 +279,18 @@ def parse_binlog_start(value: Any) -> str | StartAtGtids:
         if set(value) != {"gtid"} or not isinstance(value["gtid"], dict):
             raise ValueError('a start in braces must give a GTID set per shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
         return StartAtGtids.parse("gtid", {str(shard): str(text) for shard, text in value["gtid"].items()})
-    if isinstance(value, str) and value not in ("trim_horizon", "latest"):
-        with suppress(ValueError):
-            start_time(value, 0.0)
-            return value
     raise ValueError(
         f"{value!r} is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, "
         'or {gtid: {"-80": "MariaDB/0-1-5"}}'
     )
+
+
+def _is_time(value: Any) -> bool:
+    if isinstance(value, str) and value not in ("trim_horizon", "latest"):
+        with suppress(ValueError):
+            start_time(value, 0.0)
+            return True
+    return False
 
 
 def _start_validator(parse: Callable[[Any], str | StartAtGtids]) -> PlainValidator:
@@ -306,7 +310,12 @@ StartOfVStream = Annotated[
     _start_validator(parse_vstream_start),
     PlainSerializer(_start_in_file, when_used="json"),
     WithJsonSchema(
-        {"anyOf": [texts("current|copy"), {**_GTIDS, "properties": {"vgtid": _VGTID}, "required": ["vgtid"]}]}
+        {
+            "anyOf": [
+                texts(rf"current|copy|-{_DURATION.pattern}|{TIME}"),
+                {**_GTIDS, "properties": {"vgtid": _VGTID}, "required": ["vgtid"]},
+            ]
+        }
     ),
 ]
 StartOfBinlogs = Annotated[

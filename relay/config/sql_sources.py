@@ -159,7 +159,8 @@ class VitessConfig(_SQLConfig):
     """What to do when changes were lost before they could be read: stop, or continue."""
 
     start: StartOfVStream = "current"
-    """Where to start on the first run: `current`; `copy`, all rows and then their changes; or
+    """Where to start on the first run: `current`; `copy`, all rows and then their changes; an ISO time (UTC unless it
+    has an offset), or a time ago such as `-30s`, as far as the binlogs of the tablets go back; or
     `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
 
     tablet_type: Literal["primary", "replica", "rdonly"] = "replica"
@@ -177,8 +178,14 @@ class VitessConfig(_SQLConfig):
 
     @staticmethod
     def parse_start(to: str) -> str | StartAtGtids:
-        """Parse ``relay reset --to``: ``current``, ``copy`` or ``vgtid:JSON``. ValueError on anything else."""
+        """Parse ``relay reset --to``: ``current``, ``copy``, a time, or ``vgtid:JSON``. ValueError on anything else."""
         return parse_vstream_start(to)
+
+    def start_time(self, now: float) -> float | None:
+        """Return the seconds since the epoch to start at; None if `start` is not a time."""
+        if isinstance(self.start, StartAtGtids) or self.start in ("current", "copy"):
+            return None
+        return start_time(self.start, now)
 
 
 class MySQLConfig(_SQLConfig):

@@ -14,6 +14,8 @@ _RECENT = 0.1  # seconds
 _SHARE = 50
 """Of the time between two computations, one part in so many is the computation: it takes longer with more shards."""
 _RETENTION = PRUNE_AFTER / 2
+_STATEMENT = 30.0
+"""Seconds that a statement of an SQL source may run: its transaction has the time when it began."""
 _PROMPT = 600.0  # seconds after the end of its parents within which reading a shard counts as immediate
 
 
@@ -126,14 +128,18 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Chec
 def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
     """Return where a restart would have to begin, in seconds: the least progress of the unfinished shards.
 
-    A shard that has not been read yet begins at the progress of its parents. 0 if that is not known either.
+    A shard that has not been read yet begins at the progress of its parents. 0 if that is not known either. A
+    transaction may be committed up to half a minute after the time that it carries, which also counts for the restart.
     """
     unfinished = [
-        c.progress if c.progress is not None else _progress_of_parents(c, checkpoints)
+        _progress_of_parents(c, checkpoints)
+        if c.progress is None
+        # I1: while a statement runs, its shard seems idle.
+        else c.progress - (_STATEMENT if c.reached is not None else 0.0)
         for c in checkpoints.values()
         if not c.state.ended
     ]
-    return int(min(unfinished, default=0))
+    return max(0, int(min(unfinished, default=0)))
 
 
 def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:

@@ -18,6 +18,7 @@ import orjson
 
 from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.gtid import parse
 from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Shard, StreamId
 from relay.process.slow_call import call_all
@@ -32,6 +33,8 @@ from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, explain_silence, row_images
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings
+from relay.vitess.shard import VitessShard
+from relay.vitess.start import ShardHistory
 from relay.vitess.tables import Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
@@ -171,6 +174,10 @@ class VitessSource:
                     f"{self.config.keyrange} has {', '.join(names)}: name each of these"
                 )
             return StartingPoints({name: {"gtid": start.positions[name]} for name in names}, now)
+        since = self.config.start_time(now)
+        if since is not None:
+            found = call_all("start-at-time", [partial(self._since, name, since) for name in names])
+            return StartingPoints({name: {"gtid": gtid} for name, gtid in zip(names, found, strict=True)}, now)
         # I4: `current` becomes a position before anything is read.
         return StartingPoints({name: {"gtid": self._head(name)} for name in names}, now)
 
@@ -258,6 +265,22 @@ class VitessSource:
             reason = asked.failed or explain_silence(self._vtgate, settings.keyspace, shard, settings.tablet_type)
             raise Unavailable(f"source {self.name}: the current position of shard {shard} is not available: {reason}")
         return found[1].position
+
+    def _since(self, name: str, since: float) -> str:
+        """Return the position of a shard just before the first transaction since a time. Raises ``Unavailable``."""
+        settings = self._settings
+        shard = VitessShard.of(StreamId(self.name, self.config.keyspace), Shard(name), self.config.keyspace)
+        history = ShardHistory(
+            self._vtgate,
+            shard,
+            tablet_type=settings.tablet_type,
+            cells=settings.cells,
+            silence=settings.silence,
+        )
+        try:
+            return history.position_at(since, parse(self._head(name)))
+        except Unavailable as error:
+            raise Unavailable(f"source {self.name}: {error}") from error
 
     def _look_up_vindex(self, table: str) -> None:
         """Look up the primary vindex of ``table``, which determines the shard of a row. Raises ``Unavailable``."""

@@ -224,7 +224,10 @@ MYSQL = """\
         database: shop
 """
 NO_START = "is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or"
-NO_VSTREAM_START = 'is not a start; use `current`, `copy`, or {vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
+NO_VSTREAM_START = (
+    "is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or "
+    '{vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
+)
 NO_KEY = (
     "`sources[0].key`: must be `hash`, `item`, a list of columns that serve as the primary key, such as [a, b], or "
     "{table: [a, b]}"
@@ -270,7 +273,17 @@ class TestSQLSources:
         assert not isinstance(source, DynamoDBConfig)
         assert (source.key_mode, source.key_columns("t")) == (mode, columns)
 
-    @pytest.mark.parametrize("start", ["now", "-30s", "{gtid: {'-': MariaDB/0-1-5}}", "[a]"])
+    @pytest.mark.parametrize(
+        ("start", "since"),
+        [("current", None), ("copy", None), ("-30s", 970.0), ("1970-01-01T00:00:05Z", 5.0), ("1970-01-01", 0.0)],
+    )
+    def test_a_vstream_may_start_at_a_time(self, file: Path, start: str, since: float | None) -> None:
+        (source,) = read(file, f"{VITESS}        start: {start}\n").sources
+        assert isinstance(source, VitessConfig)
+        assert source.start_time(1_000.0) == since
+        assert VitessConfig.parse_start(start) == source.start
+
+    @pytest.mark.parametrize("start", ["now", "latest", "trim_horizon", "-30", "{gtid: {'-': MariaDB/0-1-5}}", "[a]"])
     def test_a_vstream_refuses_other_starts(self, file: Path, start: str) -> None:
         (said,) = refused(file, f"{VITESS}        start: {start}\n")
         assert said.startswith("8:12: `sources[0].start`: ")

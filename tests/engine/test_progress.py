@@ -14,6 +14,14 @@ def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none(
     assert resume_timestamp({**reading, "new": Checkpoint(ShardState.PLANNED)}) == 0
 
 
+def test_a_restart_of_an_sql_source_begins_before_statements_that_still_run() -> None:
+    """I1: their transactions will have the times when they began."""
+    reading = {"other": Checkpoint(ShardState.READING, progress=30.0)}
+    assert resume_timestamp({**reading, "-": Checkpoint(ShardState.READING, progress=45.0, reached=47.0)}) == 15
+    assert resume_timestamp({**reading, "-": Checkpoint(ShardState.READING, progress=20.0, reached=47.0)}) == 0
+    assert resume_timestamp({**reading, "-": finished(progress=45.0, reached=47.0)}) == 30
+
+
 def test_a_shard_of_which_nothing_was_read_begins_where_its_parents_have_got_to() -> None:
     child = Checkpoint(ShardState.PLANNED, parents=("p", "q"))
     parents = {"p": Checkpoint(ShardState.READING, progress=30.0), "q": finished(progress=20.0)}

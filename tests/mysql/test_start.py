@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from relay.engine.progress import resume_timestamp
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
-from relay.lineage import Shard
+from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource, tables_of
 from relay.mysql.start import TooOld, executed_before
 from relay.services.mariadb import MariaDB
-from relay.source import Opening
+from relay.source import Opening, Page
 from tests.mysql.reading import connected, session
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
@@ -105,6 +107,36 @@ def test_a_time_before_all_binlogs_is_refused_with_the_oldest_of_each_server() -
             Unavailable, match=rf"shard - cannot be read from .*the binlogs of {server.address} begin at"
         ):
             begin(source)
+
+
+@services
+def test_a_statement_that_runs_for_seconds_in_an_idle_shard_is_not_before_the_time_of_a_restart(
+    mariadb: MariaDB, unique: str
+) -> None:
+    """I1: its transaction has the time when it began, and meanwhile the shard progresses by heartbeats."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.t (id INT PRIMARY KEY)")
+    source = source_of(unique, mariadb)
+    reader = open_at(source, begin(source)["-"])
+    before = parse(mariadb.gtid)
+    began = time.time()
+    statement = f"INSERT {unique}.t SELECT 1 FROM (SELECT SLEEP(8)) AS slow"
+    thread = threading.Thread(target=mariadb.execute, args=(statement,))
+    thread.start()
+    pages: list[Page] = []
+    while not pages or (pages[-1].progress or 0.0) < began + 3 or pages[-1].reached is None:
+        page = reader.read()
+        assert isinstance(page, Page)
+        if page.progress is not None and page.reached is not None:
+            pages.append(page)
+    thread.join()
+    reader.close()
+    checkpoint = Checkpoint(
+        ShardState.READING, pages[-1].position, progress=pages[-1].progress, reached=pages[-1].reached
+    )
+    assert checkpoint.position == {"gtid": before.position}, "the statement had not ended"
+    with connected(mariadb) as connection:
+        assert before.contains(executed_before(connection, resume_timestamp({"-": checkpoint})))
 
 
 @services

@@ -1,0 +1,170 @@
+"""Finds the position of a shard at a time, through vtgate: its streams start at positions only.
+
+As in Vitess' update stream design ("Update Stream API Change"): the right binlog file first, then its transactions.
+What each file begins with is asked of a tablet, and times come from streams of no table, which have every transaction.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import islice
+
+from relay.config.fields import iso_time
+from relay.errors import RelayError, Unavailable
+from relay.gtid import GtidError, GtidSet, parse
+from relay.vitess.call import Call
+from relay.vitess.client import Vtgate
+from relay.vitess.events import EventKind
+from relay.vitess.head import explain_silence
+from relay.vitess.http2 import CallEnded
+from relay.vitess.journals import ends_shard
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.shard import VitessShard
+
+_NOTHING = {"/^$": ""}  # the pattern of no table's name
+_FIRST = 10  # transactions, of which the latest is later than all before a file
+_WAIT = 1.0  # seconds
+_ENDS = frozenset({EventKind.COMMIT, EventKind.DDL, EventKind.OTHER})
+_GTID = re.compile(r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:\d+|\d+-\d+-\d+)\b")  # of either flavour
+
+
+class ShardHistory:
+    """The past of a shard, as far as the binlogs of its tablets go back. ``silence``: seconds without an answer."""
+
+    def __init__(self, vtgate: Vtgate, shard: VitessShard, *, tablet_type: str, cells: str, silence: float) -> None:
+        self.shard = shard
+        self._vtgate = vtgate
+        self._tablet_type = tablet_type
+        self._cells = cells
+        self._silence = silence
+
+    def __repr__(self) -> str:
+        return f"<ShardHistory[{self.shard.qualified}]>"
+
+    def position_at(self, since: float, head: GtidSet) -> str:
+        """Return the position just before the first transaction at or after ``since`` (seconds), else ``head``.
+
+        Raises ``Unavailable``, with the oldest time that is possible if ``since`` is before that.
+        """
+        wanted = int(since)  # binlogs have whole seconds
+        position = self._file_before(wanted, head).position
+        with closing(self._transactions(position, head)) as transactions:
+            for timestamp, after in transactions:
+                if timestamp >= wanted:
+                    break
+                position = after
+        return position
+
+    def _file_before(self, wanted: int, head: GtidSet) -> GtidSet:
+        """Return where the newest file begins that all transactions before are older than ``wanted``.
+
+        A transaction has the time when its statement began, and so may look older than those before it. The latest of
+        several does not; a file with fewer is passed over for an earlier one, if there is one.
+        """
+        names = self._files(head)
+        found: GtidSet | None = None
+        oldest = 0
+        low, high = 0, len(names)
+        while low < high:
+            middle = (low + high) // 2
+            begin = self._begin_of(names[middle], head)
+            with closing(self._transactions(begin.position, head)) as transactions:
+                times = [at for at, _ in islice(transactions, _FIRST)]
+            if times and max(times) < wanted and (len(times) == _FIRST or middle == 0):  # I1
+                found, low = begin, middle + 1
+            else:
+                high, oldest = middle, max(times, default=oldest)
+        if found is None:
+            possible = f"start at {iso_time(oldest + 1)} or later" if oldest else "they have no transactions yet"
+            raise Unavailable(
+                f"shard {self.shard.name} cannot be read from {iso_time(wanted)}: the binlogs of its tablets do not "
+                f"go back so far: {possible}"
+            )
+        return found
+
+    # ------------------------------------------------------------------ files
+
+    def _files(self, head: GtidSet) -> list[str]:
+        """Return the names of a tablet's binlog files, oldest first."""
+        names = [next(iter(row.values())) for row in self._ask("show binary logs")]
+        found = [name for name in names if name]
+        if not found:
+            raise Unavailable(f"shard {self.shard.name}: its tablets list no binlogs")
+        return found
+
+    def _begin_of(self, name: str, head: GtidSet) -> GtidSet:
+        """Return what was executed before a file. For the first one of all its first transaction: vtgate needs one."""
+        quoted = name.replace("'", "''")
+        if head.flavour == "MariaDB":
+            ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos('{quoted}', 4)"))
+        else:
+            text = self._info(quoted, "Previous_gtids")
+        if text is None:
+            raise Unavailable(f"shard {self.shard.name}: the tablet that was asked has no binlog {name}: try again")
+        if not text.strip():
+            first = _GTID.search(self._info(quoted, "Gtid") or "")
+            if first is None:
+                raise Unavailable(f"shard {self.shard.name}: the binlog {name} has no transactions: start at `current`")
+            text = first[0]
+        try:
+            return parse(f"{head.flavour}/{text}".replace("\n", ""))
+        except GtidError as error:
+            raise Unavailable(f"shard {self.shard.name}: the binlog {name} begins with {text!r}: {error}") from None
+
+    def _info(self, quoted: str, kind: str) -> str | None:
+        rows = self._ask(f"show binlog events in '{quoted}' limit 20")
+        return next((row["Info"] for row in rows if row["Event_type"] == kind), None)
+
+    def _ask(self, sql: str) -> list[dict[str, str | None]]:
+        target = f"{self.shard.keyspace}:{self.shard.name}@{self._tablet_type.lower()}"
+        try:
+            return self._vtgate.execute(sql, target)
+        except Unavailable:
+            raise
+        except RelayError as error:
+            raise Unavailable(
+                f"shard {self.shard.name}: its binlogs cannot be looked into, to start at a time: {error}"
+            ) from error
+
+    # ------------------------------------------------------------------ transactions
+
+    def _transactions(self, start: str, head: GtidSet) -> Generator[tuple[int, str]]:
+        """Yield the time of each transaction after ``start``, and the position after it, until ``head`` is reached."""
+        if parse(start).contains(head):
+            return
+        at = pb.ShardGtid(keyspace=self.shard.keyspace, shard=self.shard.name, gtid=start)
+        stream = self._vtgate.vstream([at], _NOTHING, tablet_type=self._tablet_type, cells=self._cells, heartbeat=0)
+        with closing(stream):
+            timestamp, position = 0, ""
+            for event in self._events(stream, start):
+                timestamp = timestamp or event.timestamp
+                for each in event.vgtid.shard_gtids:
+                    position = each.gtid
+                if event.type in _ENDS and position:
+                    yield timestamp, position
+                    if parse(position).contains(head):
+                        return
+                    timestamp, position = 0, ""
+
+    def _events(self, stream: Call, start: str) -> Iterator[pb.VEvent]:
+        heard = time.monotonic()
+        while True:
+            try:
+                answers = stream.take(_WAIT)
+            except CallEnded as ended:
+                raise Unavailable(f"shard {self.shard.name}: its stream from {start} has ended: {ended}") from ended
+            if answers:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > self._silence:
+                reason = explain_silence(self._vtgate, self.shard.keyspace, self.shard.name, self._tablet_type)
+                raise Unavailable(f"shard {self.shard.name}: its stream from {start} is silent: {reason}")
+            for answer in answers:
+                for event in pb.VStreamResponse.FromString(answer).events:
+                    if event.type == EventKind.JOURNAL and ends_shard(event.journal, self.shard):
+                        raise Unavailable(
+                            f"shard {self.shard.name} was resharded at {iso_time(event.timestamp)}: start after that"
+                        )
+                    yield event
