@@ -145,8 +145,7 @@ class _PythonConsumer:
         return reader
 
     def _assign(self, reader: Consumer) -> None:
-        """Read on from what is applied, in every partition that there is."""
-        self._reached, _ = self._group.locate(self._reached)
+        """Read on from what is applied. What was removed before it was read is an error then, and not passed over."""
         self._applied = {topic: dict(offsets) for topic, offsets in self._reached.items()}
         reader.assign(
             [TopicPartition(t, int(p), offset) for t, offsets in self._reached.items() for p, offset in offsets.items()]
@@ -284,7 +283,10 @@ class _PythonConsumer:
 
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(Unavailable):  # it has the same effect later
-            if len(self._group.partitions()) != sum(map(len, self._reached.values())):
+            found = self._group.partitions()
+            if len(found) != sum(map(len, self._reached.values())):
+                for each in found:
+                    self._reached[each.topic].setdefault(str(each.partition), 0)  # I9: not where it begins by now
                 self._assign(self._messages)
 
     def _note_error(self, error: KafkaError) -> None:

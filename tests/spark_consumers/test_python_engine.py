@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.cimpl import NewPartitions
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.dynamodb.values import image_json
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.process.managed import free_port
@@ -191,14 +192,77 @@ def test_records_that_were_removed_before_they_were_applied_invalidate_the_names
     topic.consume("cache", checkpoint="one", engine="python")
     before = store.generation(generation_key(topic.config.name))
     topic.publish([change("c0", number) for number in range(2, 5)])
+    remove_all(topic)
+    topic.publish([change("c0", 5)])
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+    assert store.generation(generation_key(topic.config.name)) != before
+
+
+def remove_all(topic: Topic) -> None:
+    """Remove what is on the topic, as its retention does."""
     _, ends = committed(topic)
     removed = [TopicPartition(topic.name, int(p), end) for p, end in ends[topic.name].items()]
     admin = topics.connect(topic.config)
     for done in admin.delete_records(removed).values():
-        done.result()
-    topic.publish([change("c0", 5)])
-    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+        done.result(60)
+
+
+def runs_into_removed_records(topic: Topic, *, until_caught_up: bool) -> None:
+    assert topic.config.cache is not None
+    with pytest.raises(RelayError, match="were removed before they were applied"):
+        python_engine.run(topic.config, topic.config.cache, until_caught_up=until_caught_up, start=None)
+
+
+def test_records_that_are_removed_before_the_first_is_read_are_not_passed_over(
+    topic: Topic, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6, I9: retention goes on while the consumer starts, which may have to wait for the store."""
+    topic.publish([change("c0", 1)])
+    topic.consume("cache", checkpoint="one", engine="python")
+    before = store.generation(generation_key(topic.config.name))
+    open_reader = _PythonConsumer._open_reader
+
+    def open_after_removal(consumer: _PythonConsumer) -> Consumer:
+        topic.publish([change("c0", 2)])
+        remove_all(topic)
+        topic.publish([change("c0", 3)])
+        return open_reader(consumer)
+
+    topic.publish([change("c0", 2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(_PythonConsumer, "_open_reader", open_after_removal)
+        runs_into_removed_records(topic, until_caught_up=True)
+    topic.consume("cache", checkpoint="one", engine="python")
     assert store.generation(generation_key(topic.config.name)) != before
+
+
+def test_records_that_are_removed_before_new_partitions_are_found_are_not_passed_over(
+    topic: Topic, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6, I9: the consumer waits for the store while retention goes on, and then looks for partitions."""
+    topic.publish([change("c0", 1)])
+    look = _PythonConsumer._look_for_partitions
+    is_removed = False
+
+    def look_after_removal(consumer: _PythonConsumer) -> None:
+        nonlocal is_removed
+        if version(store, topic, "c0") == 5:
+            consumer.stop(signal.SIGTERM)  # it has passed them over
+        elif version(store, topic, "c0") == 1 and not is_removed:
+            is_removed = True
+            # What was fetched of them already is dropped with the assignment.
+            topic.publish([change("c0", number) for number in range(2, 5)])
+            remove_all(topic)
+            admin = topics.connect(topic.config)
+            admin.create_partitions([NewPartitions(topic.name, 7)])[topic.name].result(60)
+            known = sum(map(len, consumer._reached.values()))
+            wait_until(lambda: len(consumer._group.partitions()) > known or None, 60)
+            topic.publish([change("c0", 5)])
+            look(consumer)
+
+    monkeypatch.setattr(_PythonConsumer, "_look_for_partitions", look_after_removal)
+    monkeypatch.setattr(python_engine, "_LOOK", 0.0)
+    runs_into_removed_records(topic, until_caught_up=False)
 
 
 def test_what_a_transaction_has_aborted_invalidates_nothing(topic: Topic) -> None:
