@@ -210,6 +210,9 @@ class DeltaTable:
     def write_newest(self, newest: Newest) -> Written:
         session = newest.rows.sparkSession
         rows = self._with_fields(newest.rows)
+        # Written here and nowhere else, it tells the rows of this statement from those of an earlier one. It is text,
+        # since Spark writes a number into the code of the MERGE, and so would compile it for each batch.
+        micros = F.lit(str(time.time_ns() // 1000)).alias("now")
         texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
         rows = rows.select(
             *(text.alias(f"k{n}") for n, text in enumerate(texts)),
@@ -217,11 +220,11 @@ class DeltaTable:
             *self._values(rows),
             *OF_CHANGE,
             *("stem", "first", "number", "changes"),
+            micros,
         )
         rows = self._with_key_types(rows.coalesce(1) if newest.items <= _ROWS_OF_A_FILE else rows)
         rows.createOrReplaceTempView("relay_batch")
-        # Written here and nowhere else, it tells the rows of this statement from those of an earlier one.
-        now = f"timestamp_micros({time.time_ns() // 1000})"
+        now = "timestamp_micros(CAST(s.now AS BIGINT))"
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
         row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": now}
         updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
