@@ -114,9 +114,9 @@ class Layouts:
         return [*self._last, *(name for name in self._relayed if name not in self._last and self._is_named(name))]
 
     def now(self, server: ServerConnection) -> TablesNow:
-        """Return all tables of the database as the server has them. Raises ``Unavailable``."""
+        """Return the wanted tables as the server has them. Raises ``Unavailable``."""
         try:
-            found = ask(server.execute, self.database)
+            found = ask(server.execute, self.database, self._named or None)
         except ValueError:  # a column of some table cannot be carried, which only matters where it is relayed
             found = {}
         shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found.items()}

@@ -224,10 +224,23 @@ class BinlogShardReader:
             )
         if self.server.found is not None:
             self.head.start(self.server.found, asked)
-            if self._look is not None:
-                self.transactions.followed.look(self._look(self.server.found.server))
-                self._look = None
+            self._look_at_tables(self.server.found.server)
         return None
+
+    def _look_at_tables(self, server: ServerConnection) -> None:
+        """Ask for the tables, once. Reading does not depend on the answer."""
+        look, self._look = self._look, None
+        if look is None:
+            return
+        try:
+            self.transactions.followed.look(look(server))
+        except Unavailable as error:
+            log.warning(
+                "source %s: shard %s: the columns before its next statements may not be known: %s",
+                self.stream.source,
+                self.shard.id,
+                error,
+            )
 
     def _leave(self, error: RelayError) -> bool:
         """Close a server that cannot be read. Return whether there was one."""

@@ -117,7 +117,7 @@ class FollowedTables:
 
     def look(self, now: TablesNow) -> None:
         """Take what the server says when reading begins."""
-        self._now = now
+        self._now = now if len(now.tables) <= _KEPT else None
 
     def begin(self, said: Classified, executed: GtidSet, began_at: int) -> None:
         """Use or correct what the server said, before `apply`.
@@ -134,8 +134,9 @@ class FollowedTables:
                     self._known.setdefault(name, _Known(shape, "database"))
             self._now = None
             return
-        for _, name in (*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else ())):
-            now.tables.pop(name, None)
+        about = _names(said)
+        for name in [name for name in now.tables if name.lower() in about]:
+            del now.tables[name]
         if said.kind is Kind.DROP_DATABASE:
             self._now = None
 
@@ -146,6 +147,11 @@ class FollowedTables:
 
         ``existing``: the tables that a DROP DATABASE drops, besides those that are known.
         """
+        about = _names(said)
+        for name in [*self._known, *self._new]:
+            # I8: a server may ignore the case of names, and then it is the same table.
+            if name.lower() in about and name not in about[name.lower()]:
+                self._set(name, None)
         tables = self._apply(said, sql, ansi_quotes, existing)
         if not tables:
             return None
@@ -274,6 +280,15 @@ class FollowedTables:
 
 
 _GONE = _Known(None, "statement")
+
+
+def _names(said: Classified) -> dict[str, set[str]]:
+    """Return the tables that a statement is about, by their name in lower case."""
+    found: dict[str, set[str]] = {}
+    if not said.temporary:
+        for _, name in (*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else ())):
+            found.setdefault(name.lower(), set()).add(name)
+    return found
 
 
 def _without_primary(before: _Known | None) -> _Known | None:

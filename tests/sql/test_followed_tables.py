@@ -222,6 +222,18 @@ def test_what_the_server_says_counts_for_statements_that_began_later_once_all_be
     assert followed(said="ALTER TABLE other ADD b INT") == "database"
 
 
+def test_a_statement_that_writes_a_name_in_another_case_may_be_about_the_table() -> None:
+    """I8: some servers ignore the case of names."""
+    followed = Followed()
+    followed.read()
+    followed.apply("ALTER TABLE Items ADD a INT")
+    assert followed.tables_of("TRUNCATE items") == [("items", None, "?", "?")]
+    followed.tables.look(TablesNow({"items": Shape((Column("id", "int"),), ("id",))}, parse("0-1-10"), 1000.0))
+    followed.tables.begin(classify("ALTER TABLE ITEMS ADD b INT", "shop"), parse("0-1-9"), 900)
+    followed.tables.begin(classify("TRUNCATE items", "shop"), parse("0-1-10"), 1002)
+    assert followed.tables_of("TRUNCATE items") == [("items", None, "?", "?")]
+
+
 def test_rows_say_more_than_the_server() -> None:
     followed = Followed()
     followed.tables.look(TablesNow({"items": Shape((Column("id", "int"),), ("id",))}, parse("0-1-10"), 1000.0))
