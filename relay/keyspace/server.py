@@ -32,6 +32,7 @@ Work = Callable[["Connection[Any]", EventToken | None], T]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds before a server is watched again; doubles
 _LOST = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927})  # a shutdown, a broken network, a killed connection
+_SILENT = 10.0  # seconds
 _AVOID = 5.0  # seconds for which a server that failed is tried last
 
 
@@ -109,6 +110,11 @@ class WatchedServer:
     @property
     def lag(self) -> float:
         return self._watcher.lag
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is watched and has not been heard of for a while: a query may wait for it in vain."""
+        return self._watcher.silence > _SILENT
 
     @property
     def has_failed(self) -> bool:

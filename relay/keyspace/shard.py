@@ -68,7 +68,7 @@ class WatchedShard:
         token = server.token
         if token is None:
             return 3  # its rows are as good, but nothing says how fresh they are
-        if server.lag > self.max_lag:
+        if server.lag > self.max_lag or server.is_silent:
             return 2
         return 0 if is_fresh(token) else 1
 

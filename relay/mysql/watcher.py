@@ -80,8 +80,14 @@ class ReplicationWatcher:
         return seen[0] if seen is not None else None
 
     @property
+    def silence(self) -> float:
+        """Seconds since the server was last heard of, about once a second; infinite while it is not watched."""
+        seen = self._seen
+        return time.monotonic() - seen[1] if seen is not None else math.inf
+
+    @property
     def lag(self) -> float:
-        """Seconds that the server was behind at its last answer, and those since then; infinite if nobody knows."""
+        """Seconds that the server was behind when it was last heard of, and those since; infinite if nobody knows."""
         seen = self._seen
         return seen[0].lag + time.monotonic() - seen[1] if seen is not None else math.inf
 
