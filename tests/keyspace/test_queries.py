@@ -59,6 +59,11 @@ def watching(user: str, password: str, address: str) -> ServerConnection:
     return connect("127.0.0.1", port_in(address), user, password)
 
 
+def goes_to(queries: KeyspaceQueries, number: int, server: MariaDB) -> None:
+    """Wait until queries of a customer go to a server: on a busy host, its watcher may just have been late."""
+    wait_until(lambda: port_of(queries, number) == server.port)
+
+
 def token_of(queries: KeyspaceQueries, server: MariaDB) -> EventToken:
     token = state_of(queries, server).token
     assert token is not None
@@ -135,13 +140,12 @@ def test_a_replica_that_does_not_replicate_is_left_and_taken_again(keyspace: Key
     (number,) = numbers_of(HIGH, 1)
     (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
     with keyspace.queries() as queries:
-        assert port_of(queries, number) == replica.port
+        goes_to(queries, number, replica)
         replica.stop_replication()
         wait_for_state(queries, replica, lambda state: state.lag > 60)
         assert port_of(queries, number) == primary.port
         replica.start_replication()
-        wait_for_state(queries, replica, lambda state: state.lag < 60)
-        assert port_of(queries, number) == replica.port
+        goes_to(queries, number, replica)
 
 
 def test_a_replica_that_is_killed_is_replaced_and_taken_again(keyspace: Keyspace) -> None:
@@ -150,8 +154,7 @@ def test_a_replica_that_is_killed_is_replaced_and_taken_again(keyspace: Keyspace
     keyspace.put(number, 1)
     keyspace.replicated()
     with keyspace.queries() as queries:
-        assert port_of(queries, number) == first.port
-        assert port_of(queries, number) == first.port
+        goes_to(queries, number, first)
         first.kill()
         # At once, before its watcher has noticed: over the connection that was open, and over a new one.
         answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
@@ -167,7 +170,7 @@ def test_a_replica_that_is_killed_is_replaced_and_taken_again(keyspace: Keyspace
         assert answer.token
         first.restart()
         wait_for_position(queries, first, keyspace.shards[LOW].primary.gtid)
-        wait_until(lambda: port_of(queries, number) == first.port)
+        goes_to(queries, number, first)
 
 
 def test_a_query_that_runs_while_its_server_is_killed_is_made_again(keyspace: Keyspace) -> None:
@@ -247,7 +250,7 @@ def test_a_statement_that_is_wrong_is_made_once_and_one_that_writes_not_at_all(k
             queries.execute(f"SELECT * FROM {DATABASE}.nowhere", sharding_key=number)
         with pytest.raises(pymysql.err.MySQLError, match=r"(?i)read.only"):
             queries.execute(f"DELETE FROM {DATABASE}.customer", sharding_key=number)
-        assert port_of(queries, number) == replica.port
+        goes_to(queries, number, replica)
         for each in (replica, keyspace.shards[LOW].replicas[1]):
             each.kill()
         with pytest.raises(pymysql.err.MySQLError, match="READ ONLY"):
@@ -332,7 +335,7 @@ def test_a_server_that_hangs_holds_up_only_the_queries_that_it_got(keyspace: Key
     shards = {"-": [replica.address, primary.address]}
     watch = partial(watching, USER, PASSWORD)
     with KeyspaceQueries(KEYSPACE, shards, None, connect=quickly, watch=watch, max_lag=3600.0) as queries:
-        assert port_of(queries, 0) == replica.port
+        goes_to(queries, 0, replica)
         os.kill(replica.process.pid, signal.SIGSTOP)
         try:
             assert port_of(queries, 0) == primary.port
