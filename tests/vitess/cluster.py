@@ -58,7 +58,7 @@ _P = TypeVar("_P", bound="Program")
 
 
 class Program(EmbeddedServer):
-    """One program of the cluster. Its first port is gRPC's, the last one has ``/debug/health``."""
+    """One program of the cluster. Its first port is gRPC's, the last one HTTP's."""
 
     program: ClassVar[str]
     ports_needed: ClassVar[int] = 2
@@ -171,6 +171,10 @@ class Vttablet(Program):
     def restart(self) -> None:
         self.database.restart()
         super().restart()
+
+    def _prepare(self) -> None:
+        if not self.database.alive:  # killed with a tablet whose port was taken
+            self.database.restart()
 
     def _own_flags(self) -> dict[str, str | int]:
         return super()._own_flags() | {
