@@ -26,7 +26,7 @@ deleted.
 """
 
 COPIED = "copied"
-"""The ``MARK`` of the end of a table's copy in one shard, which has no stream of changes beside it.
+"""The ``MARK`` with which earlier versions ended a table's copy in one shard of Vitess, without changes beside it.
 
 All later changes are on the topic. Of earlier ones there may be nothing: rows were deleted before they were copied.
 """

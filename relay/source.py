@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from relay.change import Change, SchemaChange, Snapshot
-from relay.lineage import Checkpoint, Gap, Position, ReshardJournal, Shard, Start, StreamId
+from relay.lineage import Checkpoint, Gap, Plan, Position, ReshardJournal, Shard, Start, StreamId
 from relay.table import TableSchema
 from relay.token import EventToken
 
@@ -174,12 +174,13 @@ class Measured(NamedTuple):
 class SnapshotSource(Protocol):
     """Reads the rows of a source's tables beside its stream."""
 
-    initial: bool
-    """Whether the config asks for a snapshot when the source is first read."""
     is_selective: bool
     """Whether the config names the tables, so that one is added that has rows already."""
     margin: float
     """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        """Whether the reading of a stream with this ``plan`` begins with a snapshot. ``published``: its checkpoints."""
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot has to read. Raises ``Unavailable``, ``RelayError`` for what it can never read.

@@ -74,7 +74,8 @@ class CacheRules:
         self._by_table = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
         types = {source.name: source.type for source in sources}
         self.sources = frozenset(types)
-        # Vitess sends no changes of what it has yet to copy. Other snapshots run beside a stream of all changes.
+        # A copy of Vitess begins where the cache may be in use already, and nothing tells what changed before. Earlier
+        # versions had no changes of rows that were not copied yet.
         self._with_complete_streams = frozenset(name for name, kind in types.items() if kind != "vitess")
 
     @property

@@ -45,7 +45,6 @@ _RULES: list[Any] = [
 class DynamoDBConfig(PerTableConfig, AwsConfig):
     model_config = ConfigDict(json_schema_extra={**NEED_A_ROLE, "allOf": _RULES})
 
-    has_snapshots: ClassVar[bool] = True
     one_source_per_table: ClassVar[bool] = True
 
     name: Name

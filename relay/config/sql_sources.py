@@ -37,7 +37,6 @@ class _SQLConfig(PerTableConfig):
 
     model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
 
-    has_snapshots: ClassVar[bool] = False
     one_source_per_table: ClassVar[bool] = False
 
     name: Name
@@ -66,6 +65,10 @@ class _SQLConfig(PerTableConfig):
     on_unencodable: Literal["fail", "dead_letter"] = "fail"
     """What to do with a change that Avro cannot hold exactly: stop, or publish it without its images and keep the
     complete change as a dead letter."""
+
+    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
+    """What to do when changes were lost before they could be read: stop, continue, or continue and read the tables
+    again."""
 
     tombstones: bool = False
     """Follow each DELETE with a null value, so that a compacted topic drops the row. Requires `key: item`."""
@@ -155,12 +158,9 @@ class VitessConfig(_SQLConfig):
     keyspace: str = Field(min_length=1)
     """The keyspace to read."""
 
-    on_gap: Literal["fail", "skip"] = "fail"
-    """What to do when changes were lost before they could be read: stop, or continue."""
-
     start: StartOfVStream = "current"
-    """Where to start on the first run: `current`; `copy`, all rows and then their changes; an ISO time (UTC unless it
-    has an offset), or a time ago such as `-30s`, as far as the binlogs of the tablets go back; or
+    """Where to start on the first run: `current`; `copy`, the same with all rows read beside the changes; an ISO time
+    (UTC unless it has an offset), or a time ago such as `-30s`, as far as the binlogs of the tablets go back; or
     `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
 
     tablet_type: Literal["primary", "replica", "rdonly"] = "replica"
@@ -198,8 +198,6 @@ class MySQLConfig(_SQLConfig):
         }
     )
 
-    has_snapshots: ClassVar[bool] = True
-
     type: Literal["mysql"]
 
     shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra=NO_LIST_IS_EMPTY)]] = Field(min_length=1)
@@ -226,10 +224,6 @@ class MySQLConfig(_SQLConfig):
     snapshot_rows_per_second: int | None = Field(default=None, ge=10)
     """The most rows that a snapshot reads in a second from each of the four tables that it reads at once. Default: as
     many as it can."""
-
-    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
-    """What to do when changes were lost before they could be read: stop, continue, or continue and read the tables
-    again."""
 
     reshard_checkpoint_table: Annotated[str, like(r".+\..+")] = "_vt.vreplication"
     """The table in which the replication of a reshard records its position, in each transaction that it applies."""

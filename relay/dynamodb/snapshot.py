@@ -19,7 +19,7 @@ from relay.dynamodb.records import chosen, key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
-from relay.lineage import Checkpoint
+from relay.lineage import Checkpoint, Plan
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.table import TableSchema
 
@@ -57,7 +57,6 @@ class TableSnapshots:
         image: Callable[[Mapping[str, Any]], Any],
         where: Conditions,
     ) -> None:
-        self.initial = config.snapshot == "initial"
         self.client = client
         self._config = config
         self._table = table
@@ -66,6 +65,9 @@ class TableSnapshots:
 
     def __repr__(self) -> str:
         return f"<TableSnapshots[{self._config.name}]>"
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return self._config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot of the table has to read. ``tables``: names it, if anything."""

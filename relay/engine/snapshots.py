@@ -255,11 +255,15 @@ class Snapshots:
             return True
         if control is not None and control.snapshot is not None and not is_partial(control):
             return False
-        return self.tables.initial and is_unread(self._beside.view, self.source.name)
+        return self._is_initial() and is_unread(self._beside.view, self.source.name)
+
+    def _is_initial(self) -> bool:
+        plan = self._beside.plan
+        return plan is not None and self.tables.is_initial(plan, self._published())
 
     def _added(self, control: Checkpoint | None) -> list[str]:
         """Return the tables that were added to the config since the initial snapshot."""
-        if not self.tables.initial or not self.tables.is_selective or (covered := covered_by(control)) is None:
+        if not self.tables.is_selective or (covered := covered_by(control)) is None or not self._is_initial():
             return []
         return sorted({table.table for table in self.source.tables()} - covered)
 

@@ -7,22 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.lineage import Checkpoint, Position, is_inside_transaction
+from relay.lineage import Position
 from relay.sql.published_rows import PublishedRows, position_fields, rows_in_position
-
-LATENESS = 30.0
-"""Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
-
-
-def lowest(checkpoint: Checkpoint) -> int:
-    """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
-
-    It is what makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
-    """
-    last = checkpoint.token.timestamp if checkpoint.token is not None else 0
-    if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
-        return last
-    return max(last, int(checkpoint.reached - LATENESS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from relay.mysql.current_server import CurrentServer, OpenEvents
 from relay.mysql.errors import Closed
 from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
-from relay.mysql.positions import LATENESS, BinlogPosition
+from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.source import Page, ReadResult, Unreadable
 from relay.sql.followed_tables import TablesNow
+from relay.sql.snapshots import LATENESS
 
 log = logging.getLogger(__name__)
 

@@ -14,28 +14,25 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relay.change import Snapshot
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
-from relay.lineage import Checkpoint, Shard
+from relay.lineage import Checkpoint, Plan, Shard
 from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
-from relay.mysql.positions import BinlogPosition, lowest
+from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import first_shards
 from relay.mysql.roles import role_of
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.sql.changes import TransactionChanges
+from relay.sql.snapshots import MARGIN, as_of_rows, lowest, may_begin
 from relay.sql.tables import Table
 
 if TYPE_CHECKING:
     from relay.config import MySQLConfig
 
 log = logging.getLogger(__name__)
-
-MARGIN = 65.0
-"""Seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one."""
 
 PAGE = 1 << 20
 """Bytes, about, of the rows of a page."""
@@ -68,7 +65,6 @@ class DatabaseSnapshots:
         connect: Callable[[str], ServerConnection],
         first_server: FirstServer,
     ) -> None:
-        self.initial = config.snapshot == "initial"
         self.is_selective = config.tables is not None
         self._config = config
         self._layouts = layouts
@@ -78,6 +74,9 @@ class DatabaseSnapshots:
 
     def __repr__(self) -> str:
         return f"<DatabaseSnapshots[{self._config.name}]>"
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return self._config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return the ``tables`` of each shard that has not ended, the largest first.
@@ -110,9 +109,7 @@ class DatabaseSnapshots:
         return list(found.values())
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
-        """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later."""
-        reading = [checkpoint for checkpoint in published.values() if not checkpoint.state.ended]
-        return bool(reading) and all(each.position is not None and lowest(each) >= as_of for each in reading)
+        return may_begin(as_of, published)
 
     def open(self, segment: Segment) -> ChunkReader:
         return ChunkReader(self._config, segment, self._layouts, self._server_of)
@@ -300,9 +297,7 @@ class ChunkReader:
         return limit if pace is None else min(limit, max(1, pace // _PAGES_A_SECOND))
 
     def _page(self, rows: Sequence[Any], size: int, begun: float, table: Table | None, *, finished: bool) -> Page:
-        snapshot = self.segment.snapshot
-        # I7: not before the snapshot's begin, and not later than `lowest`, since what comes after that is not seen.
-        as_of = Snapshot(snapshot.id, max(snapshot.as_of, min(self._lowest, int(begun - MARGIN))))
+        as_of = as_of_rows(self.segment.snapshot, self._lowest, begun)
         if table is not None:
             for row in rows if table.wanted is None else filter(table.wanted, rows):
                 self._changes.read(table, row, as_of, begun)

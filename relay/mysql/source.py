@@ -26,7 +26,7 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
-from relay.mysql.positions import BinlogPosition, lowest
+from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import role_of
@@ -35,6 +35,7 @@ from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
+from relay.sql.snapshots import lowest
 from relay.sql.statements import classify
 from relay.sql.tables import Table, missing_tables
 from relay.table import Column, TableSchema

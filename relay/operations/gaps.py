@@ -82,9 +82,6 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
         raise ConfigError(f"there is no gap {gap_id!r}; {ids}")
     if chosen.state is GapState.PUBLISHED:
         raise ConfigError(f"gap {gap_id} has already been published, so there is nothing left to decide")
-    entry = next(source for source in config.sources if source.name == chosen.source)
-    if decision is Decision.RESNAPSHOT and not entry.has_snapshots:
-        raise ConfigError(f"sources of type {entry.type} have no snapshots: accept gap {gap_id} with `skip`")
     with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
         pending = next((gap for gap in _unpublished_gaps(view, config) if gap.id == gap_id), None)
     if pending is None:

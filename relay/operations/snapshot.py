@@ -63,8 +63,8 @@ def _json(request: SnapshotRequest) -> dict[str, Any]:
 def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapshot:
     """Request a snapshot of ``tables`` of the source ``name``, or of all; or resume it, if it is stopped.
 
-    Raises ``ConfigError`` for an unknown source or table, and for a source without snapshots; ``RelayError`` if the
-    relay has never run, or another snapshot is stopped; ``Unavailable``.
+    Raises ``ConfigError`` for an unknown source or table; ``RelayError`` if the relay has never run, or another
+    snapshot is stopped; ``Unavailable``.
     """
     entry = find_source(config, name)
     wanted = _wanted(entry, tables)
@@ -119,11 +119,6 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
 
 def _wanted(entry: SourceConfig, tables: Sequence[str]) -> tuple[str, ...]:
     """Return the tables to read, sorted; empty for all."""
-    if not entry.has_snapshots:
-        raise ConfigError(
-            f"source {entry.name}: sources of type {entry.type} have no snapshots beside their stream. `relay reset "
-            f"CONFIG {entry.name} --to copy` copies the tables again, while no worker runs"
-        )
     if unknown := [table for table in tables if table not in entry.table_names]:
         known = ", ".join(entry.table_names)
         raise ConfigError(f"source {entry.name} has no table {', '.join(unknown)}; its tables are {known}")

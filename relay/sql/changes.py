@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay.change import (
-    COPIED,
-    MARK,
     AlteredTable,
     Change,
     Images,
@@ -281,26 +279,6 @@ class TransactionChanges:
                 int(now * 1_000_000),
                 snapshot=snapshot,
                 keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
-            )
-        )
-
-    def copied(self, table: Table, snapshot: Snapshot, now: float) -> None:
-        """Make the mark of the end of a table's copy in this shard, between transactions. ``now``: seconds."""
-        name = table.schema.table
-        self._ready.append(
-            Change(
-                event_id(self.shard, f"snapshot/{snapshot.id}/{COPIED}", name, b"", 0),
-                Operation.READ,
-                self.source,
-                name,
-                None,
-                None,
-                None,
-                Images.KEYS_ONLY,
-                None,
-                int(now * 1_000_000),
-                snapshot=snapshot,
-                attributes={MARK: COPIED},
             )
         )
 

@@ -81,22 +81,17 @@ class Vtgate:
         tablet_type: str = "REPLICA",
         cells: str = "",
         copy: Sequence[str] = (),
-        best_effort: bool = False,
         heartbeat: int = 1,
     ) -> Call:
         """Open one stream over ``shards``, each at its position; at an empty one, vtgate copies the tables first.
 
-        ``rules``: by table, the select that filters it. ``copy``: the tables to copy. ``best_effort``: send rows of
-        tables that no longer exist too, without the names of their columns. ``heartbeat``: seconds of silence after
-        which vtgate sends one. The answers are `VStreamResponse` bytes; ``take`` raises what vtgate rejects.
+        ``rules``: by table, the select that filters it. ``copy``: the tables to copy. ``heartbeat``: seconds of silence
+        after which vtgate sends one. The answers are `VStreamResponse` bytes; ``take`` raises what vtgate rejects.
         """
         request = pb.VStreamRequest(
             tablet_type=TABLET_TYPES[tablet_type],
             vgtid=pb.VGtid(shard_gtids=shards),
-            filter=pb.Filter(
-                rules=[pb.Rule(match=table, filter=select) for table, select in rules.items()],
-                field_event_mode=int(best_effort),
-            ),
+            filter=pb.Filter(rules=[pb.Rule(match=table, filter=select) for table, select in rules.items()]),
             flags=pb.VStreamFlags(
                 heartbeat_interval=heartbeat,
                 cells=cells,

@@ -1,25 +1,23 @@
 """The events of one shard's stream become changes, and a position to resume at after any of them.
 
 Has no connection: what vtgate sends is applied event by event. vstreamer.go, uvstreamer.go and vstream_manager.go
-(Vitess v0.23) define the order of events, which is strict while replicating and looser while tables are copied.
+(Vitess v0.23) define the order of events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
 
-from relay.change import Snapshot
 from relay.errors import RelayError
 from relay.gtid import GtidError
 from relay.lineage import ReshardJournal
 from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.statements import classify
 from relay.table import TableSchema
-from relay.vitess.copying import CopyPhase
 from relay.vitess.failures import BrokenStream
-from relay.vitess.journals import ends_shard, journal_of, resharded_during_copy
+from relay.vitess.journals import ends_shard, journal_of
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
@@ -47,14 +45,13 @@ class EventKind(IntEnum):
     HEARTBEAT = 14
     VGTID = 15
     JOURNAL = 16
-    COPY_COMPLETED = 20
+    COPY_COMPLETED = 20  # of the copy of a table, see `relay.vitess.table_copy`
 
 
 class ShardEvents:
     """Applies the events of one stream. Used by one thread.
 
-    ``position``: where the stream was opened. ``snapshot``: that of the rows which the stream copies, if it copies.
-    ``opened_at``: seconds since the epoch. ``dropped``: tables whose DROP comes later in the stream.
+    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier.
     """
 
     def __init__(
@@ -65,23 +62,17 @@ class ShardEvents:
         position: VStreamPosition,
         *,
         floor: int,
-        snapshot: Snapshot | None = None,
-        opened_at: float = 0.0,
-        dropped: Container[str] = (),
     ) -> None:
         self.shard = shard
         self.settings = settings
         # After the last transaction that ended.
         self.position = position
-        self.rows = ShardRows(shard, tables, floor, dropped)
+        self.rows = ShardRows(shard, tables, floor)
         self.changes = self.rows.changes
-        self.copy = CopyPhase(snapshot, opened_at) if snapshot is not None else None
         # Seconds: the time of the last transaction that ended, None before the first.
         self.progress: float | None = None
         # Set where the shard ends, once the transaction of the journal has ended.
         self.journal: ReshardJournal | None = None
-        # Whether the copy of the stream's table is complete.
-        self.is_copied = False
         # Whether the shard sent anything, and not only vtgate.
         self.is_active = False
         # Bytes of the answers that the events so far came in; the reader counts them.
@@ -98,6 +89,15 @@ class ShardEvents:
     def end_page(self) -> list[TableSchema]:
         """Return the schemas of the tables that the page has changes of, and start the next page."""
         return self.rows.end_page(inside_transaction=self._transaction.has_changes)
+
+    @property
+    def is_between_transactions(self) -> bool:
+        """Whether no token is made of a transaction that has not ended."""
+        return not self._transaction.has_changes
+
+    def raise_floor(self, timestamp: int) -> None:
+        """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
+        self.changes.floor = max(self.changes.floor, timestamp)
 
     def resume_position(self) -> VStreamPosition:
         """Return where reading resumes once the changes that are ready are published."""
@@ -126,15 +126,12 @@ class ShardEvents:
     def _begin(self, event: pb.VEvent) -> None:
         if self._transaction.has_changes:
             raise BrokenStream("a transaction began inside another")
-        self._discard()  # the start of a catch-up that was cut off comes again
+        self._discard()  # what was cut off comes again
         self._transaction.begin(event, self.bytes_in)
 
     def _row(self, event: pb.VEvent) -> None:
         rows = event.row_event
         if rows.is_internal_table:
-            return
-        if self.copy is not None and self.copy.is_copied(event):
-            self.copy.add(rows)
             return
         transaction = self._transaction
         if not transaction.is_open:
@@ -190,8 +187,6 @@ class ShardEvents:
                 self.changes.statement(self.shard.keyspace, applied)
         if transaction.has_changes:
             self.changes.end()
-        if self.copy is not None:
-            self.copy.publish_batch(self.rows, transaction.vgtid, executed)
         self.position = transaction.position_after(self.position)
         if seconds := transaction.timestamp or event.timestamp:
             self.progress = float(seconds)
@@ -207,10 +202,8 @@ class ShardEvents:
         self._discard()
 
     def _discard(self) -> None:
-        """Forget the transaction, and the batch of copied rows in it."""
+        """Forget the transaction."""
         self._transaction = VStreamTransaction()
-        if self.copy is not None:
-            self.copy.discard_batch()
 
     def _statement(self, event: pb.VEvent) -> None:
         transaction = self._transaction
@@ -228,30 +221,17 @@ class ShardEvents:
         transaction, statement = self._transaction, event.statement
         parsed = classify(statement, "")
         at = transaction.executed or event.event_gtid or f"the position after {self.position.executed}"
-        if (table := self._effects.partly_emptied(parsed, self.position)) is not None:
+        if (table := self._effects.partly_emptied(parsed)) is not None:
             if self.changes.size:
                 raise PageMustEnd  # so that whoever resets to a position after it has what came before
             raise self._effects.refusal(table, statement, at)
-        transaction.emptied += self._effects.emptied(parsed, statement, self.position, at)
+        transaction.emptied += self._effects.emptied(parsed, statement, at)
         if (applied := self.rows.tables.followed.apply(here(parsed), statement, False)) is not None:
             transaction.statements.append(applied)
 
     def _fields(self, event: pb.VEvent) -> None:
-        fields, copy = event.field_event, self.copy
-        if fields.is_internal_table:
-            return
-        copied = copy is not None and copy.is_copied(event)
-        self.rows.set_layout(
-            fields,
-            copied=copied,
-            inside_transaction=self._transaction.has_changes,
-            inside_batch=copied and copy is not None and copy.has_batch,
-        )
-
-    def _copy_completed(self, event: pb.VEvent) -> None:
-        if self.copy is not None:
-            self.copy.check_completed()
-        self.is_copied = self.is_copied or event.shard == self.shard.name  # another comes for the stream, without shard
+        if not event.field_event.is_internal_table:
+            self.rows.set_layout(event.field_event, inside_transaction=self._transaction.has_changes)
 
     def _changed_by_statement(self, event: pb.VEvent) -> None:
         raise RelayError(
@@ -263,8 +243,6 @@ class ShardEvents:
         journal = event.journal
         if not ends_shard(journal, self.shard):
             return
-        if self.copy is not None:
-            raise resharded_during_copy(self.shard, f" (journal {journal.id})")
         try:
             self._pending_journal = journal_of(journal, self.shard.keyspace)
         except GtidError as error:
@@ -285,7 +263,6 @@ _BY_KIND: dict[EventKind, Callable[[ShardEvents, pb.VEvent], None]] = {
     EventKind.FIELD: ShardEvents._fields,
     EventKind.VGTID: ShardEvents._vgtid,
     EventKind.JOURNAL: ShardEvents._reshard,
-    EventKind.COPY_COMPLETED: ShardEvents._copy_completed,
 }
 # By plain integers, as events have them, which a dict finds faster.
 _HANDLERS = {kind.value: handler for kind, handler in _BY_KIND.items()}

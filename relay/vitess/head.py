@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 
 from relay import gtid
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate
@@ -106,14 +105,6 @@ def select_all(table: str) -> str:
     return f"select * from `{quoted}`"
 
 
-def rule(table: str, dropped: Container[str]) -> tuple[str, str]:
-    """Return the rule for ``table``: a match and a select.
-
-    A dropped table is matched by a pattern: if a rule names a table that does not exist, vtgate copies no table at all.
-    """
-    return (f"/^{re.escape(table)}$", "") if table in dropped else (table, select_all(table))
-
-
 def explain_silence(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> str:
     """Return what vtgate knows about a shard whose stream is silent. Takes up to six seconds."""
     try:
@@ -166,6 +157,17 @@ def row_images(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> s
         if value is not None and value.isidentifier():
             found.add(value.upper())
     return found
+
+
+def row_counts(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> Mapping[str, int]:
+    """Return about how many rows each table of a shard has. Raises ``Unavailable``."""
+    statement = "select table_name, table_rows from information_schema.tables where table_schema = database()"
+    try:
+        found = vtgate.execute(statement, f"{keyspace}:{shard}@{tablet_type.lower()}")
+    except RelayError as error:
+        raise Unavailable(f"how many rows shard {keyspace}/{shard} has is not known: {error}") from error
+    rows = (list(row.values()) for row in found)
+    return {str(name): int(count or 0) for name, count in rows}
 
 
 def _value(rows: list[dict[str, str | None]]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from relay.errors import RelayError
 from relay.lineage import ReshardJournal
 from relay.vitess.failures import participants
 from relay.vitess.http2 import CallEnded
@@ -65,12 +64,4 @@ def journal_of(journal: pb.Journal, keyspace: str) -> ReshardJournal:
         str(journal.id),
         tuple(name(one.keyspace, one.shard) for one in journal.participants),
         {name(target.keyspace, target.shard): {"gtid": canonical(target.gtid)} for target in journal.shard_gtids},
-    )
-
-
-def resharded_during_copy(shard: VitessShard, journal: str = "") -> RelayError:
-    """Return the error for a reshard before the copy of ``shard`` is complete. ``journal``: as the message shows it."""
-    return RelayError(
-        f"shard {shard.qualified} was resharded{journal} before its copy was complete, so the rest of its rows is no "
-        "longer available: reset the source to copy the new shards"
     )

@@ -2,25 +2,20 @@
 
 ``{"gtid": ...}`` covers everything up to an executed set. In the middle of a transaction, ``transaction`` names it,
 ``rows_done`` counts its published rows and ``rows_of`` counts them by table: reading resumes before the transaction
-and skips them. During a copy, ``copied`` lists the copied tables and ``table_pks`` holds vtgate's own position in the
-table being copied. Checkpoints hold this JSON: any change must keep reading what older versions wrote.
+and skips them. Checkpoints hold this JSON: any change must keep reading what older versions wrote. Those copied tables
+in the stream itself, and listed in ``copied`` what was complete, as long as not all of it was.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from relay import gtid
 from relay.errors import RelayError
-from relay.gtid import GtidError
+from relay.gtid import GtidError, GtidSet
 from relay.lineage import Position, Start
 from relay.sql.published_rows import PublishedRows, position_fields, rows_in_position
-from relay.vitess.proto import vtgate_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +23,29 @@ class VStreamPosition:
     """A position in the stream of one shard."""
 
     executed: str
-    """The executed set in canonical form, flavour in front; "" until the first batch of a copy gives one."""
-    copied: tuple[str, ...] | None = None
-    """The tables that have been copied; None if no copy is under way."""
-    pks: tuple[pb.TableLastPK, ...] = ()
-    """The last primary key copied of the table being copied."""
+    """The executed set in canonical form, flavour in front; "" for the head, which is not known yet."""
     transaction: str = ""
     """The GTID of the next transaction, if some of its rows are published."""
     done: PublishedRows = field(default_factory=dict)
     """How many rows of ``transaction`` are published."""
+    copied: tuple[str, ...] | None = None
+    """What an earlier version had copied of all tables when it stopped: kept, since a snapshot has to read them."""
 
     @classmethod
     def from_json(cls, position: Position | Start, shard: str) -> VStreamPosition:
         """Read a position, or a start such as ``{"type": "copy"}``. Raises ``RelayError`` naming ``shard``."""
-        if position.get("type") == "copy":
-            return cls("", ())
+        if position.get("type") == "copy" and "gtid" not in position:
+            return cls("", copied=())  # as earlier versions planned it
         try:
             executed = canonical(position["gtid"])
-            pks = tuple(
-                pb.TableLastPK(table_name=pk["table"], lastpk=pb.QueryResult.FromString(base64.b64decode(pk["lastpk"])))
-                for pk in position.get("table_pks") or ()
-            )
-        except (KeyError, TypeError, GtidError, DecodeError, binascii.Error) as error:
+        except (KeyError, TypeError, GtidError) as error:
             raise RelayError(
                 f"shard {shard}: cannot start at {dict(position)!r} ({error}): expected a position such as "
                 '{"gtid": "MySQL56/..."} or {"gtid": "MariaDB/..."}'
             ) from None
         copied = tuple(position["copied"]) if "copied" in position else None
         transaction = position.get("transaction", "")
-        return cls(executed, copied, pks, transaction, rows_in_position(position).get(transaction, {}))
+        return cls(executed, transaction, rows_in_position(position).get(transaction, {}), copied)
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the position as JSON; None if a stream could not resume at it (I4)."""
@@ -65,27 +54,22 @@ class VStreamPosition:
         found: dict[str, Any] = {"gtid": self.executed}
         if self.copied is not None:
             found["copied"] = list(self.copied)
-            found["table_pks"] = [
-                {"table": pk.table_name, "lastpk": base64.b64encode(pk.lastpk.SerializeToString()).decode()}
-                for pk in self.pks
-            ]
         if self.done:
             found |= position_fields({self.transaction: self.done})
         return found
 
     @property
-    def copying(self) -> list[str]:
-        """The table whose copy is incomplete, if any."""
-        return [pk.table_name for pk in self.pks]
-
-    def may_cover_rows_of(self, table: str) -> bool:
-        """Whether rows of ``table`` may have been published: not before its copy starts."""
-        return self.copied is None or table in self.copied or table in self.copying
+    def needed(self) -> GtidSet:
+        """What a tablet has to have, so that it lacks nothing that was published, even in part."""
+        needed = gtid.parse(self.executed)
+        if self.transaction:
+            needed = needed | gtid.parse(f"{self.executed.partition('/')[0]}/{self.transaction}")
+        return needed
 
     def advanced_to(self, executed: str) -> VStreamPosition:
         """Return the position after the transaction that ends at ``executed``."""
         # Called for each transaction, and several times faster than `replace`.
-        return VStreamPosition(executed, self.copied, self.pks, self.transaction, self.done)
+        return VStreamPosition(executed, self.transaction, self.done, self.copied)
 
 
 def canonical(text: str) -> str:

@@ -6,20 +6,17 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 
-import orjson
-
-from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Gap, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
-from relay.vitess.client import CURRENT, Vtgate
-from relay.vitess.copy_plan import CopyPlan
+from relay.sql.snapshots import LATENESS
+from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
+from relay.vitess.head import select_all
 from relay.vitess.http2 import CallEnded
-from relay.vitess.journals import JournalParticipants, resharded_during_copy
+from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
@@ -32,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class VitessShardReader:
-    """The reader of one shard. Starts are positions, see ``position``, and ``{"type": "copy"}``."""
+    """The reader of one shard. Starts are positions, see ``position``."""
 
     streams = True
 
@@ -58,18 +55,17 @@ class VitessShardReader:
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
         # Seconds: no token is earlier.
         self.floor = opening.floor
-        identity = orjson.dumps(
-            [stream.source, stream.label, opening.shard.id, dict(opening.start)], option=orjson.OPT_SORT_KEYS
-        )
-        self._snapshot_id = blake2b(identity, digest_size=8).hexdigest()
-        self._plan = CopyPlan(self.names, settings, tables)
-        if self.position.copied is not None and settings.tables is None:
-            self.position, _ = self._plan.drop_missing(tables.names, self.position)
+        names = list(tables.names if settings.tables is None else settings.tables)
+        if not names:
+            raise RelayError(
+                f"shard {self.names.qualified}: the keyspace has no table to relay: create one with a primary key, "
+                "or name the columns of a `key`"
+            )
+        # With every table, those created later are included, and the events of unwanted ones are skipped.
+        self._rules = {EVERY: ""} if settings.tables is None else {name: select_all(name) for name in names}
         self._participants = JournalParticipants(self.names)
-        self.watch = Watch(vtgate, self.names, self._plan.first, settings, clock=clock)
+        self.watch = Watch(vtgate, self.names, names[0], settings, clock=clock)
         self._stream: ShardStream | None = None
-        # The table that the stream copies.
-        self._copying: str | None = None
         # Why the position can no longer be read from, until the head is known.
         self._purged: str | None = None
         # A final error, which is raised after the page of what came before it.
@@ -97,12 +93,8 @@ class VitessShardReader:
             return self._skip_to_head(self._purged, begun)
         if self._fault is not None:
             raise self._fault
-        if self._stream is None and (delay := self._plan.delay(self.position, self.floor, begun)) > 0:
-            return Unreadable(
-                self.shard,
-                begun,
-                f"copied rows would be no newer than what is published: the copy starts in {delay:.0f} s",
-            )
+        if not self.position.executed:
+            return self._begin_at_head(begun)
         stream = self._stream = self._stream or self._open()
         try:
             stream.read()
@@ -116,11 +108,9 @@ class VitessShardReader:
             self._close_stream()
             return Unreadable(self.shard, begun, f"a new table cannot be looked up: {error}")
         except RelayError as error:
-            if self.position.copied is not None or not self._has_page(stream.events):
+            if not self._has_page(stream.events):
                 raise
             self._fault = error
-        if stream.events.is_copied:
-            return self._finish_table(stream.events, begun)
         page = self._page(stream.events, begun)
         if page.has_content or page.finished:
             return page
@@ -157,7 +147,7 @@ class VitessShardReader:
             self.floor = max(self.floor, self.token.timestamp)
         behind, events.changes.behind = events.changes.behind, 0
         progress, events.progress = events.progress, None
-        if self.watch.check_head(position, events.is_active) and self.watch.reached is not None:
+        if self._has_reached_head(position, events) and self.watch.reached is not None:
             progress = max(progress or 0.0, self.watch.reached - self.settings.margin)
         page = Page(
             shard=self.shard,
@@ -181,6 +171,23 @@ class VitessShardReader:
             self._end = page
         return page
 
+    def _has_reached_head(self, position: VStreamPosition, events: ShardEvents) -> bool:
+        """Whether ``position`` has just reached a head. Tokens made from here on are not earlier than `lowest` says."""
+        if not events.is_between_transactions or not self.watch.check_head(position, events.is_active):
+            return False
+        assert self.watch.reached is not None
+        self.floor = max(self.floor, int(self.watch.reached - LATENESS))
+        events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
+        return True
+
+    def _begin_at_head(self, begun: float) -> ReadResult:
+        """Return the page of the head, at which a copy that an earlier version has only planned begins."""
+        head = self.watch.head(self.settings.wait)
+        if head is None:
+            return Unreadable(self.shard, begun, f"the current position is not known: {self.watch.head_failed}")
+        self.position = replace(self.position, executed=head.position)
+        return self._empty_page(begun)
+
     def _empty_page(self, begun: float) -> Page:
         return Page(self.shard, [], self.position.to_json(), self.token, None, begun, reached=self.watch.reached)
 
@@ -189,37 +196,20 @@ class VitessShardReader:
     def _open(self) -> ShardStream:
         """Open a stream at the position. Does not wait for vtgate."""
         settings, shard, others = self.settings, self.names, self._participants.streamed
-        planned = self._plan.next(self.position)
-        self.position, self._copying = planned.position, planned.copied
-        copy = [planned.copied] if planned.copied is not None else []
-        now = self.clock()
         self.tables.followed.undo()
-        events = ShardEvents(
-            shard,
-            settings,
-            self.tables,
-            self.position,
-            floor=self.floor,
-            snapshot=Snapshot(self._snapshot_id, int(now) - settings.margin) if copy else None,
-            opened_at=now,
-            dropped=self._plan.dropped,
-        )
+        events = ShardEvents(shard, settings, self.tables, self.position, floor=self.floor)
         log.info(
             "%s: streaming from %s%s",
             shard.qualified,
-            self.position.executed or f"a copy of {self._copying}",
+            self.position.executed,
             f" together with shards {', '.join(others)}" if others else "",
         )
-        at = pb.ShardGtid(
-            keyspace=shard.keyspace, shard=shard.name, gtid=self.position.executed, table_p_ks=self.position.pks
-        )
+        at = pb.ShardGtid(keyspace=shard.keyspace, shard=shard.name, gtid=self.position.executed)
         call = self.vtgate.vstream(
             [at, *(pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others)],
-            planned.rules,
+            self._rules,
             tablet_type=settings.tablet_type,
             cells=settings.cells,
-            copy=copy,
-            best_effort=bool(copy and self._plan.dropped),
             heartbeat=settings.heartbeat,
         )
         self.watch.opened()
@@ -229,22 +219,6 @@ class VitessShardReader:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-    def _finish_table(self, events: ShardEvents, begun: float) -> ReadResult:
-        """Return the page that ends the copy of a table. The next table, or the changes, are in another stream."""
-        try:
-            self._plan.add_created()
-        except Unavailable as error:
-            self._close_stream()
-            return Unreadable(self.shard, begun, f"cannot list the tables that remain to be copied: {error}")
-        assert self._copying is not None
-        if events.copy is not None:
-            # I6: in the page whose position is past the copy, so that it is published once.
-            events.rows.end_copy(self._copying, events.copy.snapshot, begun)
-        page = self._page(events, begun)
-        self._close_stream()
-        self.position = self._plan.complete(self._copying, self.position)
-        return replace(page, position=self.position.to_json())
 
     def _handle_end(self, ended: CallEnded, begun: float) -> ReadResult:
         """Decide how to continue after the end of a stream. Raises ``RelayError`` for what no retry can change."""
@@ -258,13 +232,6 @@ class VitessShardReader:
                 return UnknownShard(self.shard, begun)
             self._participants.remove(missing)
             return self._empty_page(begun)
-        if kind in (Ending.NO_TABLE, Ending.FINAL) and self.position.copied is not None:
-            try:
-                self.position, can_continue = self._plan.drop_missing(self.tables.find(), self.position)
-            except Unavailable as error:
-                return Unreadable(self.shard, begun, f"{ended}; the tables of the keyspace cannot be listed: {error}")
-            if can_continue:
-                return self._empty_page(begun)
         if kind is Ending.DENIED:
             raise Unavailable(f"vtgate {self.vtgate.address} denies access: {ended}: check `user` and `password`")
         if kind is Ending.FINAL:
@@ -281,8 +248,6 @@ class VitessShardReader:
 
     def _add_participants(self, ended: CallEnded, begun: float) -> ReadResult:
         """Reopen the stream with the other participants of a journal, without which it may not come."""
-        if self.position.copied is not None:
-            raise resharded_during_copy(self.names)
         if not self._participants.add_missing(ended):
             return Unreadable(self.shard, begun, f"the journal of a reshard does not come: {ended}")
         return self._empty_page(begun)

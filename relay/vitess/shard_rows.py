@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Container
-
-from relay.change import Snapshot
 from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.tables import Row, Table
@@ -16,8 +12,6 @@ from relay.vitess.rows import PartialRow, VStreamRowDecoder
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
-log = logging.getLogger(__name__)
-
 Decoders = dict[str, VStreamRowDecoder | None]
 """By table, how its rows are read from here on; None for a table that is not wanted."""
 
@@ -27,21 +21,15 @@ class PageMustEnd(Exception):
 
 
 class ShardRows:
-    """Decodes rows and passes them to ``changes``.
+    """Decodes rows and passes them to ``changes``."""
 
-    ``dropped``: tables whose DROP comes later in this stream, so Vitess may no longer know their columns.
-    """
-
-    def __init__(self, shard: VitessShard, tables: Tables, floor: int, dropped: Container[str] = ()) -> None:
+    def __init__(self, shard: VitessShard, tables: Tables, floor: int) -> None:
         self.shard = shard
         self.tables = tables
         self.changes = TransactionChanges(shard.source, shard.qualified, floor)
         # How many rows have come since the last page.
         self.records = 0
-        self._dropped = dropped
         self._decoders: Decoders = {}
-        # SELECT prints some types in another way than the binlog.
-        self._copy_decoders: Decoders = {}
         # The layouts of the rows in the page being made, by table, and that of the last row.
         self._in_page: dict[str, Table] = {}
         self._last: Table | None = None
@@ -55,31 +43,23 @@ class ShardRows:
         self.records = 0
         return schemas
 
-    def set_layout(
-        self, fields: pb.FieldEvent, *, copied: bool, inside_transaction: bool, inside_batch: bool = False
-    ) -> None:
-        """Decode the rows that follow by a FIELD event. ``copied``: they are rows of a copy, in batches.
+    def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> None:
+        """Decode the rows that follow by a FIELD event.
 
         Raises `PageMustEnd` where the page has rows of the table in another layout: a page has one for each table.
         """
         name = fields.table_name
-        decoders = self._copy_decoders if copied else self._decoders
-        decoder: VStreamRowDecoder | None = None
         try:
-            decoder = self.tables.decoder(fields, copied=copied)
-        except RelayError as error:
+            decoder = self.tables.decoder(fields, copied=False)
+        except RelayError:
             if self.changes.size:
                 raise PageMustEnd from None  # so that what came before is published, whatever is changed then
-            if name not in self._dropped:
-                raise
-            log.warning("%s: skipping changes of %s before its DROP: %s", self.shard.qualified, name, error)
-        if inside_batch and decoders.get(name) is not decoder:
-            raise BrokenStream(f"the columns of {name} changed inside a batch of its copy")
+            raise
         if decoder is not None and self._in_page.get(decoder.table.name, decoder.table) is not decoder.table:
             if inside_transaction:
                 raise BrokenStream(f"the columns of {name} changed inside a transaction")
             raise PageMustEnd
-        decoders[name] = decoder
+        self._decoders[name] = decoder
 
     def stream(self, event: pb.RowEvent, gtid: str) -> None:
         """Make changes of the rows of the transaction ``gtid``."""
@@ -116,29 +96,6 @@ class ShardRows:
             else:
                 row(table, before, after, size or 1)
             self.records += 1
-
-    def copy(self, event: pb.RowEvent, snapshot: Snapshot, started: float, executed: str) -> None:
-        """Make changes of copied rows. ``executed``: the set before them. ``started``: when their copy did, seconds."""
-        decoder = _decoder(event.table_name, self._copy_decoders)
-        if decoder is None:
-            return
-        self._in_page[decoder.table.name] = decoder.table
-        wanted = decoder.table.wanted
-        for change in event.row_changes:
-            try:
-                row = decoder.decode(change.after)
-            except (ValueError, ArithmeticError, KeyError):
-                raise self._undecodable(decoder, change, f"after {executed}") from None
-            if wanted is None or wanted(row):
-                self.changes.read(decoder.table, row, snapshot, started)
-            self.changes.size += len(change.after.values) or 1
-            self.records += 1
-
-    def end_copy(self, name: str, snapshot: Snapshot, now: float) -> None:
-        """Mark the end of the copy of a table, whether it has rows or not. ``now``: seconds."""
-        decoder = self._copy_decoders.get(name)
-        if decoder is not None:  # else it was dropped, and a TRUNCATE follows
-            self.changes.copied(self._in_page.setdefault(name, decoder.table), snapshot, now)
 
     def truncate(self, table: Table) -> None:
         """Make the TRUNCATE of a table that is emptied."""

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ from relay.sql.definitions import Definition, ask, text_by_default
 from relay.sql.followed_tables import FollowedTables
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.protection import check_protected
+from relay.sql.snapshots import lowest
 from relay.sql.tables import Row, Table, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
@@ -34,6 +36,7 @@ from relay.vitess.head import Head, explain_silence, row_images
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings
 from relay.vitess.shard import VitessShard
+from relay.vitess.snapshot import KeyspaceSnapshots
 from relay.vitess.start import ShardHistory
 from relay.vitess.tables import Tables
 from relay.vitess.vindex import VindexError, keyspace_id
@@ -57,7 +60,6 @@ class VitessSource:
     """Reads the shards of one keyspace. Call ``connect`` first."""
 
     has_journals = True
-    snapshots = None  # rows are copied by `start: copy`
 
     def __init__(self, config: VitessConfig) -> None:
         self.config = config
@@ -68,12 +70,14 @@ class VitessSource:
         # The layouts of the wanted tables when `connect` was called. Replaced by `connect`, and not shared: each reader
         # copies it.
         self._layouts: dict[str, Table] = {}
-        # Readers' threads share the next four. The dicts have no lock: an entry is added, or the dict replaced, in one
+        # Readers' threads share the next five. The dicts have no lock: an entry is added, or the dict replaced, in one
         # step, and a race costs one more question to vtgate.
         # By table, the columns and the type of its primary vindex.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
         # By table, its primary key in the key's own order.
         self._primary_keys: dict[str, list[str]] = {}
+        # By table, its first layout that was made, also since `connect`.
+        self._seen: dict[str, Table] = {}
         # These two have locks of their own, which are not held while vtgate is asked.
         self._skipped = SkippedTables(config.name, config.keyspace)
         self.layout = LayoutCache(self._lay_out)
@@ -88,6 +92,7 @@ class VitessSource:
             cells=",".join(config.cells or ()),
             silence=config.silence,
         )
+        self.snapshots = KeyspaceSnapshots(config, self._vtgate, self._settings, self._find_tables, self._known_tables)
 
     def __repr__(self) -> str:
         return f"<VitessSource[{self.name}: {self.config.keyspace}]>"
@@ -147,7 +152,7 @@ class VitessSource:
         return self.config.keyspace
 
     def tables(self) -> Sequence[TableSchema]:
-        return [table.schema for table in self._layouts.values()]
+        return [table.schema for table in {**self._seen, **self._layouts}.values()]
 
     def config_hash(self) -> str:
         identity = orjson.dumps(["vitess", self.config.keyspace])
@@ -165,8 +170,6 @@ class VitessSource:
             )
         names, now = [shard.name for shard in shards], clock()
         start = self.config.start
-        if start == "copy":
-            return StartingPoints({name: {"type": "copy", "since": now} for name in names}, now)
         if isinstance(start, StartAtGtids):
             if set(start.positions) != set(names):
                 raise ConfigError(
@@ -178,28 +181,37 @@ class VitessSource:
         if since is not None:
             found = call_all("start-at-time", [partial(self._since, name, since) for name in names])
             return StartingPoints({name: {"gtid": gtid} for name, gtid in zip(names, found, strict=True)}, now)
+        # A copy is a snapshot beside the changes from here on, see `KeyspaceSnapshots.is_initial`.
+        kind = {"type": "copy"} if start == "copy" else {}
         # I4: `current` becomes a position before anything is read.
-        return StartingPoints({name: {"gtid": self._head(name)} for name in names}, now)
+        return StartingPoints({name: {**kind, "gtid": self._head(name)} for name in names}, now)
 
     def open(self, opening: Opening) -> ShardReader:
+        before = [*opening.parents.values(), *([opening.checkpoint] if opening.checkpoint is not None else [])]
         relayed = {
             name: lay_out_keys(self.name, name, keys, opening.hashed.get(name))
             for name, keys in opening.keys.items()
             if self._settings.is_wanted(name)
         }
-        followed = FollowedTables(
+        return VitessShardReader(
+            self._vtgate,
+            StreamId(self.name, self.config.keyspace),
+            # I7: a snapshot may have begun that relies on `lowest`.
+            replace(opening, floor=max(opening.floor, *map(lowest, before), 0)),
+            Tables(self.layout, self._layouts, relayed, followed=self._followed()),
+            self._settings,
+        )
+
+    def _known_tables(self) -> Tables:
+        return Tables(self.layout, self._layouts, followed=self._followed())
+
+    def _followed(self) -> FollowedTables:
+        return FollowedTables(
             "",  # names in Vitess' statements are taken without their database
             self._settings.is_wanted,
             self.config.rules,
             lambda: self._text,
             hides_values=bool(self.config.protect),
-        )
-        return VitessShardReader(
-            self._vtgate,
-            StreamId(self.name, self.config.keyspace),
-            opening,
-            Tables(self.layout, self._layouts, self._find_tables, relayed, followed=followed),
-            self._settings,
         )
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
@@ -224,7 +236,7 @@ class VitessSource:
         compute = (
             _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
         )
-        return lay_out(
+        found = lay_out(
             self.name,
             table,
             columns,
@@ -235,6 +247,8 @@ class VitessSource:
             rules=self.config.rules(table),
             where=self.config.conditions(table),
         )
+        self._seen.setdefault(table, found)
+        return found
 
     def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
         """Return a primary key in its own order, which the stream does not have. Raises ``Unavailable``."""

@@ -9,7 +9,6 @@ from relay.errors import RelayError
 from relay.sql.statement_text import shown
 from relay.sql.statements import Classified, Kind, Name
 from relay.sql.tables import Table
-from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import INTERNAL, VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
@@ -25,15 +24,11 @@ class StatementEffects:
         self._settings = settings
         self._tables = tables
 
-    def partly_emptied(self, parsed: Classified, position: VStreamPosition) -> str | None:
-        """Return a table that loses or gains rows by this statement, which does not say which; None usually.
-
-        ``position``: the one before it.
-        """
+    def partly_emptied(self, parsed: Classified) -> str | None:
+        """Return a table that loses or gains rows by this statement, which does not say which; None usually."""
         if parsed.kind is not Kind.CHANGE:
             return None
-        names = (name for _, name in parsed.names if position.may_cover_rows_of(name))
-        return next((name for name in names if self._tables.known(name) is not None), None)
+        return next((name for _, name in parsed.names if self._tables.known(name) is not None), None)
 
     def refusal(self, table: str, statement: str, at: str) -> RelayError:
         """Return the error for a statement that `partly_emptied` gives ``table`` for. ``at``: its position."""
@@ -43,10 +38,10 @@ class StatementEffects:
             "rows may stay where they were relayed to, reset it to a position after this one"
         )
 
-    def emptied(self, parsed: Classified, statement: str, position: VStreamPosition, at: str) -> list[Table]:
+    def emptied(self, parsed: Classified, statement: str, at: str) -> list[Table]:
         """Return the layouts of the tables that a statement empties. Warns of a rename, and of a table without layout.
 
-        Without its layout nothing about a table can be published. ``position``: the one before the statement.
+        Without its layout nothing about a table can be published. ``at``: the position of the statement.
         """
         for (_, old), (_, new) in parsed.renamed:
             if self._settings.is_wanted(old) and not new.startswith(INTERNAL):
@@ -58,8 +53,6 @@ class StatementEffects:
                 )
         found = []
         for _, name in emptied(parsed):
-            if not position.may_cover_rows_of(name):
-                continue
             if (table := self._tables.last(name)) is not None:
                 found.append(table)
             elif self._settings.is_wanted(name) and not parsed.replaces:

@@ -62,7 +62,7 @@ class ShardStream:
                 apply(event)
             for event in self._left:
                 apply(event)
-                if events.journal is not None or events.is_copied or changes.size >= page_bytes:
+                if events.journal is not None or changes.size >= page_bytes:
                     return False
         except PageMustEnd:
             self._held = event

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from relay.sql.followed_tables import FollowedTables
 from relay.sql.protection import check_followed
@@ -17,22 +17,19 @@ class Tables:
     """Used by the reader of one shard.
 
     ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
-    the wanted tables as they are now. ``find``: asks for them again. ``relayed``: those that were relayed before, which
-    may have been dropped since, with their key columns at least. ``followed``: what is known of the tables between two
-    statements of the shard.
+    the wanted tables as they are now. ``relayed``: those that were relayed before, which may have been dropped since,
+    with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
     """
 
     def __init__(
         self,
         layout: Layout,
         current: Mapping[str, Table],
-        find: Callable[[], Mapping[str, Table]] | None = None,
         relayed: Mapping[str, Table] | None = None,
         *,
         followed: FollowedTables,
     ) -> None:
         self._layout = layout
-        self._find = find
         self._relayed = relayed or {}
         self.followed = followed
         # The last known layout of each table.
@@ -45,14 +42,6 @@ class Tables:
     def names(self) -> list[str]:
         """The known tables, sorted by name."""
         return sorted(self._known)
-
-    def find(self) -> list[str]:
-        """Ask which wanted tables exist now, and return their names, sorted. Raises ``Unavailable``."""
-        if self._find is None:
-            return self.names
-        found = self._find()
-        self._known |= {name: table for name, table in found.items() if name not in self._known}
-        return sorted(found)
 
     def known(self, name: str) -> Table | None:
         """Return the last known layout of a table; None if it is unknown or not wanted."""

@@ -88,9 +88,6 @@ class VStreamTransaction:
         executed = position.executed
         if self.vgtid is not None:
             executed = self.executed
-            # Without a key, either no row of the table has been copied or all have: COPY_COMPLETED tells which.
-            if position.copied is not None and self.vgtid.table_p_ks:
-                position = replace(position, pks=tuple(self.vgtid.table_p_ks))
         elif self.gtid:
             executed = _including(executed, self.gtid)
         if position.transaction and (not position.done or self.gtid == position.transaction):

@@ -21,7 +21,6 @@ from relay.vitess.shard import VitessShard
 
 _DOUBLINGS = 7
 _PRIMARY = "PRIMARY"
-_COPY_PATIENCE = 20  # times as patient: vtgate sorts a table before it sends the first row
 
 
 class PositionPurged(Exception):
@@ -101,12 +100,12 @@ class Watch:
         """
         now = time.monotonic()
         answer = self._head.poll()
-        executed = gtid.parse(position.executed) if position.executed and (answer or self._ahead) else None
+        executed = gtid.parse(position.executed) if answer or self._ahead else None
         if answer is not None and (self._ahead is None or executed is None or executed.contains(self._ahead[1])):
             self._ahead = answer
         if self._is_due(now, executed):
             self._ask()
-        if self._ahead is None or executed is None or position.copied is not None:
+        if self._ahead is None or executed is None:
             return False
         asked, head = self._ahead
         # A position beyond the head is that of a stream that is going on, or one that the shard never had.
@@ -126,8 +125,6 @@ class Watch:
         if now - self._received_at > silence:
             return f"vtgate sent nothing for {silence:g} s: {self._explain_silence()}"
         patience = silence * 2 ** min(self._reopened, _DOUBLINGS)
-        if position.copied is not None:
-            patience *= _COPY_PATIENCE
         is_patient = now - self._certain_at <= patience
         behind = None
         if self._ahead is not None and not is_active:
@@ -144,7 +141,7 @@ class Watch:
                 return f"no event and no answer about the shard's head for {silence:g} s: {why}"
             return None
         head = self._ahead[1]
-        if position.executed and self.is_purged(position, ""):
+        if self.is_purged(position, ""):
             raise PositionPurged(f"no event after {position.executed}: the binlogs that follow it have been purged")
         self._reopened += 1
         return (
@@ -167,8 +164,6 @@ class Watch:
         Raises ``RelayError`` if the shard never had ``position``. A replica without it may only be far behind the one
         that was read before, so the primary is asked, unless ``patient``.
         """
-        if not position.executed:
-            return None
         executed = gtid.parse(position.executed)
         if executed.flavour == head.flavour and not executed.diverges(head):
             if head.contains(executed):

@@ -17,7 +17,7 @@ from contextlib import closing
 from statistics import mean, quantiles
 
 from relay.engine.worker import Worker
-from relay.lineage import Checkpoint
+from relay.lineage import Checkpoint, Plan
 from relay.observe.observer import Observer
 from relay.services.kafka import KafkaBroker
 from relay.source import Measured, Segment, ShardReader
@@ -81,9 +81,11 @@ def _look(servers: str, sources: int, shards: int) -> tuple[float, float, int]:
 class _NoSnapshot:
     """The snapshots of a source whose config asks for none."""
 
-    initial = False
     margin = 0.0
     is_selective = False
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return False
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         raise AssertionError("no snapshot was requested")

@@ -160,7 +160,7 @@ WRONG = [
     vitess("start: {vgtid: {}}"),
     vitess("start: {vgtid: []}"),
     vitess("start: {vgtid: [{shard: '-'}]}"),
-    vitess("on_gap: resnapshot"),
+    vitess("on_gap: repair"),
     vitess("cells: []"),
     vitess("silence: 5"),
 ]  # fmt: skip

@@ -251,7 +251,7 @@ class TestSQLSources:
             ("key: [1]", f"8:10: {NO_KEY}"),
             ("key: {}", f"8:10: {NO_KEY}"),
             ("key: {a: []}", f"8:10: {NO_KEY}"),
-            ("on_gap: resnapshot", "8:13: `sources[0].on_gap` must be 'fail' or 'skip', not 'resnapshot'"),
+            ("on_gap: repair", "8:13: `sources[0].on_gap` must be 'fail', 'skip' or 'resnapshot', not 'repair'"),
             ("tablet_type: master",
              "8:18: `sources[0].tablet_type` must be 'primary', 'replica' or 'rdonly', not 'master'"),
             ("silence: 5",

@@ -33,6 +33,9 @@ class Tables:
         self._source = source
         self.opened: list[Segment] = []
 
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return self.initial
+
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         parts = [{"table": table} for table in TABLES if tables is None or table in tables]
         return Measured(len(parts), 7, parts)

@@ -11,7 +11,7 @@ import pytest
 
 from relay.config import Config
 from relay.errors import Unavailable
-from relay.lineage import Checkpoint
+from relay.lineage import Checkpoint, Plan
 from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
 from tests.benchmarks.harness import count_committed
@@ -97,12 +97,14 @@ def test_a_config_that_is_read_slowly_delays_nothing(kafka: Any, unique: str) ->
 class SlowSnapshot:
     """The snapshot of a table that is measured for as long as its source holds ``measure``."""
 
-    initial = True
     margin = 0.0
     is_selective = False
 
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return True
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         self._source.arrive("measure")

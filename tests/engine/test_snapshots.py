@@ -10,7 +10,7 @@ from typing import Any, cast
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.snapshot_records import CONTROL
 from relay.engine.snapshots import Snapshots
-from relay.lineage import Checkpoint, CommittedRecords, ShardState
+from relay.lineage import Checkpoint, CommittedRecords, Plan, ShardState
 from relay.source import Measured, Segment, ShardReader
 from tests.scripted_source import ScriptedReader, ScriptedSource
 
@@ -20,7 +20,6 @@ PARTS = [{"table": "large"}, {"table": "small"}]
 class PartedSnapshots:
     """The snapshots of a database with two tables, which may begin once the stream has a checkpoint."""
 
-    initial = True
     margin = 65.0
     is_selective = False
 
@@ -28,6 +27,9 @@ class PartedSnapshots:
         self._source = source
         self.opened: list[Segment] = []
         self.asked: list[int] = []
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return True
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         return Measured(len(PARTS), 7, PARTS)

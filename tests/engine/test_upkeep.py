@@ -256,9 +256,11 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
 class NoRows:
     """The snapshots of a table without rows."""
 
-    initial = False
     margin = 0.0
     is_selective = False
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return False
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         return Measured(0, 0)

@@ -9,15 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from relay.change import MARK
 from relay.config import load
 from relay.services.mariadb import MariaDB
-from tests.faults.copied import copied, seen
-from tests.faults.harness import Relay
 from tests.faults.replicated import DATABASE, Replicated
 from tests.faults.world import World
 from tests.mysql.reading import NUMBERS, position_of
-from tests.waiting import wait_until
 
 ROWS = 6_000
 PACE = {"snapshot_rows_per_second": 2000}
@@ -61,25 +57,6 @@ class Snapshotted(World):
         found = self.execute("select customer, line, version, note from items")
         return {(customer, line): (version, note) for customer, line, version, note in found}
 
-    def copy(self) -> dict[tuple[int, int], tuple[int, str]]:
-        """Return what the copy has, by the changes on the topic."""
-        found = []
-        for partition, _, value in sorted(self.changes(), key=lambda change: change[:2]):
-            key, new = value["key"], value["new"]
-            item = (key["customer"], key["line"]) if key else None
-            found.append(seen(partition, value, item=item, new=(new["version"], new["note"]) if new else None))
-        return copied(found)
-
-    def reads(self) -> list[dict[str, Any]]:
-        return [value for _, _, value in self.changes() if value["operation"] == "READ" and value["key"]]
-
-    def marks(self) -> Counter[str]:
-        return Counter(
-            value["attributes"][MARK]
-            for _, _, value in self.changes()
-            if value["operation"] == "READ" and not value["key"]
-        )
-
     def check_that_one_snapshot_read_each_row_once(self) -> None:
         """I3, I7: whatever was killed meanwhile, and the copy is what the table is."""
         assert self.copy() == self.rows()
@@ -92,8 +69,3 @@ class Snapshotted(World):
     def catch_up(self) -> None:
         relay = self.start("--until-caught-up")
         assert relay.wait(120) == 0, relay.log()
-
-
-def wait_for(relay: Relay, text: str) -> None:
-    """Wait until the log of a relay has a text."""
-    wait_until(lambda: text in relay.log() or None, 60)

@@ -13,7 +13,8 @@ import pytest
 from relay.services.mariadb import MariaDB
 from tests.faults.audited import TABLE
 from tests.faults.scripted_relay import tail_topic
-from tests.faults.snapshotted import PACE, Snapshotted, wait_for
+from tests.faults.snapshotted import PACE, Snapshotted
+from tests.faults.world import wait_for
 from tests.mysql.server import MySQL
 
 pytestmark = pytest.mark.services

@@ -27,7 +27,8 @@ from tests.faults.audited import TABLE
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
-from tests.faults.snapshotted import Snapshotted, wait_for
+from tests.faults.snapshotted import Snapshotted
+from tests.faults.world import wait_for
 from tests.mysql.server import MySQL
 from tests.waiting import wait_until
 

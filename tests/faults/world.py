@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import yaml
 
 from relay.avro.registry import open_schemas
+from relay.change import MARK
 from relay.config import load
 from relay.demo.truth import read_changes
 from relay.errors import Unavailable
 from tests.faults.audited import TABLE, Connect, Writer
+from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
 from tests.faults.versions import THIS_VERSION, Version
+from tests.waiting import wait_until
 
 
 class World:
@@ -81,8 +85,32 @@ class World:
         with closing(open_schemas(config)) as schemas:
             return read_changes(config.kafka.client(), config.topic(TABLE), schemas)
 
+    def copy(self) -> dict[tuple[int, int], tuple[int, str]]:
+        """Return what the copy has, by the changes on the topic."""
+        found = []
+        for partition, _, value in sorted(self.changes(), key=lambda change: change[:2]):
+            key, new = value["key"], value["new"]
+            item = (key["customer"], key["line"]) if key else None
+            found.append(seen(partition, value, item=item, new=(new["version"], new["note"]) if new else None))
+        return copied(found)
+
+    def reads(self) -> list[dict[str, Any]]:
+        return [value for _, _, value in self.changes() if value["operation"] == "READ" and value["key"]]
+
+    def marks(self) -> Counter[str]:
+        return Counter(
+            value["attributes"][MARK]
+            for _, _, value in self.changes()
+            if value["operation"] == "READ" and not value["key"]
+        )
+
     def close(self) -> None:
         for writer in self.writers:
             writer.end()
         for relay in self.relays:
             relay.kill()
+
+
+def wait_for(relay: Relay, text: str) -> None:
+    """Wait until the log of a relay has a text."""
+    wait_until(lambda: text in relay.log() or None, 60)

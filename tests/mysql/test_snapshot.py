@@ -12,12 +12,12 @@ from relay.change import Change, Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.connection import connect
-from relay.mysql.positions import LATENESS, lowest
-from relay.mysql.snapshot import MARGIN, ChunkReader
+from relay.mysql.snapshot import ChunkReader
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, Segment
+from relay.sql.snapshots import LATENESS, MARGIN, lowest
 from tests.mysql.reading import NUMBERS, session
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 from tests.reads import read_page, reason

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from relay.config import DynamoDBConfig
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
@@ -93,15 +92,6 @@ def test_without_gaps_there_is_nothing_to_accept(relay: Operated, stream: Script
     assert relay.gaps() == []
     assert "no gap is pending" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
     assert relay.command("gaps", "list", "CONFIG").stdout == "no changes were lost\n"
-
-
-def test_a_source_without_snapshots_refuses_a_resnapshot(
-    relay: Operated, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DynamoDBConfig, "has_snapshots", False)
-    gap = lose(relay, stream)
-    refused = relay.command("gaps", "accept", "CONFIG", gap, "resnapshot", code=2)
-    assert "have no snapshots" in refused.stderr
 
 
 def test_a_repair_that_a_new_stream_interrupts_is_made_in_that_stream(relay: Operated, stream: ScriptedStream) -> None:

@@ -191,6 +191,6 @@ def test_what_cannot_be_snapshotted_is_refused(relay: Operated) -> None:
     content = yaml.safe_load(relay.path.read_text())
     vitess = {"name": "v", "type": "vitess", "vtgate": "127.0.0.1:1", "keyspace": "k", "tables": ["a"]}
     relay.path.write_text(yaml.safe_dump({**content, "sources": [vitess]}))
-    said = relay.command("snapshot", "CONFIG", "v", "a", code=2).stderr
-    assert "sources of type vitess have no snapshots beside their stream. `relay reset CONFIG v --to copy`" in said
+    said = relay.command("snapshot", "CONFIG", "v", "b", code=2).stderr
+    assert "source v has no table b; its tables are a" in said
     assert relay.status()["sources"][0]["snapshot_requests"] == []

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
+from relay.change import Snapshot
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
-from relay.source import Opening, Page, ReadResult, Unreadable
+from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
 from relay.sql.followed_tables import FollowedTables
 from relay.sql.tables import Table, lay_out
 from relay.vitess.client import Vtgate
@@ -16,6 +17,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
 from relay.vitess.settings import VStreamSettings
+from relay.vitess.table_reader import TableReader
 from relay.vitess.tables import Tables
 from tests.reads import pages_of, reason
 from tests.vitess.scripted import KEYSPACE, Log, ScriptedVtgate, fields
@@ -43,13 +45,18 @@ def opened(
     after: Page | None = None,
     now: Mapping[str, Table] | None = None,
     relayed: Mapping[str, Table] | None = None,
+    floor: int = 0,
+    clock: Callable[[], float] = time.time,
     **settings: Any,
 ) -> Iterator[VitessShardReader]:
-    """Open a reader at ``start``, or at the position of the page ``after`` if it has one."""
+    """Open a reader at ``start``, or at the position of the page ``after`` if it has one.
+
+    ``floor``: seconds, no token is earlier; nor is one earlier than that of ``after``.
+    """
     checkpoint = None
     if after is not None and after.position is not None:
         checkpoint = Checkpoint(ShardState.READING, after.position, after.token)
-    floor = after.token.timestamp if after is not None and after.token is not None else 0
+    floor = max(floor, after.token.timestamp if after is not None and after.token is not None else 0)
     settings.setdefault("ask_every", 0.05)
     settings.setdefault("silence", 20.0)
     settings.setdefault("wait", 0.03)
@@ -62,19 +69,55 @@ def opened(
             Opening(Shard(shard), start, checkpoint, floor),
             Tables(layout, now or {}, relayed=relayed, followed=followed),
             stream,
+            clock=clock,
         )
         with closing(reader):
             yield reader
 
 
-def until(reader: VitessShardReader, enough: Callable[[Page], bool], most: int = 2000) -> list[Page]:
+@contextmanager
+def copying(
+    vtgate: str,
+    published: Callable[[], Mapping[str, Checkpoint]],
+    *,
+    table: str = "customer",
+    shard: str = "0",
+    keyspace: str = "commerce",
+    after: Page | None = None,
+    as_of: int = 0,
+    now: Mapping[str, Table] | None = None,
+    clock: Callable[[], float] = time.time,
+    **settings: Any,
+) -> Iterator[TableReader]:
+    """Open a reader of the rows of ``table``, after those of the page ``after``, for a snapshot.
+
+    ``published``: the checkpoints of the shards. ``now``: the tables that the keyspace has.
+    """
+    settings.setdefault("silence", 20.0)
+    settings.setdefault("wait", 0.03)
+    part = {"shard": shard, "table": table}
+    position = after.position if after is not None else None
+    segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", as_of), 0, 1, position, part, published)
+    with closing(Vtgate(vtgate)) as gate:
+        reader = TableReader(
+            gate,
+            StreamId(SOURCE, keyspace),
+            segment,
+            Tables(layout, {}, followed=FollowedTables("", lambda _: True, lambda _: {}, lambda: True)),
+            lambda: NOW if now is None else now,
+            VStreamSettings(keyspace, [table], **settings),
+            clock=clock,
+        )
+        with closing(reader):
+            yield reader
+
+
+def until(reader: ShardReader, enough: Callable[[Page], bool], most: int = 2000) -> list[Page]:
     """Read up to and including a page that is ``enough``. Reads that fail are repeated."""
     return pages_of(results_until(reader, lambda read: isinstance(read, Page) and enough(read), most))
 
 
-def results_until(
-    reader: VitessShardReader, enough: Callable[[ReadResult], bool], most: int = 2000
-) -> list[ReadResult]:
+def results_until(reader: ShardReader, enough: Callable[[ReadResult], bool], most: int = 2000) -> list[ReadResult]:
     """Read up to and including a result that is ``enough``."""
     results: list[ReadResult] = []
     for _ in range(most):
@@ -86,7 +129,7 @@ def results_until(
     raise AssertionError(f"the condition does not hold after {most} reads; the last was {results[-1]}")
 
 
-def failure(reader: VitessShardReader) -> str:
+def failure(reader: ShardReader) -> str:
     """Read until a read fails, and return why."""
     return reason(results_until(reader, lambda read: isinstance(read, Unreadable))[-1])
 

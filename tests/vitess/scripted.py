@@ -181,11 +181,12 @@ class Log:
     def head(self) -> str:
         return f"MariaDB/{self.transactions[-1].gtid}" if self.transactions else self.before
 
+    def number(self, position: str) -> int:
+        """Return how many transactions a position covers."""
+        return [self.before, *(f"MariaDB/{one.gtid}" for one in self.transactions)].index(position)
+
     def after(self, position: str) -> list[Transaction]:
-        if position == self.before:
-            return self.transactions
-        at = [f"MariaDB/{one.gtid}" for one in self.transactions].index(position)
-        return self.transactions[at + 1 :]
+        return self.transactions[self.number(position) :]
 
     def vgtid(self, gtid: str, pks: Sequence[pb.TableLastPK] = ()) -> pb.VEvent:
         own = pb.ShardGtid(keyspace=KEYSPACE, shard=self.shard, gtid=gtid, table_p_ks=pks)
@@ -234,64 +235,66 @@ class Log:
         yield HOLDS
 
 
-def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch: int, seed: int) -> Script:
-    """Play the copy of the requested tables in batches, as uvstreamer.go does, with its incomplete transactions.
+Rows = dict[str, list[tuple[bytes | None, ...]]]
+"""By table, its rows, whose first column is the key."""
 
-    ``rows`` are copied in the order of their first column. Calls may fail between batches.
+Tablet = Callable[[], tuple[str, Rows]]
+"""Returns where a tablet is that begins to copy: the executed set, and the rows at it."""
+
+
+def copy_script(log: Log, rows: Rows | Tablet, batch: int, seed: int) -> Script:
+    """Play the copy of the requested table in batches, as uvstreamer.go does.
+
+    ``rows``: those at the head of the log, or what gives them for each tablet that is read. A call may fail between
+    batches, or go on with another tablet as vtgate does: that one first sends the changes of what was copied.
     """
     chance = random.Random(seed)
+    here: dict[str, Any] = {"keyspace": KEYSPACE, "shard": log.shard}
+    begin, commit = (pb.VEvent(type=kind, **here) for kind in (EventKind.BEGIN, EventKind.COMMIT))
+
+    def tablet() -> tuple[str, Rows]:
+        return rows() if callable(rows) else (log.head, rows)
 
     def play(request: pb.VStreamRequest) -> Iterator[Step]:
         own = request.vgtid.shard_gtids[0]
         if own.gtid == "current" or not request.flags.tables_to_copy:
             yield from log.script(request)
             return
-        here: dict[str, Any] = {"keyspace": KEYSPACE, "shard": log.shard}
+        assert own.gtid == ""
         (table,) = request.flags.tables_to_copy
-        wanted = {rule.match.strip("/^$") for rule in request.filter.rules}
-        place = {pk.table_name: pk for pk in own.table_p_ks}
-        last = bytes(place[table].lastpk.rows[0].values) if table in place else b""
-        if own.gtid:
-            # Catching up: a table whose copy has not started has no events.
-            shown = wanted - ({table} if table not in place else set())
-            missed = [
-                Transaction(t.gtid, t.timestamp, [c for c in t.changes if c[0] in shown], t.statement)
-                for t in log.after(own.gtid)
-            ]
-            pks = [place[table]] if table in place else []
-            for answer in log.play(missed, set()):
-                for event in answer:
-                    for one in event.vgtid.shard_gtids:
-                        one.table_p_ks.extend(pks)
-                # A catch-up is cut off in the middle of a transaction, which then comes again.
-                yield [
-                    *(event for event in answer if event.type in (EventKind.BEGIN, EventKind.FIELD, EventKind.ROW)),
-                    *answer,
-                ]
-        at = log.head
-        begin = pb.VEvent(type=EventKind.BEGIN, **here)
-        start = [begin, pb.VEvent(type=EventKind.FIELD, field_event=log.layouts[table], **here), log.vgtid(at)]
-        rest = sorted(row for row in rows[table] if int(row[0] or b"0") > int(last or b"0"))
-        rest.sort(key=lambda row: int(row[0] or b"0"))
-        for first in range(0, len(rest), batch):
-            some = rest[first : first + batch]
-            events = [
-                pb.VEvent(
-                    type=EventKind.ROW,
-                    row_event=pb.RowEvent(table_name=table, row_changes=[pb.RowChange(after=made(row))]),
-                    **here,
-                )
-                for row in some
-            ]
-            pk = pb.TableLastPK(
-                table_name=table,
-                lastpk=pb.QueryResult(fields=[pb.Field(name="id", type=_INT64)], rows=[made([some[-1][0]])]),
-            )
-            yield [*(start or [begin]), *events, log.vgtid(at, [pk]), pb.VEvent(type=EventKind.COMMIT, **here)]
-            start = []
-            if chance.random() < 0.2:
-                yield Fails("UNAVAILABLE", "the tablet is gone")
-        yield [*start, begin, log.vgtid(at), pb.VEvent(type=EventKind.COMMIT, **here)]
+        pks, at, is_complete = list(own.table_p_ks), "", False
+        while not is_complete:
+            found, content = tablet()
+            if at:
+                if log.number(found) < log.number(at):
+                    continue  # vtgate takes no tablet that is behind the one before
+                for answer in log.play(log.transactions[log.number(at) : log.number(found)], set()):
+                    for event in answer:
+                        for one in event.vgtid.shard_gtids:
+                            one.table_p_ks.extend(pks)
+                    # A catch-up is cut off in the middle of a transaction, which then comes again.
+                    yield [*(each for each in answer if each.type in (EventKind.BEGIN, EventKind.ROW)), *answer]
+            at = found
+            start = [begin, pb.VEvent(type=EventKind.FIELD, field_event=log.layouts[table], **here), log.vgtid(at, pks)]
+            last = int(bytes(pks[0].lastpk.rows[0].values)) if pks else 0
+            rest = sorted((row for row in content[table] if int(row[0] or 0) > last), key=lambda row: int(row[0] or 0))
+            is_complete = True
+            for first in range(0, len(rest), batch):
+                some = rest[first : first + batch]
+                changes = ([pb.RowChange(after=made(row))] for row in some)
+                events = [pb.RowEvent(table_name=table, row_changes=change) for change in changes]
+                key = pb.QueryResult(fields=[pb.Field(name="id", type=_INT64)], rows=[made([some[-1][0]])])
+                pks = [pb.TableLastPK(table_name=table, lastpk=key)]
+                row_events = [pb.VEvent(type=EventKind.ROW, row_event=event, **here) for event in events]
+                yield [*(start or [begin]), *row_events, log.vgtid(at, pks), commit]
+                start = []
+                if chance.random() < 0.1:
+                    yield Fails("UNAVAILABLE", "the tablet is gone")
+                if chance.random() < 0.1:
+                    is_complete = False
+                    break
+            else:
+                yield [*start, begin, log.vgtid(at), commit]
         yield [pb.VEvent(type=EventKind.COPY_COMPLETED, **here), pb.VEvent(type=EventKind.COPY_COMPLETED)]
         yield HOLDS
 

@@ -1,110 +1,273 @@
-"""Copies that vtgate interrupts anywhere give every row, and every change of the copied rows."""
+"""Rows of a table that are read beside the stream of its shard, wherever the copy is interrupted."""
 
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
-from relay.change import COPIED, MARK, Operation
-from relay.lineage import Shard
+from relay.change import MARK, Change, Images, Operation, Snapshot
+from relay.errors import RelayError
+from relay.lineage import Checkpoint, Shard, ShardState
 from relay.source import Page
+from relay.sql.snapshots import LATENESS, MARGIN, lowest
 from relay.token import EventToken
 from relay.vitess.events import EventKind
-from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import decoder
-from tests.vitess.reading import NOW, TABLES, failure, is_at_head, layout, new, opened, until
-from tests.vitess.scripted import Fails, Log, ScriptedVtgate, Step, copy_script, fields
+from tests.faults.copied import Seen, copied
+from tests.reads import pages_of
+from tests.vitess.reading import NOW, START, copying, failure, is_at_head, new, opened, until
+from tests.vitess.scripted import Fails, Log, Rows, ScriptedVtgate, Step, copy_script
+
+SHARD = "shop/commerce/0"
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_copy_that_is_interrupted_anywhere_gives_every_row_and_every_change_of_copied_rows(
-    batch: int, seed: int
+def at(gtid: str, *, timestamp: int = 0, reached: float | None = None, **more: Any) -> dict[str, Checkpoint]:
+    """Return the checkpoints of a shard that is published up to ``gtid``."""
+    token = EventToken(timestamp, SHARD, gtid) if timestamp else None
+    return {"0": Checkpoint(ShardState.READING, {"gtid": gtid, **more}, token, reached=reached)}
+
+
+def ids(pages: list[Page]) -> list[int]:
+    return [change.key["id"] for page in pages for change in page.changes if change.key is not None]
+
+
+def rows_of(numbers: range, size: int = 1) -> Rows:
+    return {"customer": [(b"%d" % number, b"x" * size) for number in numbers]}
+
+
+class Beside:
+    """A shard that is written to, its stream, and a snapshot beside it, whose changes go to one topic.
+
+    Tablets that are copied may be behind the one that is streamed, and the clock of the relay is not the database's.
+    """
+
+    def __init__(self, chance: random.Random, batch: int) -> None:
+        self.chance, self.log = chance, Log(names=chance.random() < 0.5)
+        self.rows: dict[int, bytes] = dict.fromkeys(range(1, 12), b"old")
+        self.tablets: list[tuple[str, Rows]] = []
+        self.topic: list[Seen] = []
+        self.checkpoint: Checkpoint | None = None
+        self._written = 0
+        # Seconds: the clock of the database, and how far that of the relay is ahead of it.
+        self.time, self.ahead = 1_700_000_000, chance.choice([-1000, 0, 50, 1000])
+        self.write()
+        self._stack = ExitStack()
+        script = copy_script(self.log, self._tablet, batch, chance.randrange(1 << 30))
+        self.vtgate = self._stack.enter_context(ScriptedVtgate(script))
+        self._streams, self._copies = ExitStack(), ExitStack()
+        self.page: Page | None = None
+        self.begin = Snapshot("", 0)
+        # How often a tablet was behind.
+        self.refused = 0
+        self._open_stream()
+
+    def close(self) -> None:
+        for each in (self._streams, self._copies, self._stack):
+            each.close()
+
+    def _tablet(self) -> tuple[str, Rows]:
+        return self.chance.choice(self.tablets[-4:])
+
+    def write(self) -> None:
+        """Insert, change or delete a row."""
+        self._written += 1
+        self.time += self.chance.choice([0, 1, 20, 70])
+        number, value = self.chance.randrange(1, 16), b"v%d" % self._written
+        before = self.rows.get(number)
+        if before is not None and self.chance.random() < 0.4:
+            del self.rows[number]
+            self.log.add(((b"%d" % number, before), None)).timestamp = self.time
+        else:
+            self.rows[number] = value
+            row = None if before is None else (b"%d" % number, before)
+            self.log.add((row, (b"%d" % number, value))).timestamp = self.time
+        content: Rows = {"customer": [(b"%d" % number, value) for number, value in self.rows.items()]}
+        self.tablets.append((self.log.head, content))
+
+    def _clock(self) -> float:
+        return float(self.time + self.ahead)
+
+    def _publish(self, changes: list[Change]) -> None:
+        for each in changes:
+            assert each.key is not None
+            new = each.new["name"] if each.new else None
+            self.topic.append(
+                Seen(0, each.key["id"], each.event_id, each.operation, new, each.images, each.token, each.snapshot,
+                     each.attributes, 0.0)
+            )  # fmt: skip
+
+    def _mark(self, kind: str) -> None:
+        self.topic.append(
+            Seen(0, None, kind, Operation.READ, None, Images.KEYS_ONLY, None, self.begin, {MARK: kind}, 0.0)
+        )
+
+    def _open_stream(self) -> None:
+        self._streams.close()
+        after, floor = None, 0
+        if (last := self.checkpoint) is not None:
+            after, floor = Page(Shard("0"), [], last.position, last.token, None, 0.0), lowest(last)
+        self.stream = self._streams.enter_context(
+            opened(
+                self.vtgate.address, {"gtid": self.log.before}, after=after, floor=floor, clock=self._clock, wait=0.01
+            )
+        )
+
+    def read_stream(self) -> None:
+        """Read some of the stream, perhaps after a restart."""
+        if self.chance.random() < 0.2:
+            self._open_stream()
+        for page in pages_of(self.stream.read() for _ in range(self.chance.randint(1, 3))):
+            self._publish(list(page.changes))
+            before = self.checkpoint
+            reached = page.reached if page.reached is not None else before.reached if before else None
+            self.checkpoint = Checkpoint(ShardState.READING, page.position, page.token, reached=reached)
+
+    def begin_snapshot(self) -> None:
+        while self.checkpoint is None or not lowest(self.checkpoint):
+            self.read_stream()
+        # The latest that the engine lets one begin with.
+        self.begin, self.page = Snapshot(f"snapshot-{self._written}", lowest(self.checkpoint)), None
+        self._mark("begin")
+        self._open_copy()
+
+    def _open_copy(self) -> None:
+        self._copies.close()
+        checkpoint = self.checkpoint
+        assert checkpoint is not None
+        self.copy = self._copies.enter_context(
+            copying(
+                self.vtgate.address,
+                lambda: {"0": self.checkpoint or checkpoint},
+                after=self.page,
+                as_of=self.begin.as_of,
+                clock=self._clock,
+                wait=0.01,
+            )
+        )
+
+    def read_copy(self) -> bool:
+        """Read a page of the snapshot, perhaps after a restart. Return whether it was the last."""
+        if self.chance.random() < 0.2:
+            self._open_copy()
+        read = self.copy.read()
+        if not isinstance(read, Page):
+            self.refused += "behind what is published" in read.reason
+            return False
+        self.page = read
+        self._publish([*read.changes])
+        if read.finished:
+            self._mark("end")
+        return read.finished
+
+    def expected(self) -> dict[int, str]:
+        return {number: value.decode() for number, value in self.rows.items()}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_copy_beside_the_stream_equals_the_table_whatever_is_interrupted_and_however_far_tablets_are_behind(
+    seed: int,
 ) -> None:
-    log = Log(names=seed % 2 == 0)
+    """I7: no READ undoes a change, and rows whose deletion nobody read disappear at the end mark."""
     chance = random.Random(seed)
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {
-        "customer": [(b"%d" % i, b"c") for i in range(1, 9)],
-        "other": [(b"%d" % i, b"o") for i in range(1, 6)],
-    }
-    log.add(*new(1))
-    state: dict[str, dict[int, bytes | None]] = {"customer": {}, "other": {}}
-    page: Page | None = None
-    pages: list[Page] = []
-    with ScriptedVtgate(copy_script(log, rows, batch, seed)) as vtgate:
-        for _ in range(100):
-            with opened(vtgate.address, {"type": "copy"}, after=page, tables=TABLES, page_bytes=1) as reader:
-                for _ in range(chance.randint(1, 6)):
-                    read = reader.read()
-                    if not isinstance(read, Page):
-                        continue
-                    page = read
-                    pages.append(page)
-                    for change in page.changes:
-                        if change.key is None:
-                            assert change.attributes == {MARK: COPIED}
-                            continue
-                        if change.operation is Operation.READ:
-                            state[change.table].setdefault(change.key["id"], None)
-                            assert change.token is None
-                            assert change.snapshot is not None
-                        else:
-                            assert change.transaction is not None
-                            assert (change.transaction.order, change.transaction.last) == (0, True)
-                        state[change.table][change.key["id"]] = change.new["name"].encode() if change.new else None
-            if page is not None and page.position is not None and "copied" not in page.position:
-                break
-            # Change a row during the copy: in the log, and in what remains to be copied.
-            table = chance.choice(TABLES)
-            key, text = b"%d" % chance.randint(1, 5), b"v%d" % len(log.transactions)
-            rows[table] = [(key, text) if row[0] == key else row for row in rows[table]]
-            log.add((table, (key, b"?"), (key, text)))
-        with opened(vtgate.address, {"type": "copy"}, after=page, tables=TABLES) as reader:
-            for last in until(reader, is_at_head):
-                for change in last.changes:
-                    assert change.key is not None
-                    assert change.new is not None
-                    state[change.table][change.key["id"]] = change.new["name"].encode()
-    for table in TABLES:
-        assert state[table] == {int(row[0] or b""): row[1] for row in rows[table]}
-    assert len({change.snapshot.id for page in pages for change in page.changes if change.snapshot}) == 1
-    assert all(len(request.flags.tables_to_copy) <= 1 for request in vtgate.reads)
+    beside = Beside(chance, batch=chance.choice([1, 2, 5]))
+    try:
+        # Rows of which the stream told nothing, as after a reset.
+        lost = EventToken(1_600_000_000, SHARD, beside.log.before)
+        for number in (*range(1, 12), 77):
+            name = f"lost-{number}"
+            beside.topic.append(Seen(0, number, name, Operation.INSERT, "lost", Images.NEW, lost, None, {}, 0.0))
+        for _ in range(chance.randint(1, 2)):
+            beside.begin_snapshot()
+            while not beside.read_copy():
+                for _ in range(chance.randrange(3)):
+                    chance.choice([beside.write, beside.read_stream])()
+            beside.write()
+        while not (beside.checkpoint and beside.checkpoint.position == {"gtid": beside.log.head}):
+            beside.read_stream()
+    finally:
+        beside.close()
+    assert copied(beside.topic) == beside.expected()
 
 
-def test_the_end_of_the_copy_of_each_table_is_marked_once_also_of_an_empty_one() -> None:
-    """I6: of rows that were deleted before they were copied, nothing else tells."""
+def test_a_tablet_that_is_behind_what_is_published_is_waited_for_and_not_copied() -> None:
+    """I7: its rows would undo changes that are on the topic."""
     log = Log()
-    log.add(*new(1))
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"x"), (b"2", b"x")], "other": []}
-    with (
-        ScriptedVtgate(copy_script(log, rows, batch=1, seed=1)) as vtgate,
-        opened(vtgate.address, {"type": "copy"}, tables=TABLES, page_bytes=1) as reader,
-    ):
-        pages = until(reader, is_at_head)
-    changes = [(change.table, change.key, change.attributes) for page in pages for change in page.changes]
-    assert changes == [
-        ("customer", {"id": 1}, {}),
-        ("customer", {"id": 2}, {}),
-        ("customer", None, {MARK: COPIED}),
-        ("other", None, {MARK: COPIED}),
-    ]
-    # Whoever resumes after a mark does not copy the table again.
-    for page, copied in zip((p for p in pages if p.changes[-1:] and p.changes[-1].key is None), (1, 2), strict=True):
-        assert page.position is not None
-        assert len(page.position.get("copied", TABLES)) == copied
-        assert [table.table for table in page.tables] == [page.changes[-1].table]
+    for number in range(1, 5):
+        log.add(*new(number))
+    places = [f"MariaDB/0-1-{number}" for number in range(11, 15)]
+    tablets = iter(places)
+    script = copy_script(log, lambda: (next(tablets), rows_of(range(1, 3))), batch=9, seed=1)
+    published = at(places[2])
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
+        for place in places[:2]:
+            assert f"copies table customer of shard 0 is at {place}, behind what is published" in failure(reader)
+        published.update(at(places[3]))  # what was published since need not be shown
+        assert ids(until(reader, lambda page: page.finished)) == [1, 2]
+
+
+def test_rows_show_also_the_part_of_an_open_transaction_that_is_published() -> None:
+    """I7"""
+    log = Log()
+    log.add(*new(1)), log.add(*new(2, 3))
+    published = at("MariaDB/0-1-11", transaction="0-1-12", rows_done=1, rows_of={"customer": 1})
+    tablets = iter(["MariaDB/0-1-11", "MariaDB/0-1-12"])
+    script = copy_script(log, lambda: (next(tablets), rows_of(range(1, 4))), batch=9, seed=1)
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
+        assert "is at MariaDB/0-1-11, behind what is published" in failure(reader)
+        assert ids(until(reader, lambda page: page.finished)) == [1, 2, 3]
+
+
+def test_nothing_is_copied_of_a_shard_of_which_nothing_is_published() -> None:
+    published: dict[str, Checkpoint] = {}
+    log = Log()
+    script = copy_script(log, rows_of(range(1, 3)), batch=1, seed=1)
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
+        assert failure(reader) == "source shop: nothing of shard 0 is published yet"
+        assert vtgate.requests == []
+        published.update(at(log.head))
+        assert ids(until(reader, lambda page: page.finished)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("begin", "promised", "expected"),
+    [
+        (100, 500, 500),
+        (600, 500, 600),
+        (100, 1 << 40, None),  # the clock decides
+    ],
+)
+def test_rows_replace_nothing_that_comes_after_them(begin: int, promised: int, expected: int | None) -> None:
+    """I7: not what was published when they were read, nor what a clock says alone."""
+    log = Log()
+    published = at(log.head, timestamp=promised)
+    began = time.time()
+    script = copy_script(log, rows_of(range(1, 2)), batch=1, seed=1)
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published, as_of=begin) as reader:
+        (change,) = until(reader, lambda page: bool(page.changes))[-1].changes
+    assert change.snapshot is not None
+    assert change.snapshot.id == "snapshot"
+    if expected is None:
+        assert began - MARGIN - 1 <= change.snapshot.as_of <= time.time() - MARGIN
+    else:
+        assert change.snapshot.as_of == expected
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_pieces: bool) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_each_row_is_read_once_and_the_position_of_each_page_covers_its_rows_and_no_others(
+    in_pieces: bool, seed: int
+) -> None:
+    """I3, I4"""
     log = Log()
     log.add(*new(1))
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x" * 12_000) for i in range(1, 30)]}
-    whole = copy_script(log, rows, batch=9, seed=1)
+    whole = copy_script(log, rows_of(range(1, 30), 3000), batch=4, seed=seed)
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         for step in whole(request):
@@ -113,156 +276,274 @@ def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_p
             else:
                 yield step
 
+    chance, page, seen = random.Random(seed), None, Counter[int]()
     with ScriptedVtgate(script) as vtgate:
-        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW) as reader:
-            pages = until(reader, is_at_head)
-        seen: list[int] = []
-        for page in [page for page in pages if any(change.key for change in page.changes)]:
-            seen += [change.key["id"] for change in page.changes if change.key is not None]
-            assert page.position is not None
-            assert [VStreamPosition.from_json(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
-        assert seen == list(range(1, 30))
-        # Deleted while nobody reads: if the row was published, its DELETE must come.
-        first = next(page for page in pages if page.changes)
-        log.add(((b"3", b"x"), None))
-        rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
-        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW, after=first) as reader:
-            later = [change for page in until(reader, is_at_head) for change in page.changes]
-    published = {change.event_id for change in first.changes}
-    assert [change.key for change in later if change.operation is Operation.DELETE] == [{"id": 3}]
-    assert not published & {change.event_id for change in later}
+        while page is None or not page.finished:
+            with copying(vtgate.address, lambda: at(log.head), after=page) as reader:
+                for read in pages_of(reader.read() for _ in range(chance.randint(1, 6))):
+                    page = read
+                    seen.update(ids([read]))
+                    (position,) = [read.position] if read.position is not None else []
+                    assert position["rows"] == seen.total() == max(seen, default=0)
+                    if read.finished:
+                        break
+    assert seen == Counter(range(1, 30))
+    assert all(len(request.flags.tables_to_copy) == 1 for request in vtgate.requests)
 
 
-@pytest.mark.parametrize("names", [("aaa", "customer", "other"), ("other", "customer"), ("other",)])
-def test_a_partly_copied_table_is_finished_first_even_if_new_tables_precede_it(
-    names: tuple[str, ...],
-) -> None:
+def test_a_copy_interrupted_between_its_last_row_and_its_end_does_not_start_again() -> None:
+    """I3"""
     log = Log()
-    log.add(*new(1))
-    log.layouts["aaa"] = fields("aaa")
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {
-        table: [(b"%d" % i, b"x") for i in range(1, 9)] for table in ("aaa", "customer", "other")
-    }
-    with ScriptedVtgate(copy_script(log, rows, batch=3, seed=1)) as vtgate:
-        with opened(vtgate.address, {"type": "copy"}, tables=TABLES, page_bytes=1) as reader:
-            page = until(reader, lambda page: len(page.changes) == 3)[-1]
-        log.add(((b"2", b"x"), (b"2", b"new")))
-        with opened(vtgate.address, {"type": "copy"}, tables=names, after=page) as reader:
-            changes = [change for page in until(reader, is_at_head) for change in page.changes]
-    read = [(c.table, c.key["id"]) for c in changes if c.key is not None and c.operation is Operation.READ]
-    others = [(name, i) for name in names if name != "customer" for i in range(1, 9)]
-    if "customer" in names:
-        assert read == [*(("customer", i) for i in range(4, 9)), *others]
-        assert [(c.key, c.new) for c in changes if c.operation is Operation.UPDATE] == [
-            ({"id": 2}, {"id": 2, "name": "new"})
-        ]
-    else:
-        assert read == others
-
-
-def test_a_copy_interrupted_between_its_last_row_and_copy_completed_does_not_start_again() -> None:
-    """I1, I3: if it started again, rows deleted in between would never be deleted on the topic."""
-    log = Log()
-    log.add(*new(1))
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x") for i in range(1, 6)]}
-    whole = copy_script(log, rows, batch=9, seed=1)
-    is_late = True
+    whole = copy_script(log, rows_of(range(1, 6)), batch=9, seed=1)
+    ends = False
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
-        held: list[pb.VEvent] = []
         for step in whole(request):
-            if not is_late or not isinstance(step, list) or request.vgtid.shard_gtids[0].gtid == "current":
-                yield step
-            elif step[0].type == EventKind.COPY_COMPLETED:
-                yield held
-                time.sleep(0.5)
-                yield step
-            else:
-                held += step
+            if isinstance(step, list) and step[0].type == EventKind.COPY_COMPLETED and not ends:
+                yield Fails("UNAVAILABLE", "the tablet is gone")
+            yield step
 
-    with ScriptedVtgate(script) as vtgate:
-        with opened(vtgate.address, {"type": "copy"}, now=NOW) as reader:
-            page = until(reader, lambda page: bool(page.changes))[-1]
-        assert page.position is not None
-        assert [pk.table_name for pk in VStreamPosition.from_json(page.position, "0").pks] == ["customer"]
-        is_late = False
-        log.add(((b"3", b"x"), None))
-        rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
-        with opened(vtgate.address, {"type": "copy"}, now=NOW, after=page) as reader:
-            pages = until(reader, is_at_head)
-    later = [(change.operation, change.key) for page in pages for change in page.changes]
-    assert later == [(Operation.DELETE, {"id": 3}), (Operation.READ, None)]
-    assert pages[-1].position == {"gtid": log.head}
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head)) as reader:
+        pages = until(reader, lambda page: bool(page.changes))
+        assert "the tablet is gone" in failure(reader)
+        ends = True
+        pages += until(reader, lambda page: page.finished)
+    assert ids(pages) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("is_restarted", [True, False])
-@pytest.mark.parametrize("is_started", [True, False])
-@pytest.mark.parametrize("dropped", ["customer", "other"])
-def test_a_table_dropped_during_the_copy_of_others_does_not_stop_it_and_its_drop_is_published(
-    dropped: str, is_started: bool, is_restarted: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """I1: a relay that starts after the DROP has no layout of the table, so it warns."""
+def test_an_empty_table_is_finished() -> None:
     log = Log()
-    log.add(*new(1))
-    names = (*TABLES, "zebra")
-    log.layouts["zebra"] = fields("zebra")
-    now = {name: made.table for name in names if (made := decoder(fields(name), layout)) is not None}
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {
-        name: [(b"%d" % i, b"x" * 10) for i in range(1, 4)] for name in names
-    }
-    play = copy_script(log, rows, batch=1, seed=1)
+    script = copy_script(log, {"customer": []}, batch=9, seed=1)
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head)) as reader:
+        pages = until(reader, lambda page: page.finished)
+    assert ids(pages) == []
+
+
+def test_changes_of_copied_rows_that_come_where_vtgate_goes_on_with_another_tablet_are_left_to_the_stream() -> None:
+    log = Log()
+    log.add(((b"1", b"x"), (b"1", b"new")), ((b"2", b"x"), None))
+    places = [log.before, log.head]
+    moved = 0
+    for seed in range(30):
+        took: list[str] = []
+
+        def tablet(took: list[str] = took) -> tuple[str, Rows]:
+            took.append(places[min(len(took), 1)])
+            return took[-1], rows_of(range(3 if len(took) > 1 else 1, 7))
+
+        script = copy_script(log, tablet, batch=2, seed=seed)
+        with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.before)) as reader:
+            pages = until(reader, lambda page: page.finished)
+            is_moved = len(took) == 2 and len(vtgate.requests) == 1
+        moved += is_moved
+        assert ids(pages) == list(range(1, 7))
+        assert {change.new["name"] for page in pages for change in page.changes if change.new} == {"x"}
+    assert moved
+
+
+@pytest.mark.parametrize("text", ["table customer is not present in the database", "unknown table customer in schema"])
+def test_a_table_that_was_dropped_is_finished_and_one_that_the_tablet_does_not_know_yet_is_waited_for(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1"""
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
-        for rule in request.filter.rules if request.flags.tables_to_copy else ():
-            if not rule.match.startswith("/") and rule.match not in now:
-                yield Fails("UNKNOWN", f"table {rule.match} is not present in the database")
-        yield from play(request)
+        yield Fails("UNKNOWN", text)
 
-    def stops(page: Page) -> bool:
-        """Whether `customer` is copied, and, if so asked, part of `other` too."""
-        at = page.position or {}
-        return at.get("copied") == ["customer"] and bool(at["table_pks"]) == is_started
-
+    published = at(Log().head)
     with ScriptedVtgate(script) as vtgate:
-        with opened(vtgate.address, {"type": "copy"}, tables=None, now=now, page_bytes=1) as reader:
-            pages = until(reader, stops)
-        # Its columns are no longer known.
-        log.add((dropped, (b"1", b"x"), (b"1", b"y")))
-        log.layouts[dropped] = pb.FieldEvent(table_name=dropped, fields=[pb.Field(name="@1"), pb.Field(name="@2")])
-        log.add(statement=f"drop table {dropped}")
-        known_at_start = dict(now)
-        del now[dropped]
+        with copying(vtgate.address, lambda: published, now={}) as reader:
+            page = until(reader, lambda page: page.finished)[-1]
+        assert "table customer was dropped during its snapshot" in caplog.text
+        with copying(vtgate.address, lambda: published, after=page) as reader:
+            assert until(reader, lambda page: page.finished)  # also where the worker died then
+        with copying(vtgate.address, lambda: published, now=NOW) as reader:
+            if "unknown table" in text:
+                with pytest.raises(RelayError, match="table customer cannot be copied"):
+                    reader.read(), until(reader, lambda page: page.finished)
+            else:
+                assert text in failure(reader)
+
+
+def _without(*kinds: EventKind) -> Callable[[list[pb.VEvent]], list[pb.VEvent]]:
+    return lambda events: [event for event in events if event.type not in kinds]
+
+
+def _with_a_field(events: list[pb.VEvent]) -> list[pb.VEvent]:
+    return [*events[:5], *(event for event in events if event.type == EventKind.FIELD), *events[5:]]
+
+
+def _without_keys(events: list[pb.VEvent]) -> list[pb.VEvent]:
+    for event in events:
+        for one in event.vgtid.shard_gtids:
+            del one.table_p_ks[:]
+    return events
+
+
+def _at_no_position(events: list[pb.VEvent]) -> list[pb.VEvent]:
+    for event in events:
+        for one in event.vgtid.shard_gtids:
+            one.gtid = "current"
+    return events
+
+
+def _of_another_shard(events: list[pb.VEvent]) -> list[pb.VEvent]:
+    for event in events:
+        for one in event.vgtid.shard_gtids:
+            one.shard = "80-"
+    return events
+
+
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [
+        (_without(EventKind.FIELD), "without their columns"),
+        (_without_keys, "the key that they end at"),
+        (_of_another_shard, "lacks commerce/0"),
+        (_at_no_position, "a position of the copy cannot be read"),
+        (_without(EventKind.COMMIT), "a batch of copied rows was cut off"),
+        (_without(EventKind.COMMIT, EventKind.BEGIN), "a batch of copied rows has no end"),
+        (_with_a_field, "a batch of copied rows has several layouts"),
+    ],
+)
+def test_events_that_do_not_fit_together_begin_the_copy_again_where_it_stood(
+    breaks: Callable[[list[pb.VEvent]], list[pb.VEvent]], why: str
+) -> None:
+    """I4"""
+    log, tries = Log(), 0
+    whole = copy_script(log, rows_of(range(1, 4)), batch=9, seed=1)
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        nonlocal tries
+        tries += 1
+        for step in whole(request):
+            yield breaks(step) if isinstance(step, list) and tries == 1 else step
+
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head)) as reader:
+        assert why in failure(reader)
+        assert ids(until(reader, lambda page: page.finished)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_after_a_reshard_the_rest_of_a_table_is_read_from_the_shards_that_continue_its_shard(is_merged: bool) -> None:
+    """I1: the shard that was being read serves nobody any more."""
+    targets = ["0@2"] if is_merged else ["-80", "80-"]
+    log = Log()
+    parts = {"-80": range(1, 20, 2), "80-": range(2, 20, 2), "0": range(1, 20)}
+    logs = {name: Log(shard=name) for name in parts}
+    scripts = {name: copy_script(logs[name], {"customer": [(b"%d" % i, b"x") for i in numbers]}, batch=4, seed=1)
+               for name, numbers in parts.items()}  # fmt: skip
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield from scripts[request.vgtid.shard_gtids[0].shard](request)
+
+    published = dict(at(log.head))
+    with ScriptedVtgate(script) as vtgate:
+        with copying(vtgate.address, lambda: published) as reader:
+            pages = until(reader, lambda page: bool(page.changes))
+        ended = {"id": "1", "participants": ["0"], "targets": {target: {"gtid": log.head} for target in targets}}
+        published["0"] = Checkpoint(ShardState.FINISHED, {"gtid": log.head}, journal=ended)
+        with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
+            assert "nothing of shard" in failure(reader)
+            published |= {target: Checkpoint(ShardState.READING, {"gtid": log.head}) for target in targets}
+            pages += until(reader, lambda page: ids([page]) != [])
+        with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
+            pages += until(reader, lambda page: page.finished)
+    seen = ids(pages)
+    assert seen[:4] == [1, 2, 3, 4]
+    assert sorted(seen) == list(range(1, 20))
+    assert pages[-1].position == {"type": "rows", "left": [], "rows": 19}
+
+
+def test_what_a_lost_shard_had_is_not_waited_for() -> None:
+    """Its gap says that its changes are lost."""
+    published = {"0": Checkpoint(ShardState.GONE, {"gtid": "MariaDB/0-1-10"})}
+    with copying("127.0.0.1:1", lambda: published) as reader:
+        assert isinstance(read := reader.read(), Page)
+    assert read.finished
+
+
+def test_a_silent_copy_is_opened_again_with_more_patience_each_time() -> None:
+    """I10"""
+    log, calls = Log(), 0
+    whole = copy_script(log, rows_of(range(1, 4)), batch=9, seed=1)
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        nonlocal calls
+        calls += 1
+        yield from (whole(request) if calls == 3 else iter([None]))
+
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head), silence=0.02) as reader:
+        vtgate.beats = False
+        assert "vtgate sent nothing for 0.02 s" in failure(reader)
+    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head), silence=0.3) as reader:
+        assert "no row of table customer came for 6 s" in failure(reader)
+        assert ids(until(reader, lambda page: page.finished)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_tokens_of_a_stream_keep_what_its_checkpoints_promise_also_if_clocks_differ(is_restarted: bool) -> None:
+    """I7: the times of the log are years before the clock of the relay."""
+    log, goes_on = Log(), threading.Event()
+    log.add(*new(1)), log.add(*new(2))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        place = request.vgtid.shard_gtids[0].gtid
+        if place == "current":
+            yield [log.vgtid(log.head if goes_on.is_set() else "MariaDB/0-1-11")]
+        for each in log.after(place) if place != "current" else ():
+            if each.gtid == "0-1-12":
+                goes_on.wait()
+            yield from log.play([each], set())
+        yield None
+
+    with ScriptedVtgate(script) as vtgate, ExitStack() as stack:
+        reader = stack.enter_context(opened(vtgate.address, START))
+        page = until(reader, is_at_head)[-1]
+        assert page.reached is not None
+        promised = lowest(Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached))
+        assert promised == int(page.reached - LATENESS)
         if is_restarted:
-            del known_at_start[dropped]
-        with opened(vtgate.address, {"type": "copy"}, tables=None, now=known_at_start, after=pages[-1]) as reader:
-            reader.tables._find = lambda: now
-            later = until(reader, is_at_head)
-    pages += later
-    changes = [change for page in pages for change in page.changes if MARK not in change.attributes]
-    published = [(c.operation.value, c.table, c.key and c.key["id"]) for c in changes]
-    was_published = dropped == "customer" or is_started
-    truncated = [each for each in published if each[0] == "TRUNCATE"]
-    assert truncated == ([("TRUNCATE", dropped, None)] if was_published and not is_restarted else [])
-    assert (f"rows of {dropped} may remain" in caplog.text) == (was_published and is_restarted)
-    for name in now:
-        assert [each for each in published if each[1] == name] == [("READ", name, number) for number in range(1, 4)]
-    assert pages[-1].position == {"gtid": log.head}
+            reader = stack.enter_context(opened(vtgate.address, START, after=page, floor=promised))
+        goes_on.set()
+        (change,) = until(reader, lambda page: bool(page.changes))[-1].changes
+    assert change.token is not None
+    assert change.token.timestamp >= promised
 
 
-def test_a_copy_waits_until_its_rows_are_newer_than_what_is_published() -> None:
-    """I7: after a reset. A READ replaces only what is older than its ``as_of``."""
+def test_no_head_is_reached_while_the_token_of_an_open_transaction_is_older() -> None:
+    """I7: a checkpoint would promise more than the transaction keeps."""
+    log = Log(chunk=1)
+    log.add(*new(1))
+    log.add(*new(*range(2, 40), text=b"x" * 20))
+    two = [*log.play(log.transactions[1:], set())]
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=EventKind.OTHER, keyspace="commerce", shard="0")]
+            return
+        yield from log.play(log.transactions[:1], set())
+        for answer in two:
+            yield answer
+            time.sleep(0.01)
+        yield None
+
+    seen: list[tuple[int, int]] = []
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, page_bytes=20, ask_every=0.0) as reader:
+        promised = 0
+        for page in until(reader, lambda page: bool(page.changes) and page.changes[-1].key == {"id": 39}):
+            seen += [(change.token.timestamp, promised) for change in page.changes if change.token is not None]
+            promised = lowest(Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached))
+    assert len(seen) == 39
+    assert all(timestamp >= before for timestamp, before in seen)
+
+
+def test_a_copy_that_an_earlier_version_planned_begins_at_the_head_of_its_shard() -> None:
+    """I4: nothing of it was published."""
     log = Log()
     log.add(*new(1))
-    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"c")]}
-    last = int(time.time())
-    before = Page(Shard("0"), [], None, EventToken(last, "shop/commerce/0", "MariaDB/0-1-10"), None, 0.0)
-    with (
-        ScriptedVtgate(copy_script(log, rows, 1, 0)) as vtgate,
-        opened(vtgate.address, {"type": "copy"}, after=before, margin=1) as reader,
-    ):
-        assert "no newer than what is published" in failure(reader)
-        assert not vtgate.reads
-        page = until(reader, lambda page: bool(page.changes), 10_000)[-1]
-    row = page.changes[0]
-    assert row.snapshot is not None
-    assert row.snapshot.as_of > last
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, {"type": "copy", "since": 5.0}) as reader:
+        first = until(reader, lambda page: True)[-1]
+        assert first.position == {"gtid": log.head, "copied": []}
+        log.add(*new(2))
+        assert ids(until(reader, lambda page: bool(page.changes))) in ([2], [])

@@ -112,21 +112,6 @@ def test_the_stream_is_reopened_until_a_journal_comes_if_a_participant_no_longer
     assert pages[-1].journal is not None
 
 
-def test_a_reshard_before_the_copy_is_complete_is_refused() -> None:
-    log = Log()
-
-    def script(request: pb.VStreamRequest) -> Iterator[Step]:
-        yield Fails("INTERNAL", PARTICIPANTS)
-
-    with (
-        ScriptedVtgate(script) as vtgate,
-        opened(vtgate.address, {"type": "copy"}) as reader,
-        pytest.raises(RelayError, match="was resharded before its copy was complete"),
-    ):
-        until(reader, lambda page: page.finished)
-    assert log.transactions == []
-
-
 def test_a_shard_that_is_not_in_the_topology_is_reported_as_unknown() -> None:
     text = "failed: shard provided in VGTID, 0, not found in the commerce keyspace"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import orjson
 import pytest
 from hypothesis import given
@@ -10,8 +12,6 @@ from hypothesis import strategies as st
 from relay import gtid
 from relay.sql.published_rows import ANY_TABLE
 from relay.vitess.position import VStreamPosition, added, canonical, including
-from relay.vitess.proto import vtgate_pb2 as pb
-from tests.vitess.scripted import made
 
 UUID = "16b1039f-22b6-11ed-b765-0a43f95f28a3"
 OTHER = "06b1039f-22b6-11ed-b765-0a43f95f28a3"
@@ -26,15 +26,12 @@ mysql = servers.map(lambda found: "MySQL56/" + ",".join(f"{u}:{':'.join(map(str,
 
 @given(text=mariadb | mysql)
 def test_positions_survive_a_round_trip_through_json(text: str) -> None:
-    pk = pb.TableLastPK(
-        table_name="t", lastpk=pb.QueryResult(fields=[pb.Field(name="id")], rows=[made([b"\0\xff", None])])
-    )
     for position in (
         VStreamPosition(canonical(text)),
         VStreamPosition(canonical(text), transaction="0-1-5", done={"t": 7, "u": 1}),
         VStreamPosition(canonical(text), transaction="0-1-5", done={ANY_TABLE: 7}),
-        VStreamPosition(canonical(text), ("a", "b"), (pk,)),
-        VStreamPosition(canonical(text), ()),
+        VStreamPosition(canonical(text), copied=("a", "b")),
+        VStreamPosition(canonical(text), copied=()),
     ):
         assert VStreamPosition.from_json(orjson.loads(orjson.dumps(position.to_json())), "shard") == position
 
@@ -61,10 +58,26 @@ def test_a_position_has_one_canonical_form(text: str) -> None:
     assert canonical(text) == gtid.parse(text).position == canonical(canonical(text))
 
 
-def test_a_copy_starts_without_a_position() -> None:
-    position = VStreamPosition.from_json({"type": "copy"}, "shard")
+def test_a_copy_that_an_earlier_version_planned_starts_without_a_position() -> None:
+    position = VStreamPosition.from_json({"type": "copy", "since": 5.0}, "shard")
     assert position.to_json() is None
     assert position.copied == ()
+
+
+def test_a_copy_that_an_earlier_version_began_goes_on_where_it_stood_and_is_remembered() -> None:
+    pk = {"table": "t", "lastpk": base64.b64encode(b"any").decode()}
+    old = {"gtid": "MariaDB/0-1-5", "copied": ["a"], "table_pks": [pk], "transaction": "0-1-6", "rows_done": 2}
+    position = VStreamPosition.from_json(old, "shard")
+    assert (position.executed, position.transaction, position.copied) == ("MariaDB/0-1-5", "0-1-6", ("a",))
+    said = position.to_json() or {}
+    assert (said["gtid"], said["copied"], said.get("table_pks")) == ("MariaDB/0-1-5", ["a"], None)
+
+
+def test_rows_that_show_what_is_published_show_the_open_transaction_too() -> None:
+    """I7: part of it is on the topic."""
+    position = VStreamPosition("MariaDB/0-1-5", transaction="0-1-6", done={"t": 1})
+    assert position.needed == gtid.parse("MariaDB/0-1-6")
+    assert VStreamPosition("MariaDB/0-1-5").needed == gtid.parse("MariaDB/0-1-5")
 
 
 @pytest.mark.parametrize("text", ["MariaDB/0-1-0", "MariaDB/0-1-5"])

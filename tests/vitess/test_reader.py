@@ -347,3 +347,19 @@ def test_rejected_credentials_are_final_and_an_unavailable_vtgate_is_not() -> No
 def test_an_unreachable_vtgate_makes_the_shard_unreadable_for_now() -> None:
     with opened("127.0.0.1:1", START) as reader:
         assert failure(reader).startswith("UNAVAILABLE")
+
+
+def test_a_transaction_that_vtgate_cuts_off_and_sends_again_is_published_once() -> None:
+    """I3"""
+    log = Log()
+    log.add(*new(1, 2))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for step in log.script(request):
+            if isinstance(step, list) and step[0].type == EventKind.BEGIN:
+                yield step[:3]
+            yield step
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+        pages = until(reader, is_at_head)
+    assert [change.key for page in pages for change in page.changes] == [{"id": 1}, {"id": 2}]

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from relay.change import Change
+from relay.change import Change, Snapshot
 from relay.config import VitessConfig
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Shard
-from relay.source import Opening, Page
+from relay.lineage import Checkpoint, Plan, Shard, ShardState
+from relay.source import Opening, Page, Segment
+from relay.sql.snapshots import lowest
 from relay.table import Column
+from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
 from tests.reads import pages_of
-from tests.vitess.reading import START, is_at_head, new
+from tests.vitess.reading import START, is_at_head, new, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script
 
 VINDEX = "show vschema vindexes on `customer`"
@@ -46,6 +48,56 @@ def test_the_start_current_is_a_position_before_anything_is_read() -> None:
     with source_of(log, []) as source:
         start = source.starting_points([Shard("0")], time.time).shards["0"]
     assert start == {"gtid": "MariaDB/0-1-11"}
+
+
+def test_a_copy_is_a_snapshot_beside_the_changes_from_a_position_that_the_plan_has() -> None:
+    """I4, I1: what is changed while the rows are read is on the topic."""
+    log = Log()
+    log.add(*new(1))
+    for start, is_initial in (("copy", True), ("current", False)):
+        with source_of(log, [], start=start) as source:
+            begin = source.starting_points([Shard("0")], time.time)
+            plan = Plan(start, begin.decided_at, begin.shards, {})
+            assert begin.shards["0"]["gtid"] == "MariaDB/0-1-11"
+            assert VStreamPosition.from_json(begin.shards["0"], "0").to_json() == {"gtid": "MariaDB/0-1-11"}
+            assert source.snapshots.is_initial(plan, {}) is is_initial
+
+
+@pytest.mark.parametrize(
+    ("position", "is_initial"),
+    [({"gtid": "MariaDB/0-1-11", "copied": ["customer"], "table_pks": []}, True), ({"gtid": "MariaDB/0-1-11"}, False)],
+)
+def test_a_copy_that_an_earlier_version_began_is_made_again_unless_it_was_complete(
+    position: dict[str, Any], is_initial: bool
+) -> None:
+    """I1: also after this version has gone on with the stream."""
+    log, plan = Log(), Plan("copy", 5.0, {"0": {"type": "copy", "since": 5.0}}, {})
+    log.add(*new(1)), log.add(*new(2))
+    with source_of(log, [], ["customer"]) as source:
+        published = Checkpoint(ShardState.READING, position)
+        assert source.snapshots.is_initial(plan, {"0": published}) is is_initial
+        opening = Opening(Shard("0"), plan.shards["0"], published)
+        with closing(source.open(opening)) as reader:
+            pages = until(reader, is_at_head)
+        assert [change.key for page in pages for change in page.changes] == [{"id": 2}]
+        later = Checkpoint(ShardState.READING, pages[-1].position)
+        assert source.snapshots.is_initial(plan, {"0": later}) is is_initial
+
+
+def test_a_restarted_stream_keeps_what_the_checkpoints_before_it_promise() -> None:
+    """I7: a snapshot may rely on it, also where a shard goes on as another."""
+    log = Log()
+    log.add(*new(1))
+    promises = Checkpoint(ShardState.READING, START, reached=2_000_000_000.0)
+    both: list[dict[str, Any]] = [{"checkpoint": promises}, {"parents": {"before": promises}}]
+    for more in both:
+        with (
+            source_of(log, [], ["customer"]) as source,
+            closing(source.open(Opening(Shard("0"), START, **more))) as reader,
+        ):
+            (change,) = until(reader, lambda page: bool(page.changes))[-1].changes
+        assert change.token is not None
+        assert change.token.timestamp == lowest(promises)
 
 
 def test_a_table_whose_vindex_cannot_be_looked_up_is_not_read() -> None:
@@ -91,9 +143,13 @@ def test_a_stream_and_a_copy_have_no_value_of_a_protected_column_and_no_row_that
     masked = {"id": 2, "name": "***"}
     with source_of(log, [], script=copy, where=where, **PROTECTED) as source:
         streamed = read_all(source, START, [])
-        copied = read_all(source, {"type": "copy", "since": 5.0}, [])
+        published = {"0": Checkpoint(ShardState.READING, {"gtid": log.head})}
+        part = {"shard": "0", "table": "customer"}
+        segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, part=part, published=lambda: published)
+        with closing(source.snapshots.open(segment)) as reader:
+            copied = [change for page in until(reader, lambda page: page.finished) for change in page.changes]
     assert [(change.old, change.new) for change in streamed] == [(None, masked), (masked, masked)]
-    assert [change.new for change in copied if change.key] == [masked]
+    assert [change.new for change in copied] == [masked]
 
 
 def test_a_protected_column_that_is_renamed_ends_the_stream_before_its_first_row() -> None:

@@ -1,0 +1,48 @@
+"""What makes the rows of a snapshot safe beside the stream of their shard, whatever clocks say and replicas lag.
+
+Each committed checkpoint of a shard promises an earliest timestamp for all changes after it (`lowest`), and its reader
+gives no token an earlier one. Rows are read where everything up to a checkpoint is visible, and their ``as_of`` is not
+later than what it promises. So a READ never replaces a change that it does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from relay.change import Snapshot
+from relay.lineage import Checkpoint, is_inside_transaction
+
+LATENESS = 30.0
+"""Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
+
+MARGIN = 65.0
+"""Seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one."""
+
+
+def lowest(checkpoint: Checkpoint) -> int:
+    """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
+
+    It is what makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
+    """
+    last = checkpoint.token.timestamp if checkpoint.token is not None else 0
+    if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
+        return last
+    return max(last, int(checkpoint.reached - LATENESS))
+
+
+def may_begin(as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later.
+
+    ``published``: the committed checkpoints, by shard.
+    """
+    reading = [checkpoint for checkpoint in published.values() if not checkpoint.state.ended]
+    return bool(reading) and all(each.position is not None and lowest(each) >= as_of for each in reading)
+
+
+def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
+    """Return the snapshot that rows carry. ``begin``: that of its begin. ``read_at``: seconds, not later than the read.
+
+    ``promised``: what `lowest` says of a checkpoint that the rows reflect.
+    """
+    # I7: not before the snapshot's begin, and not later than what comes after the rows.
+    return Snapshot(begin.id, max(begin.as_of, min(promised, int(read_at - MARGIN))))

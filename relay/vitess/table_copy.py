@@ -1,0 +1,137 @@
+"""The copy of one table in a stream of its own: rows arrive in batches, each followed by the key that it ends at.
+
+vtgate reads a table as it was at one position. It starts again, at a later one, where it goes on after a failure, and
+then also sends the changes of the rows before. Those are skipped: the stream of the shard has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from relay.gtid import GtidError
+from relay.vitess.call import Call
+from relay.vitess.events import EventKind
+from relay.vitess.failures import BrokenStream
+from relay.vitess.position import canonical
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.rows import VStreamRowDecoder
+from relay.vitess.shard import VitessShard
+from relay.vitess.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBatch:
+    """Rows of a table, in the order of its key. vtgate bounds a batch to about 250 kB (--vstream-packet-size)."""
+
+    rows: list[pb.Row]
+    decoder: VStreamRowDecoder | None
+    """How they are read; None if the table is not wanted."""
+    end: pb.TableLastPK
+    """The key of the last one."""
+    executed: str
+    """The set at which they were read, flavour in front."""
+
+
+@dataclass
+class _ArrivingBatch:
+    """A batch that is arriving. ``end``: None until it has come."""
+
+    rows: list[pb.Row] = field(default_factory=list)
+    end: pb.TableLastPK | None = None
+
+
+class TableCopy:
+    """The batches that ``call`` brings. Used by one thread."""
+
+    def __init__(self, call: Call, shard: VitessShard, tables: Tables) -> None:
+        self.shard = shard
+        # Whether everything was copied.
+        self.is_complete = False
+        # Whether anything came with the last `take`, be it a heartbeat.
+        self.is_alive = False
+        self._call = call
+        self._tables = tables
+        self._events: Iterator[pb.VEvent] = iter(())
+        self._answers: list[bytes] = []
+        self._decoder: VStreamRowDecoder | None = None
+        self._has_layout = False
+        self._executed = ""
+        self._batch = _ArrivingBatch()
+
+    def __repr__(self) -> str:
+        return f"<TableCopy[{self.shard.qualified} at {self._executed or 'no position yet'}]>"
+
+    def close(self) -> None:
+        self._call.close()
+
+    def take(self, wait: float) -> CopiedBatch | None:
+        """Return the next batch, None without one after ``wait`` seconds or if the copy is complete.
+
+        Raises ``CallEnded``, `BrokenStream`, and ``RelayError`` for columns that cannot be carried.
+        """
+        self.is_alive = False
+        deadline = time.monotonic() + wait
+        while not self.is_complete:
+            for event in self._events:
+                if (batch := self._apply(event)) is not None:
+                    return batch
+            if not self._answers:
+                self._answers = self._call.take(max(0.0, deadline - time.monotonic()))[::-1]
+            if not self._answers:
+                return None
+            self.is_alive = True
+            self._events = iter(pb.VStreamResponse.FromString(self._answers.pop()).events)
+        return None
+
+    def _apply(self, event: pb.VEvent) -> CopiedBatch | None:
+        """Apply one event, and return the batch that it completes."""
+        kind = event.type
+        if kind == EventKind.BEGIN or kind == EventKind.ROLLBACK:
+            self._discard_batch("was cut off")
+        elif kind == EventKind.FIELD and _is_copied(event):
+            self._discard_batch("has several layouts")
+            self._decoder = self._tables.decoder(event.field_event, copied=True)
+            self._has_layout = True
+        elif kind == EventKind.ROW and _is_copied(event):
+            self._batch.rows += [change.after for change in event.row_event.row_changes]
+        elif kind == EventKind.VGTID:
+            self._place(event.vgtid)
+        elif kind == EventKind.COMMIT:
+            return self._end_batch()
+        elif kind == EventKind.COPY_COMPLETED:
+            self._discard_batch("has no end")
+            # Another one comes for the stream, without shard.
+            self.is_complete = self.is_complete or event.shard == self.shard.name
+        return None
+
+    def _discard_batch(self, why: str) -> None:
+        """Begin a batch. Raises `BrokenStream` if rows of the one before it have no end (I1)."""
+        if self._batch.rows:
+            raise BrokenStream(f"a batch of copied rows {why}")
+        self._batch = _ArrivingBatch()
+
+    def _place(self, vgtid: pb.VGtid) -> None:
+        for position in vgtid.shard_gtids:
+            if position.shard == self.shard.name and position.keyspace == self.shard.keyspace:
+                try:
+                    self._executed = canonical(position.gtid)
+                except GtidError as error:
+                    raise BrokenStream(f"a position of the copy cannot be read: {error}") from None  # I4
+                self._batch.end = next(iter(position.table_p_ks), None)
+                return
+        raise BrokenStream(f"a position of the copy lacks {self.shard.keyspace}/{self.shard.name}")
+
+    def _end_batch(self) -> CopiedBatch | None:
+        batch, self._batch = self._batch, _ArrivingBatch()
+        if not batch.rows:
+            return None
+        if batch.end is None or not self._has_layout:
+            raise BrokenStream("copied rows came without their columns or the key that they end at")
+        return CopiedBatch(batch.rows, self._decoder, batch.end, self._executed)
+
+
+def _is_copied(event: pb.VEvent) -> bool:
+    """Whether a FIELD or ROW event is of the copy and not of the binlog."""
+    return not event.timestamp and not event.event_gtid

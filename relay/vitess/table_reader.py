@@ -1,0 +1,301 @@
+"""Reads a table for a snapshot, beside the stream of its shard.
+
+vtgate names the position at which it reads the rows, so nothing depends on clocks (`relay.sql.snapshots`): that has to
+contain what is published of the shard. A copy resumes after the key of its last batch, at a later position. If its
+shard is resharded meanwhile, what is left of the table is read from the shards that continue it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from relay import gtid
+from relay.errors import RelayError, Unavailable
+from relay.gtid import GtidSet
+from relay.lineage import Checkpoint, Shard, StreamId
+from relay.source import Page, Segment, Unreadable
+from relay.sql.changes import TransactionChanges
+from relay.sql.snapshots import as_of_rows, lowest
+from relay.sql.tables import Table
+from relay.vitess.client import Vtgate
+from relay.vitess.failures import BrokenStream, Ending, ending, hint
+from relay.vitess.head import explain_silence, select_all
+from relay.vitess.http2 import CallEnded
+from relay.vitess.position import VStreamPosition
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.settings import VStreamSettings
+from relay.vitess.shard import VitessShard
+from relay.vitess.table_copy import CopiedBatch, TableCopy
+from relay.vitess.tables import Tables
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 20  # times as patient as with a stream: vtgate may sort a table before it sends the first row
+_DOUBLINGS = 5
+
+FindTables = Callable[[], Mapping[str, Table]]
+"""Returns the wanted tables as they are now, by name. Raises ``Unavailable``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRest:
+    """What is left of a table in a shard. ``after``: the last key that was read; None for all rows."""
+
+    shard: str
+    after: pb.TableLastPK | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        after = None if self.after is None else base64.b64encode(self.after.lastpk.SerializeToString()).decode()
+        return {"shard": self.shard, "lastpk": after}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], table: str) -> ShardRest:
+        if raw["lastpk"] is None:
+            return cls(raw["shard"])
+        key = pb.QueryResult.FromString(base64.b64decode(raw["lastpk"]))
+        return cls(raw["shard"], pb.TableLastPK(table_name=table, lastpk=key))
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedUpTo:
+    """Where the reading of a table resumes. ``left``: several shards after a reshard. ``rows``: how many were read."""
+
+    left: tuple[ShardRest, ...]
+    rows: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "rows", "left": [rest.to_json() for rest in self.left], "rows": self.rows}
+
+    @classmethod
+    def of(cls, segment: Segment) -> CopiedUpTo:
+        """Return that of a segment. Raises ``RelayError`` for a position that cannot be read."""
+        if segment.position is None:
+            return cls((ShardRest(segment.part["shard"]),))
+        try:
+            left = tuple(ShardRest.from_json(raw, segment.part["table"]) for raw in segment.position["left"])
+            return cls(left, segment.position["rows"])
+        except (KeyError, TypeError, DecodeError, binascii.Error) as error:
+            raise RelayError(f"a snapshot cannot resume at {dict(segment.position)!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedShard:
+    """How far a shard is published. ``promised``: the earliest timestamp, in seconds, of what comes after it."""
+
+    shard: str
+    executed: GtidSet
+    promised: int
+
+    @classmethod
+    def of(cls, stream: StreamId, shard: str, published: Mapping[str, Checkpoint]) -> PublishedShard:
+        """Return that of a shard now. Raises ``Unavailable`` if nothing of it is published yet."""
+        checkpoint = published.get(shard)
+        if checkpoint is None or checkpoint.position is None:
+            raise Unavailable(f"source {stream.source}: nothing of shard {shard} is published yet")
+        position = VStreamPosition.from_json(checkpoint.position, stream.qualified(shard))
+        return cls(shard, position.needed, lowest(checkpoint))
+
+    def is_shown_at(self, executed: GtidSet) -> bool:
+        """Whether rows that were read at ``executed`` show everything that is published."""
+        return executed.contains(self.executed) and not self.executed.diverges(executed)  # I7
+
+
+class TableReader:
+    """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch."""
+
+    streams = True
+
+    def __init__(
+        self,
+        vtgate: Vtgate,
+        stream: StreamId,
+        segment: Segment,
+        tables: Tables,
+        find: FindTables,
+        settings: VStreamSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.vtgate = vtgate
+        self.stream = stream
+        self.shard = segment.shard
+        self.segment = segment
+        self.table: str = segment.part["table"]
+        self.settings = settings
+        self.clock = clock
+        # Of the last page.
+        self.position = CopiedUpTo.of(segment)
+        self._tables = tables
+        self._find = find
+        # Of the shard that is read.
+        self._copy: TableCopy | None = None
+        self._changes = TransactionChanges(stream.source, segment.shard.id)
+        self._opened_at = 0.0
+        # What the rows have to show. Kept until they do, so that a tablet that is behind can catch up with it.
+        self._published: PublishedShard | None = None
+        self._shown_at = ""
+        # Monotonic: when anything came last, and when rows did or the copy was opened.
+        self._alive_at = self._advanced_at = 0.0
+        # How often in a row it was opened without a row.
+        self._reopened = 0
+
+    def __repr__(self) -> str:
+        return f"<TableReader[{self.table} of shard {self.segment.part['shard']}, {self.position.rows} rows]>"
+
+    def close(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+
+    def read(self) -> Page | Unreadable:
+        """Return the next page, which has one batch. Raises ``RelayError`` for what no retry can change."""
+        begun = self.clock()
+        if self._copy is None:
+            left = _continued(self.position.left, self.segment.published())
+            self.position = replace(self.position, left=left)
+        if not self.position.left:
+            return self._page(begun)
+        try:
+            copy = self._copy = self._copy or self._open()
+            batch = copy.take(self.settings.wait)
+            if batch is not None:
+                return self._publish(copy.shard, batch, begun)
+            if copy.is_complete:
+                self.close()
+                self.position = replace(self.position, left=self.position.left[1:])
+                return self._page(begun)
+            reason = self._silence(copy)
+        except CallEnded as ended:
+            reason = self._explain(ended)
+        except BrokenStream as error:
+            reason = f"copying table {self.table} again from where it stands: {error}"
+        except Unavailable as error:
+            reason = str(error)
+        if reason is None:
+            return self._page(begun)
+        self.close()
+        return Unreadable(self.shard, begun, reason)
+
+    # ------------------------------------------------------------------ the copy
+
+    def _open(self) -> TableCopy:
+        """Open the copy of what is left. Raises ``Unavailable``."""
+        settings = self.settings
+        rest = self.position.left[0]
+        if self._published is None or self._shown_at or self._published.shard != rest.shard:
+            self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
+        shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
+        log.info("source %s: copying table %s of shard %s", self.stream.source, self.table, rest.shard)
+        self._opened_at = self.clock()
+        call = self.vtgate.vstream(
+            [
+                pb.ShardGtid(
+                    keyspace=shard.keyspace, shard=shard.name, table_p_ks=[] if rest.after is None else [rest.after]
+                )
+            ],
+            {self.table: select_all(self.table)},
+            tablet_type=settings.tablet_type,
+            cells=settings.cells,
+            copy=[self.table],
+            heartbeat=settings.heartbeat,
+        )
+        self._alive_at = self._advanced_at = time.monotonic()
+        self._changes = TransactionChanges(shard.source, shard.qualified)
+        return TableCopy(call, shard, self._tables)
+
+    def _publish(self, shard: VitessShard, batch: CopiedBatch, begun: float) -> Page:
+        """Return the page of a batch. Raises ``Unavailable`` if it does not show what is published."""
+        published = self._published
+        assert published is not None
+        if batch.executed != self._shown_at:
+            if not published.is_shown_at(gtid.parse(batch.executed)):
+                raise Unavailable(
+                    f"source {self.stream.source}: the {self.settings.tablet_type} tablet that copies table "
+                    f"{self.table} of shard {published.shard} is at {batch.executed}, behind what is published: "
+                    "waiting for a tablet to catch up"
+                )
+            self._shown_at = batch.executed
+        self._advanced_at = time.monotonic()
+        self._reopened = 0
+        rest = replace(self.position.left[0], after=batch.end)
+        self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + len(batch.rows))
+        if batch.decoder is None:
+            return self._page(begun)
+        table, decode = batch.decoder.table, batch.decoder.decode
+        snapshot = as_of_rows(self.segment.snapshot, published.promised, self._opened_at)
+        for row in batch.rows:
+            try:
+                values = decode(row)
+            except (ValueError, ArithmeticError, KeyError):
+                why = batch.decoder.explain_change(pb.RowChange(after=row))
+                raise RelayError(f"shard {shard.qualified}: a copied row of {table.name}: {why}") from None
+            if table.wanted is None or table.wanted(values):
+                self._changes.read(table, values, snapshot, self._opened_at)
+        return replace(
+            self._page(begun),
+            changes=self._changes.take(),
+            records=len(batch.rows),
+            size=sum(len(row.values) for row in batch.rows),
+            full=True,
+            tables=(table.schema,),
+        )
+
+    def _page(self, begun: float) -> Page:
+        return Page(self.shard, [], self.position.to_json(), None, None, begun, finished=not self.position.left)
+
+    def _silence(self, copy: TableCopy) -> str | None:
+        """Return why nothing comes, once something should have; None before."""
+        now, silence = time.monotonic(), self.settings.silence
+        if copy.is_alive:
+            self._alive_at = now
+        patience = silence * _PATIENCE * 2 ** min(self._reopened, _DOUBLINGS)
+        if now - self._alive_at > silence:
+            waited = f"vtgate sent nothing for {silence:g} s"
+        elif now - self._advanced_at > patience:
+            self._reopened += 1
+            waited = f"no row of table {self.table} came for {patience:g} s"
+        else:
+            return None
+        shard = copy.shard
+        return f"{waited}: {explain_silence(self.vtgate, shard.keyspace, shard.name, self.settings.tablet_type)}"
+
+    def _explain(self, ended: CallEnded) -> str | None:
+        """Return why the copy has ended; None if its table was dropped, and nothing is left of it.
+
+        Raises ``RelayError`` for what no retry can change.
+        """
+        kind = ending(ended)
+        if kind in (Ending.NO_TABLE, Ending.FINAL):
+            try:
+                exists = self.table in self._find()
+            except Unavailable as error:
+                return f"{ended}; the tables of the keyspace cannot be listed: {error}"
+            if not exists:
+                log.warning("source %s: table %s was dropped during its snapshot", self.stream.source, self.table)
+                self.close()
+                self.position = replace(self.position, left=())
+                return None
+        if kind is Ending.FINAL:
+            raise RelayError(f"source {self.stream.source}: table {self.table} cannot be copied: {ended}{hint(ended)}")
+        return f"the copy of table {self.table} has ended: {ended}"
+
+
+def _continued(left: Sequence[ShardRest], published: Mapping[str, Checkpoint]) -> tuple[ShardRest, ...]:
+    """Return what is left after reshards: the shards that continue the first one, in its place, once it has ended."""
+    if not left:
+        return ()
+    first, *others = left
+    checkpoint = published.get(first.shard)
+    if checkpoint is None or not checkpoint.state.ended:
+        return tuple(left)
+    # A shard that was lost has none, and its gap says so.
+    targets = checkpoint.journal["targets"] if checkpoint.journal is not None else ()
+    return _continued([*(replace(first, shard=shard) for shard in sorted(targets)), *others], published)

@@ -1,0 +1,131 @@
+"""Copies of a real Vitess beside writers: the initial one, one on demand, and one after a reset: I1, I3, I7, I9."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.config import load
+from tests import needs
+from tests.faults.audited import problems
+from tests.faults.clustered import Cluster, cluster_of
+from tests.faults.harness import Relay
+from tests.faults.world import wait_for
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.services
+
+ROWS = 12_000
+
+
+@pytest.fixture
+def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[Cluster]:
+    needs.vitess()
+    # Small batches, so that a copy has many places to die at.
+    with cluster_of(**{"vstream-packet-size": 3000, "vstream-dynamic-packet-size": "false"}) as cluster:
+        seed = int(os.environ.get("RELAY_SEED") or 20)
+        world = Cluster(tmp_path, kafka.bootstrap_servers, unique, cluster, seed, start="copy")
+        yield world
+        world.close()
+
+
+def command(world: Cluster, *arguments: str) -> str:
+    name, *others = arguments
+    done = subprocess.run(
+        [sys.executable, "-m", "relay.cli", name, str(world.path), *others], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def is_done(world: Cluster) -> bool:
+    """Whether the last snapshot has finished and no other one is waited for."""
+    (source,) = orjson.loads(command(world, "status", "--json"))["sources"]
+    return (
+        source["snapshot"] is not None and source["snapshot"]["state"] == "finished" and not source["snapshot_requests"]
+    )
+
+
+def disturbed(world: Cluster, relay: Relay, chance: random.Random, steps: list[str]) -> Relay:
+    """Kill what ``steps`` name, at random places of the copy that is under way. Return the relay that goes on."""
+    chance.shuffle(steps)
+    for step in steps:
+        wait_until(partial(copies_or_is_done, world, relay), 60)
+        time.sleep(chance.uniform(0.0, 0.6))
+        relay = world.going(relay)
+        if step == "relay":
+            relay.kill()
+            relay = world.start()
+        elif step == "vtgate":
+            world.cluster.kill_vtgate()
+            time.sleep(chance.uniform(0.0, 0.5))
+            world.cluster.restart()
+        elif step == "database":
+            world.cluster.kill()
+            world.cluster.restart()
+        else:
+            world.split()
+    return world.going(relay)
+
+
+def copies_or_is_done(world: Cluster, relay: Relay) -> bool:
+    return "copying table items of shard" in relay.log() or is_done(world)
+
+
+def check(world: Cluster, snapshots: int) -> None:
+    """The copy is what the table is, and each snapshot has read each row once, and is marked in each partition."""
+    assert world.copy() == world.rows()
+    reads = world.reads()
+    assert max(Counter(read["event_id"] for read in reads).values()) == 1
+    assert len({read["snapshot"]["id"] for read in reads}) == snapshots
+    assert len(reads) >= snapshots * ROWS / 2
+    partitions = load(world.path).kafka.partitions
+    assert world.marks() == {"begin": snapshots * partitions, "end": snapshots * partitions}
+
+
+def test_copies_equal_the_table_whatever_is_killed_and_however_often_it_is_copied(world: Cluster) -> None:
+    """Its seed is ``RELAY_SEED``. What was deleted before a reset disappears from the copy."""
+    chance = random.Random(world.seed)
+    world.fill(ROWS)
+    relay = world.start()
+    wait_until(lambda: "reading shard c0-" in relay.log() or None, 60)
+    world.start_writers()
+    relay = disturbed(world, relay, chance, ["relay", "relay", "vtgate", "database"])
+    wait_until(lambda: is_done(world), 120)
+
+    assert world.going(relay).terminate() == 0, relay.log()
+    command(world, "snapshot", "commerce", "items")
+    relay = disturbed(world, world.start(), chance, ["relay", "relay", "vtgate", "split"])
+    wait_until(lambda: is_done(world), 120)
+    world.stop_writers()
+    relay = world.going(relay)
+    wait_until(lambda: "took over" in relay.log() or None, 60)
+    assert relay.terminate() == 0, relay.log()
+    world.catch_up()
+    truth = world.truth()
+    assert sum(map(len, truth.values())) > 500
+    assert problems(truth, [each for each in world.changes() if each[2]["operation"] != "READ"]) == []
+    check(world, 2)
+
+    # Nobody reads these, since the reset leads past them.
+    for at in world.databases[1:]:
+        world.execute(f"delete from `{at}`.items where customer % 3 = 0")
+    gone = len(world.copy()) - len(world.rows())
+    assert gone > ROWS / 5
+    command(world, "reset", "commerce", "--to", "copy")
+    relay = world.start()
+    wait_for(relay, "copying table items of shard")
+    relay.kill()
+    world.catch_up()
+    check(world, 3)
