@@ -338,10 +338,13 @@ class Snapshots:
         self.readers.shut(self.open.pop(name))
         self._latest.pop(name, None)
 
-    def checkpoint(self, page: Page) -> Checkpoint:
-        """Return the checkpoint that covers ``page``."""
+    def checkpoint(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint that covers ``page``; None if it has nothing new."""
+        before = self._latest[page.shard.id]
+        if page.position == before.position and not page.finished:
+            return None
         state = ShardState.FINISHED if page.finished else ShardState.READING
-        after = replace(self._latest[page.shard.id], state=state, position=page.position, updated_at=self.clock())
+        after = replace(before, state=state, position=page.position, updated_at=self.clock())
         self._latest[page.shard.id] = after
         return after
 

@@ -238,7 +238,7 @@ class TableReader:
                 why = batch.decoder.explain_change(pb.RowChange(after=row))
                 raise RelayError(f"shard {shard.qualified}: a copied row of {table.name}: {why}") from None
             if table.wanted is None or table.wanted(values):
-                self._changes.read(table, values, snapshot, self._opened_at)
+                self._changes.read(table, values, snapshot, begun)
         return replace(
             self._page(begun),
             changes=self._changes.take(),

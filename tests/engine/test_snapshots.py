@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from relay.engine.reader_pool import ReaderPool
 from relay.engine.snapshot_records import CONTROL
 from relay.engine.snapshots import Snapshots
 from relay.lineage import Checkpoint, CommittedRecords, Plan, ShardState
-from relay.source import Measured, Segment, ShardReader
+from relay.source import Measured, Page, Segment, ShardReader
 from tests.scripted_source import ScriptedReader, ScriptedSource
 
 PARTS = [{"table": "large"}, {"table": "small"}]
@@ -82,4 +83,8 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     snapshots.open_ready_segments(set(range(64)))
     assert [segment.part for segment in tables.opened] == PARTS
     assert set(tables.opened[0].published()) == {"shard-00000"}
+    page = Page(tables.opened[0].shard, [], {"rows": 0}, None, None, 0.0)
+    first, second, last = (snapshots.checkpoint(each) for each in (page, page, replace(page, finished=True)))
+    # While nothing comes, nothing is written.
+    assert [each and each.state for each in (first, second, last)] == [ShardState.READING, None, ShardState.FINISHED]
     snapshots.close_segments()

@@ -1,4 +1,4 @@
-"""Copies of a real Vitess beside writers: the initial one, one on demand, and one after a reset: I1, I3, I7, I9."""
+"""Snapshots of a real Vitess: initial, on demand, after a reset and after a gap, beside writers: I1, I3, I7, I9."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 
+from relay.avro.registry import open_schemas
+from relay.change import MARK
 from relay.config import load
+from relay.demo.truth import read_changes
 from tests import needs
 from tests.faults.audited import problems
 from tests.faults.clustered import Cluster, cluster_of
@@ -47,6 +52,12 @@ def command(world: Cluster, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def configure(world: Cluster, **settings: Any) -> None:
+    content = yaml.safe_load(world.path.read_text())
+    content["sources"][0] |= settings
+    world.path.write_text(yaml.safe_dump(content))
 
 
 def is_done(world: Cluster) -> bool:
@@ -83,19 +94,19 @@ def copies_or_is_done(world: Cluster, relay: Relay) -> bool:
     return "copying table items of shard" in relay.log() or is_done(world)
 
 
-def check(world: Cluster, snapshots: int) -> None:
+def check(world: Cluster, snapshots: int, least: int = ROWS // 2) -> None:
     """The copy is what the table is, and each snapshot has read each row once, and is marked in each partition."""
     assert world.copy() == world.rows()
     reads = world.reads()
     assert max(Counter(read["event_id"] for read in reads).values()) == 1
     assert len({read["snapshot"]["id"] for read in reads}) == snapshots
-    assert len(reads) >= snapshots * ROWS / 2
+    assert len(reads) >= snapshots * least
     partitions = load(world.path).kafka.partitions
     assert world.marks() == {"begin": snapshots * partitions, "end": snapshots * partitions}
 
 
 def test_copies_equal_the_table_whatever_is_killed_and_however_often_it_is_copied(world: Cluster) -> None:
-    """Its seed is ``RELAY_SEED``. What was deleted before a reset disappears from the copy."""
+    """Its seed is ``RELAY_SEED``."""
     chance = random.Random(world.seed)
     world.fill(ROWS)
     relay = world.start()
@@ -118,14 +129,44 @@ def test_copies_equal_the_table_whatever_is_killed_and_however_often_it_is_copie
     assert problems(truth, [each for each in world.changes() if each[2]["operation"] != "READ"]) == []
     check(world, 2)
 
-    # Nobody reads these, since the reset leads past them.
-    for at in world.databases[1:]:
+
+def test_what_was_deleted_before_a_reset_to_copy_disappears_from_the_copy(world: Cluster) -> None:
+    """I7, I9: nobody reads the deletions, since the reset leads past them."""
+    world.fill(ROWS // 10)
+    world.catch_up()
+    check(world, 1, ROWS // 10)
+    for at in world.databases:
         world.execute(f"delete from `{at}`.items where customer % 3 = 0")
-    gone = len(world.copy()) - len(world.rows())
-    assert gone > ROWS / 5
+        world.execute(f"update `{at}`.items set version = 2 where customer % 3 = 1")
+    assert len(world.copy()) - len(world.rows()) == ROWS // 30
     command(world, "reset", "commerce", "--to", "copy")
     relay = world.start()
     wait_for(relay, "copying table items of shard")
     relay.kill()
     world.catch_up()
-    check(world, 3)
+    assert len(world.rows()) == ROWS // 15
+    check(world, 2, ROWS // 15)
+
+
+def test_a_gap_is_repaired_and_a_table_that_is_added_is_read_alone(world: Cluster) -> None:
+    """I1, I9: under ``on_gap: resnapshot``, and ``start: copy``."""
+    configure(world, on_gap="resnapshot")
+    world.fill(ROWS // 10)
+    world.catch_up()
+    check(world, 1, ROWS // 10)
+    for at in world.databases:
+        world.execute(f"delete from `{at}`.items where customer % 3 = 0")
+        world.execute(f"create table `{at}`.others (id bigint primary key)")
+    world.execute(f"insert into `{world.databases[0]}`.others values (1), (2)", "flush binary logs")
+    world.cluster.mariadb.purge_binlogs()
+    world.catch_up()
+    check(world, 2, ROWS // 15)
+    configure(world, tables=["items", "others"])
+    world.catch_up()
+    check(world, 2, ROWS // 15)
+    config = load(world.path)
+    with closing(open_schemas(config)) as schemas:
+        changes = [change for _, _, change in read_changes(config.kafka.client(), config.topic("others"), schemas)]
+    assert Counter(change["key"]["id"] for change in changes if change["key"]) == {1: 1, 2: 1}
+    marks = Counter(change["attributes"][MARK] for change in changes if not change["key"])
+    assert marks == {"begin": config.kafka.partitions, "end": config.kafka.partitions}
