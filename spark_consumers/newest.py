@@ -107,7 +107,8 @@ def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
 
 def _bounds_of(column: int) -> Column:
     text = F.get("key_texts", F.lit(column))
-    number = text.try_cast("bigint")
+    # Spark makes an exception, with its message, of each text that is no number, and so it is not asked to.
+    number = F.when(text.rlike("^-?[0-9]{1,19}$"), text.try_cast("bigint"))
     return F.struct(
         F.min(text).alias("least"),
         F.max(text).alias("greatest"),
