@@ -19,7 +19,7 @@ from relay.vitess.client import Vtgate
 from relay.vitess.head import row_counts
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
-from relay.vitess.table_reader import FindTables, TableReader
+from relay.vitess.table_reader import CopiedTableReader, FindTables
 from relay.vitess.tables import Tables
 
 if TYPE_CHECKING:
@@ -101,5 +101,5 @@ class KeyspaceSnapshots:
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
         return may_begin(as_of, published)
 
-    def open(self, segment: Segment) -> TableReader:
-        return TableReader(self._vtgate, self._stream, segment, self._tables(), self._find, self._settings)
+    def open(self, segment: Segment) -> CopiedTableReader:
+        return CopiedTableReader(self._vtgate, self._stream, segment, self._tables(), self._find, self._settings)

@@ -108,7 +108,7 @@ class PublishedShard:
         return executed.contains(self.executed) and not self.executed.diverges(executed)  # I7
 
 
-class TableReader:
+class CopiedTableReader:
     """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch."""
 
     streams = True
@@ -148,7 +148,7 @@ class TableReader:
         self._reopened = 0
 
     def __repr__(self) -> str:
-        return f"<TableReader[{self.table} of shard {self.segment.part['shard']}, {self.position.rows} rows]>"
+        return f"<CopiedTableReader[{self.table} of shard {self.segment.part['shard']}, {self.position.rows} rows]>"
 
     def close(self) -> None:
         if self._copy is not None:

@@ -17,7 +17,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.table_reader import TableReader
+from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from tests.reads import pages_of, reason
 from tests.vitess.scripted import KEYSPACE, Log, ScriptedVtgate, fields
@@ -88,7 +88,7 @@ def copying(
     now: Mapping[str, Table] | None = None,
     clock: Callable[[], float] = time.time,
     **settings: Any,
-) -> Iterator[TableReader]:
+) -> Iterator[CopiedTableReader]:
     """Open a reader of the rows of ``table``, after those of the page ``after``, for a snapshot.
 
     ``published``: the checkpoints of the shards. ``now``: the tables that the keyspace has.
@@ -99,7 +99,7 @@ def copying(
     position = after.position if after is not None else None
     segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", as_of), 0, 1, position, part, published)
     with closing(Vtgate(vtgate)) as gate:
-        reader = TableReader(
+        reader = CopiedTableReader(
             gate,
             StreamId(SOURCE, keyspace),
             segment,
