@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.table import Column
 
-COLUMNS = (
-    "select c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE from information_schema.COLUMNS c"
+TABLES = (
+    "select c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, k.SEQ_IN_INDEX from information_schema.COLUMNS c"
     " join information_schema.TABLES t on t.TABLE_SCHEMA = c.TABLE_SCHEMA and t.TABLE_NAME = c.TABLE_NAME"
+    " left join information_schema.STATISTICS k on k.TABLE_SCHEMA = c.TABLE_SCHEMA and k.TABLE_NAME = c.TABLE_NAME"
+    " and k.COLUMN_NAME = c.COLUMN_NAME and k.INDEX_NAME = 'PRIMARY'"
     " where c.TABLE_SCHEMA = '{database}' and t.TABLE_TYPE in ('BASE TABLE', 'SYSTEM VERSIONED')"
     " order by c.TABLE_NAME, c.ORDINAL_POSITION"
 )
-"""Selects table, column and type of all columns of a database, in the tables' order."""
+"""Selects all columns of a database, in the tables' order: table, name, type, and the place in the primary key, from 1.
 
-KEYS = (
-    "select TABLE_NAME, COLUMN_NAME from information_schema.STATISTICS"
-    " where TABLE_SCHEMA = '{database}' and INDEX_NAME = 'PRIMARY' order by TABLE_NAME, SEQ_IN_INDEX"
-)
-"""Selects table and column of all primary keys of a database, in the keys' order."""
+One statement, since vtgate may send another to another server, which has no tables yet or older ones.
+"""
 
 BINARY = (
     "select SCHEMA_NAME from information_schema.SCHEMATA"
@@ -73,9 +72,13 @@ def ask(
 
     Raises ValueError, naming the table and column, for a type that cannot be carried.
     """
-    name = _quoted(database)
-    columns, keys = (_texts(execute(statement.format(database=name))) for statement in (COLUMNS, KEYS))
-    return definitions(columns, keys, wanted)
+    columns, keys = [], []
+    for *column, place in execute(TABLES.format(database=_quoted(database))):
+        table, name, definition = map(_text, column)
+        columns.append((table, name, definition))
+        if place is not None:
+            keys.append((table, int(_text(place)), name))
+    return definitions(columns, [(table, name) for table, _, name in sorted(keys)], wanted)
 
 
 def text_by_default(execute: Callable[[str], Iterable[Sequence[object]]], database: str) -> bool | None:
@@ -87,9 +90,10 @@ def text_by_default(execute: Callable[[str], Iterable[Sequence[object]]], databa
 def definitions(
     columns: Iterable[Sequence[str]], keys: Iterable[Sequence[str]], wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
-    """Return the tables by name, those of ``wanted`` or all, from the rows that `COLUMNS` and `KEYS` select.
+    """Return the tables by name, those of ``wanted`` or all.
 
-    Raises ValueError, naming the table and column, for a type that cannot be carried.
+    ``columns``: table, name and type of each, in the tables' order. ``keys``: table and name of each column of a
+    primary key, in the keys' order. Raises ValueError, naming the table and column, for a type that cannot be carried.
     """
     chosen = None if wanted is None else set(wanted)
     found: dict[str, Definition] = {}
@@ -110,8 +114,8 @@ def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace("'", "''")
 
 
-def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:
-    return [[each.decode() if isinstance(each, bytes) else str(each) for each in row] for row in rows]
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def carried_column(name: str, definition: str) -> Column:

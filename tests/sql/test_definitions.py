@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from relay.sql.definitions import carried_column, definitions
+from relay.sql.definitions import ask, carried_column, definitions
 from relay.table import Column
 
 
@@ -56,3 +58,13 @@ def test_tables_have_their_columns_and_keys_in_order() -> None:
     assert found["a"].columns == [Column("x", "int"), Column("y", "string")]
     assert found["a"].primary == ["y", "x"]
     assert found["b"].primary == []
+
+
+def test_columns_and_keys_come_from_one_answer() -> None:
+    """I8: vtgate may send a second statement to a new replica that is still empty: no table would have a key there."""
+    servers: list[list[Sequence[object]]] = [
+        [("items", b"b", "int(11)", 2), ("items", "a", "text", "1"), ("items", "c", "blob", None)]
+    ]
+    found = ask(lambda statement: servers.pop() if servers else [], "shop")
+    assert [column.name for column in found["items"].columns] == ["b", "a", "c"]
+    assert found["items"].primary == ["a", "b"]
