@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -367,13 +368,21 @@ def test_no_head_is_reached_while_the_token_of_an_open_transaction_is_older() ->
             yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=EventKind.OTHER, keyspace="commerce", shard="0")]
             return
         yield from log.play(log.transactions[:1], set())
-        for answer in two:
+        for event in two[0]:
+            time.sleep(0.05)
+            yield [event]
+        time.sleep(0.3)  # its first row waits to be told whether it is the last
+        for answer in two[1:]:
             yield answer
             time.sleep(0.01)
         yield None
 
     seen: list[tuple[int, int]] = []
-    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, page_bytes=20, ask_every=0.0) as reader:
+    seconds = itertools.count(2_000_000_000, 10)
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, START, page_bytes=20, ask_every=0.0, clock=lambda: float(next(seconds))) as reader,
+    ):
         promised = 0
         for page in until(reader, lambda page: bool(page.changes) and page.changes[-1].key == {"id": 39}):
             seen += [(change.token.timestamp, promised) for change in page.changes if change.token is not None]
