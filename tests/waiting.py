@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -27,3 +30,15 @@ def wait_until(ask: Callable[[], T | None], timeout: float = 120.0) -> T:
             return answer
         assert time.monotonic() < deadline, f"nothing within {timeout:.0f} s"
         time.sleep(0.05)
+
+
+def pause(pid: int) -> None:
+    """Stop a process, and return once it has stopped: its threads run on for some milliseconds after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: is_paused(pid), 10)
+
+
+def is_paused(pid: int) -> bool:
+    """Whether all threads of a process are stopped."""
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return set(states) == {"T"}

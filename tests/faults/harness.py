@@ -22,7 +22,7 @@ from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import is_transient
 from relay.process.managed import ManagedProcess
 from tests.faults.versions import THIS_VERSION, Version
-from tests.waiting import patience, wait_until
+from tests.waiting import is_paused, patience, wait_until
 
 PAUSED_WORKER = "tests.faults.paused_worker"
 
@@ -165,8 +165,7 @@ class Relay:
     def wait_until_paused(self, timeout: float = 60.0) -> None:
         def state() -> bool | None:
             assert self.is_running, self.log()
-            text = Path(f"/proc/{self._process.pid}/stat").read_text()
-            return text.rsplit(")", 1)[1].split()[0] == "T" or None
+            return is_paused(self._process.pid) or None
 
         wait_until(state, timeout)
 

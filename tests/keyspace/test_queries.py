@@ -32,7 +32,7 @@ from tests.keyspace.keyspaces import (
     wait_for_position,
     wait_for_state,
 )
-from tests.waiting import wait_until
+from tests.waiting import pause, wait_until
 
 pytestmark = pytest.mark.services
 
@@ -336,7 +336,7 @@ def test_a_server_that_hangs_holds_up_only_the_queries_that_it_got(keyspace: Key
     watch = partial(watching, USER, PASSWORD)
     with KeyspaceQueries(KEYSPACE, shards, None, connect=quickly, watch=watch, max_lag=3600.0) as queries:
         goes_to(queries, 0, replica)
-        os.kill(replica.process.pid, signal.SIGSTOP)
+        pause(replica.process.pid)
         try:
             assert port_of(queries, 0) == primary.port
             # Nobody knows what it is now, although its watcher has not failed yet.

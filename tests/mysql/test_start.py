@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -119,16 +120,18 @@ def test_a_statement_that_runs_for_seconds_in_an_idle_shard_is_not_before_the_ti
     source = source_of(unique, mariadb)
     reader = open_at(source, begin(source)["-"])
     before = parse(mariadb.gtid)
-    began = time.time()
-    statement = f"INSERT {unique}.t SELECT 1 FROM (SELECT SLEEP(8)) AS slow"
+    statement = f"INSERT {unique}.t SELECT 1 FROM (SELECT GET_LOCK('{unique}', 600)) AS slow"
     thread = threading.Thread(target=mariadb.execute, args=(statement,))
-    thread.start()
     pages: list[Page] = []
-    while not pages or (pages[-1].progress or 0.0) < began + 3 or pages[-1].reached is None:
-        page = reader.read()
-        assert isinstance(page, Page)
-        if page.progress is not None and page.reached is not None:
-            pages.append(page)
+    with closing(mariadb.connect()) as holding, holding.cursor() as cursor:
+        cursor.execute(f"SELECT GET_LOCK('{unique}', 0)")
+        began = time.time()
+        thread.start()
+        while not pages or (pages[-1].progress or 0.0) < began + 3 or pages[-1].reached is None:
+            page = reader.read()
+            assert isinstance(page, Page)
+            if page.progress is not None and page.reached is not None:
+                pages.append(page)
     thread.join()
     reader.close()
     checkpoint = Checkpoint(
