@@ -11,7 +11,7 @@ from pathlib import Path
 from tests import needs
 
 CHECKOUT = Path(__file__).parents[2]
-PREVIOUS = "3e63b8302f5481957e1f12ce55d18d2316dbf546"
+PREVIOUS = "1b8915495b35eb11bb856ae848923355878ee923"
 """The commit of the version before this one; a release moves it on."""
 
 
