@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +51,8 @@ class _Wanted:
         key = self.declared.key_of(of)
         return self.objects.setdefault(tuple([key[name][kind] for name, kind in self.shape]), [])
 
-    def wires(self) -> Iterator[tuple[_Identity, dict[str, dict[str, Any]]]]:
-        for identity in self.objects:
-            yield identity, {name: {kind: value} for (name, kind), value in zip(self.shape, identity, strict=True)}
+    def wire(self, identity: _Identity) -> dict[str, dict[str, Any]]:
+        return {name: {kind: value} for (name, kind), value in zip(self.shape, identity, strict=True)}
 
     def take(self, item: Mapping[str, Any]) -> list[Model]:
         """Return the objects of an item, and take them off the list."""
@@ -77,7 +76,7 @@ def load_all(
             wanted[model] = _Wanted(model)
         wanted[model].add(each)
     # Two classes may be of one table.
-    keys: dict[tuple[str, _Identity], Any] = {}
+    keys: dict[tuple[str, _Identity], None] = {}
     tables: dict[str, list[_Wanted]] = {}
     for model, of in wanted.items():
         name = table_name(model)
@@ -86,12 +85,12 @@ def load_all(
             first = sharing[0].declared.model.__name__
             raise InvalidModel(f"{model.__name__} and {first} declare different keys of the table {name}")
         sharing.append(of)
-        keys |= {(name, identity): key for identity, key in of.wires()}
-    waiting = iter(keys.items())
+        keys |= dict.fromkeys([(name, identity) for identity in of.objects])
+    waiting = iter(keys)
     while chunk := list(islice(waiting, _CHUNK)):
         requested: dict[str, list[Any]] = {}
-        for (name, _), key in chunk:
-            requested.setdefault(name, []).append(key)
+        for name, identity in chunk:
+            requested.setdefault(name, []).append(tables[name][0].wire(identity))
         loaded = batch_load(client, requested, consistent=consistent)
         for table, items in loaded.items.items():
             for of in tables[table]:
