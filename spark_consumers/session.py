@@ -63,7 +63,7 @@ _SQL = {
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     # Between two questions for new records while there are none. With the default of 10 ms an idle consumer takes a
     # tenth of a core, and the broker as much.
-    "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.pollingDelay": "20ms",
 }
 
 _MEANINGS = {
