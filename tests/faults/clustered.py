@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ from relay.keyrange import shard_range
 from relay.services.vitess import Vitess, database
 from relay.vitess.vindex import keyspace_id
 from tests.faults.audited import ITEMS, TABLE, audit, history, opened
+from tests.faults.harness import Relay
 from tests.faults.world import World
 
 SHARDS = ["-40", "40-80", "80-c0", "c0-"]
@@ -104,6 +106,24 @@ class Cluster(World):
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             for at in self.databases:
                 cursor.execute(f"alter table `{at}`.items add column {name} int default 7")
+
+    def disturbed(self, relay: Relay, step: str, chance: random.Random) -> Relay:
+        """Kill the relay, vtgate or the database, or do what else ``step`` names. Return the relay that goes on."""
+        if step == "relay":
+            relay.kill()
+            return self.start()
+        if step == "vtgate":
+            self.cluster.kill_vtgate()
+            time.sleep(chance.uniform(0.0, 1.0))
+            self.cluster.restart()
+        elif step == "database":
+            self.cluster.kill()
+            self.cluster.restart()
+        elif step == "columns":
+            self.add_column("extra")
+        else:
+            self.split()
+        return relay
 
     def split(self) -> None:
         """Move what is in the first shard to two others, as a reshard does that switches its writes."""

@@ -42,20 +42,7 @@ def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(
     for step in steps:
         time.sleep(chance.uniform(0.5, 2.5))
         relay = world.going(relay)
-        if step == "relay":
-            relay.kill()
-            relay = world.start()
-        elif step == "vtgate":
-            world.cluster.kill_vtgate()
-            time.sleep(chance.uniform(0.0, 1.0))
-            world.cluster.restart()
-        elif step == "database":
-            world.cluster.kill()
-            world.cluster.restart()
-        elif step == "columns":
-            world.add_column("extra")
-        else:
-            world.split()
+        relay = world.disturbed(relay, step, chance)
     time.sleep(2.0)
     world.stop_writers()
     relay = world.going(relay)

@@ -69,24 +69,13 @@ def is_done(world: Cluster) -> bool:
 
 
 def disturbed(world: Cluster, relay: Relay, chance: random.Random, steps: list[str]) -> Relay:
-    """Kill what ``steps`` name, at random places of the copy that is under way. Return the relay that goes on."""
+    """Do what ``steps`` name, at random places of the copy that is under way. Return the relay that goes on."""
     chance.shuffle(steps)
     for step in steps:
         wait_until(partial(copies_or_is_done, world, relay), 60)
         time.sleep(chance.uniform(0.0, 0.6))
         relay = world.going(relay)
-        if step == "relay":
-            relay.kill()
-            relay = world.start()
-        elif step == "vtgate":
-            world.cluster.kill_vtgate()
-            time.sleep(chance.uniform(0.0, 0.5))
-            world.cluster.restart()
-        elif step == "database":
-            world.cluster.kill()
-            world.cluster.restart()
-        else:
-            world.split()
+        relay = world.disturbed(relay, step, chance)
     return world.going(relay)
 
 
