@@ -67,24 +67,26 @@ def test_a_session_of_ones_own_is_used_as_it_is(
     tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_process: SparkProcess
 ) -> None:
     """The changes are of an hour that is another day in its time zone. The checkpoints and the log are in a file system
-    of Hadoop that Python's functions for files do not know.
+    of Hadoop that Python's functions for files do not know. It has a name of its own, as Hadoop keeps a file system by
+    its name for as long as a JVM runs.
     """
+    mounted = f"viewfs://{unique}/relay"
     topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
     changes = [change(customer, version) for version in (1, 2) for customer in ("ada", "bob")]
     for one in changes:
         one.committed_at = 1_700_000_000_000_000  # 2023-11-14 22:13 in UTC
-    topic.set_log_path("viewfs:///relay/logged")
+    topic.set_log_path(f"{mounted}/logged")
     topic.publish(changes)
     script = f"""{OWN}
 ALL = ["cache", "log", "copy"]
 config, folder = load(pathlib.Path({str(topic.path)!r})), pathlib.Path({str(tmp_path / "checkpoints")!r})
 with spark() as session:
     own = another(session)
-    own.conf.set("fs.viewfs.mounttable.default.link./relay", {tmp_path.as_uri()!r})
+    own.conf.set("fs.viewfs.mounttable.{unique}.link./relay", {tmp_path.as_uri()!r})
     for start in ("earliest", None):
-        spark_consumers.run(ALL, config, until_caught_up=True, checkpoint="viewfs:///relay/c/", start=start, spark=own)
-    with pytest.raises(ConfigError, match="--from latest only applies to a new checkpoint, but viewfs:///relay/c/log"):
-        spark_consumers.run("log", config, checkpoint="viewfs:///relay/c/log", start="latest", spark=own)
+        spark_consumers.run(ALL, config, until_caught_up=True, checkpoint="{mounted}/c/", start=start, spark=own)
+    with pytest.raises(ConfigError, match="--from latest only applies to a new checkpoint, but {mounted}/c/log"):
+        spark_consumers.run("log", config, checkpoint="{mounted}/c/log", start="latest", spark=own)
     assert {{key: own.conf.get(key) for key in OTHER}} == OTHER
     without_zone = another(session)
     without_zone.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
@@ -100,6 +102,6 @@ json.dump(found, sys.stdout)
     log = tmp_path / "consumers.log"
     found = json.loads(spark_process.run(script, log=log).splitlines()[-1])
     assert Counter(each["consumer"] for each in log_lines(log, "batch")) == {"cache": 1, "log": 1, "copy": 1}
-    assert '"location": "viewfs:///relay/logged", "error": "nothing here excludes a second driver' in log.read_text()
+    assert f'"location": "{mounted}/logged", "error": "nothing here excludes a second driver' in log.read_text()
     assert found["copy"] == {"ada": 2, "bob": 2}
     assert found["log"] == sorted([one.event_id, "2023-11-14"] for one in changes)

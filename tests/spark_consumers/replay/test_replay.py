@@ -171,9 +171,9 @@ def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(to
     mounted = f"""
 from pyspark.sql import SparkSession
 hadoop = SparkSession.getActiveSession().sparkContext._jsc.hadoopConfiguration()
-hadoop.set("fs.viewfs.mounttable.default.link./relay", {topic.folder.as_uri()!r})
+hadoop.set("fs.viewfs.mounttable.{topic.name}.link./relay", {topic.folder.as_uri()!r})
 {SMALL_BATCHES}"""
-    into = "viewfs:///relay/rebuilt"
+    into = f"viewfs://{topic.name}/relay/rebuilt"
     assert topic.spark is not None
     with pytest.raises(AssertionError, match="only folders of this machine can change places safely, not file:"):
         topic.spark.run(mounted, *arguments(topic, "log", into, *checkpoint(topic, "log")))
