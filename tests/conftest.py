@@ -7,6 +7,7 @@ The services run as containers where a Docker engine answers, else as embedded p
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+import typer
+import typer.testing
 
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
@@ -51,6 +54,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# typer's runner makes all of the command line anew for each call, which takes longer than most commands.
+vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
+
 class_archive.use()
 
 if release := os.environ.get("RELAY_TEST_MARIADB"):
@@ -75,9 +81,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def garbage_collected() -> Iterator[None]:
-    """Collects what a file left in cycles: a client of Kafka there goes on connecting to a broker that has ended."""
+    """Collects what a file left in cycles: a client of Kafka there goes on connecting to a broker that has ended.
+
+    What is still in use, such as the reports of all tests before, is left out of later collections.
+    """
     yield
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
