@@ -8,12 +8,12 @@ They also take a batch whose values would not fit into the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
 from relay.cache.continuity import Continuity
 from relay.cache.keys import CacheRules
@@ -24,9 +24,9 @@ from spark_consumers.cache_batches import BatchOutcome, apply_chunk, chunks, con
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.lag import LagAlarm
+from spark_consumers.packed_records import LargeValueError, PackedRecords
 from spark_consumers.running import no_garbage_collection
-from spark_consumers.session import is_cluster
-from spark_consumers.value_reader import ValueReader
+from spark_consumers.value_reader import KafkaRecord, ValueReader
 
 # Batches of so many records are worth a task for each partition and, on a cluster, the detour through Spark's workers.
 _LARGE_BATCH = 10_000
@@ -59,8 +59,14 @@ class InvalidationPlan:
         return ValueReader(self.schemas, self.rules, registry=self.registry, gaps=self.gaps)
 
 
-class _LargeValueError(Exception):
-    """A value is too large to come to the driver."""
+class BatchRecords(Protocol):
+    """The records of a batch, as `PackedRecords` has them."""
+
+    @property
+    def is_on_cluster(self) -> bool: ...
+    def together(self, most: int) -> Iterator[KafkaRecord]: ...
+    def by_partition(self, most: int) -> Iterator[KafkaRecord]: ...
+    def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]: ...
 
 
 class CacheConsumer:
@@ -99,57 +105,49 @@ class CacheConsumer:
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
     ) -> dict[str, int]:
         """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
+        return self.apply_records(PackedRecords(batch), count_between(begin, end), dead_letters)
+
+    def apply_records(self, records: BatchRecords, expected: int, dead_letters: DeadLetterTopic) -> dict[str, int]:
+        """Do what `apply` does. ``expected``: the records at most."""
         plan = replace(self._plan, published_since=self.continuity.published_since)
-        expected = count_between(begin, end)
-        is_for_workers = expected >= _LARGE_BATCH and is_cluster(batch.sparkSession.sparkContext.master)
-        outcome = None if is_for_workers else _apply_here(plan, self._reader, batch, expected)
+        outcome = None
+        if expected < _LARGE_BATCH or not records.is_on_cluster:
+            outcome = _apply_here(plan, self._reader, records, expected)
         if outcome is None:
             outcome = BatchOutcome()
-            work: Callable[[Iterable[Row]], list[BatchOutcome]] = partial(_apply_on_worker, plan)
-            for part in batch.rdd.mapPartitions(work).collect():
+            for part in records.on_workers(partial(_apply_on_worker, plan)):
                 outcome.add(part)
         if outcome.failure is not None:
             raise outcome.failure
         return conclude(outcome, self._cache, self._rules, dead_letters, self._alarm)
 
 
-def _apply_here(plan: InvalidationPlan, reader: ValueReader, batch: DataFrame, expected: int) -> BatchOutcome | None:
+def _apply_here(
+    plan: InvalidationPlan, reader: ValueReader, records: BatchRecords, expected: int
+) -> BatchOutcome | None:
     """Apply a batch of at most ``expected`` records; return None if it has values that are too large for the driver.
 
     What it has applied then is applied again, which is harmless.
     """
-    is_large = f"octet_length(value) > {_DRIVER_BYTES // max(1, expected)}"
-    small = batch.selectExpr("topic", "partition", "offset", f"if({is_large}, null, value)", is_large)
-    # One task for a small batch: each further one takes longer than its records. A large one is applied one partition
-    # at a time, while the next is read.
-    is_small = expected < _LARGE_BATCH
-    rows = small.coalesce(1).collect() if is_small else small.toLocalIterator(prefetchPartitions=True)
+    most = _DRIVER_BYTES // max(1, expected)
     try:
-        return _apply(plan, reader, map(_small, rows))
-    except _LargeValueError:
+        found = records.together(most) if expected < _LARGE_BATCH else records.by_partition(most)
+        return _apply(plan, reader, found)
+    except LargeValueError:
         return None
 
 
-def _small(row: Row) -> tuple[Any, ...]:
-    *record, is_large = row
-    if is_large:  # I11
-        raise _LargeValueError
-    return tuple(record)
-
-
-def _apply_on_worker(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutcome]:
+def _apply_on_worker(plan: InvalidationPlan, records: Iterable[KafkaRecord]) -> list[BatchOutcome]:
     """Apply the records of one partition. Returns a failure, since Spark only passes on an exception's text."""
     try:
-        return [_apply(plan, plan.reader(), rows)]
+        return [_apply(plan, plan.reader(), records)]
     except RelayError as failure:
         return [BatchOutcome(failure=failure)]
 
 
-def _apply(plan: InvalidationPlan, reader: ValueReader, rows: Iterable[tuple[Any, ...]]) -> BatchOutcome:
-    """Invalidate the cache keys of some records, each with topic, partition, offset and value."""
+def _apply(plan: InvalidationPlan, reader: ValueReader, records: Iterable[KafkaRecord]) -> BatchOutcome:
+    """Invalidate the cache keys of some records."""
     outcome = BatchOutcome()
-    # Spark returns binary as bytearrays.
-    records = ((*where, value if value is None else bytes(value)) for *where, value in rows)
     with no_garbage_collection():
         for chunk in chunks(records):
             changes, others = reader.read(chunk, plan.given_up)

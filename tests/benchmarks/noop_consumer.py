@@ -53,7 +53,8 @@ def main(path: str, checkpoint: str, *flags: str) -> None:
         stream = _stock_stream(_stock(), config, topic)
 
     def batch(frame: DataFrame, number: int) -> None:
-        line = {"event": "batch", "rows": 0, "applied_at": time.time(), "end_offsets": point.end_offsets(number)}
+        ends, now = point.end_offsets(number), time.time()
+        line = {"event": "batch", "consumer": "no-op", "rows": 0, "applied_at": now, "end_offsets": ends}
         print(json.dumps(line), flush=True)
 
     stream.writeStream.foreachBatch(batch).option("checkpointLocation", point.spark).start().awaitTermination()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +18,11 @@ from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
-from spark_consumers.cache_batches import CHUNK, chunks
+from spark_consumers.cache_batches import CHUNK, BatchOutcome, chunks
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
+from spark_consumers.packed_records import LargeValueError
 from spark_consumers.records import DecodeStatus
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 from tests.avro.known import Known
@@ -173,20 +173,22 @@ def test_the_consumer_of_the_cache_reads_the_gaps_beside_the_changes() -> None:
     assert CacheConsumer(config, config.cache).topics == ["shop.orders", "shop.gaps"]
 
 
-class Batch:
-    """What Spark gives to a consumer."""
+class Records:
+    """Stands in for the records of a batch in Spark."""
+
+    is_on_cluster = False
 
     def __init__(self, *records: KafkaRecord) -> None:
         self._records = records
 
-    def selectExpr(self, *columns: str) -> Batch:
-        return self
+    def together(self, most: int) -> Iterator[KafkaRecord]:
+        yield from self._records
 
-    def coalesce(self, partitions: int) -> Batch:
-        return self
+    def by_partition(self, most: int) -> Iterator[KafkaRecord]:
+        return self.together(most)
 
-    def collect(self) -> list[tuple[Any, ...]]:
-        return [(*record, False) for record in self._records]
+    def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]:
+        return work(self._records)
 
 
 def gap_of(source: str) -> bytes:
@@ -222,7 +224,7 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
         consumer = consumer_of(config)
-        counts = consumer.apply(Batch(("shop.gaps", 0, 0, value)), 0, dead_letters, {}, {})  # type: ignore[arg-type]
+        counts = consumer.apply_records(Records(("shop.gaps", 0, 0, value)), 1, dead_letters)
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
     assert counts["bumps"] == (expected is Outcome.FILLED)
@@ -240,14 +242,13 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> No
             found, _ = store.read([entry_key(unique, f"order:{order}")], generation_key(unique))
             return found[0] is not None
 
-        class Backlog(Batch):
-            def collect(self) -> Any:
+        class Backlog(Records):
+            def together(self, most: int) -> Iterator[KafkaRecord]:
                 for number in range(20_000):
                     assert number != 19_999 or is_invalidated(number - 10_000)
-                    value = value_of(BY_ORDER, {"order_id": str(number)}, IMAGE)
-                    yield "shop.orders", 0, number, bytearray(value), False
+                    yield "shop.orders", 0, number, value_of(BY_ORDER, {"order_id": str(number)}, IMAGE)
 
-        counts = consumer.apply(Backlog(), 0, dead_letters, {}, {"t": {"0": 9000}})  # type: ignore[arg-type]
+        counts = consumer.apply_records(Backlog(), 9000, dead_letters)
         assert is_invalidated(19_999)
     assert counts["rows"] == 20_000
 
@@ -260,25 +261,23 @@ def test_a_batch_with_a_large_value_is_applied_by_the_workers(redis_server: Any,
     consumer = consumer_of(config, BY_ORDER)
     values = [value_of(BY_ORDER, {"order_id": order}, IMAGE) for order in ("small", "large")]
 
-    class Mixed(Batch):
-        """As Spark evaluates the columns: without the value that is large."""
+    records: list[KafkaRecord] = [("shop.orders", 0, number, value) for number, value in enumerate(values)]
 
-        def __init__(self) -> None:
-            self.rdd = self
-            self.is_on_workers = False
+    class Mixed(Records):
+        is_on_workers = False
 
-        def mapPartitions(self, work: Callable[[Any], Any]) -> Any:
+        def together(self, most: int) -> Iterator[KafkaRecord]:
+            yield records[0]
+            raise LargeValueError
+
+        def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]:
             self.is_on_workers = True
-            outcomes = work(("shop.orders", 0, number, bytearray(value)) for number, value in enumerate(values))
-            return SimpleNamespace(collect=lambda: outcomes)
+            return super().on_workers(work)
 
-        def collect(self) -> list[tuple[Any, ...]]:
-            return [("shop.orders", 0, 0, bytearray(values[0]), False), ("shop.orders", 0, 1, None, True)]
-
-    batch = Mixed()
+    mixed = Mixed(*records)
     with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
-        counts = consumer.apply(batch, 0, dead_letters, {}, {})  # type: ignore[arg-type]
-    assert batch.is_on_workers
+        counts = consumer.apply_records(mixed, 2, dead_letters)
+    assert mixed.is_on_workers
     assert (counts["rows"], counts["applied"]) == (2, 4)  # two orders, a customer and a day
 
 
