@@ -38,6 +38,8 @@ def open_reader(config: Config, client: str, group: str, settings: Mapping[str, 
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",  # I3
+        # Until it fetches again after its queue was full. In the second that is the default the queue runs empty.
+        "fetch.queue.backoff.ms": 20,
     }
     return Consumer({**config.client(client), **common, **settings}, logger=topics.SILENT_LOG)
 
