@@ -32,18 +32,20 @@ Reads = Literal["primary", "replica", "replica, then primary"]
 
 _WRITERS = 4
 _RATE = 120.0  # changes a second
-_CUSTOMERS = 12
-_SLOW_SHARE = 0.05  # of the loads
 _SLOWEST = 0.6  # seconds, far below the `tombstone_ttl`
 
 
 class Shop(AuditedLines):
-    """The audited lines with four writers, and a loader that any number of threads share."""
+    """The audited lines with four writers, and a loader that any number of threads share.
 
-    def __init__(self, seed: int, reads: Reads) -> None:
-        super().__init__(seed, _RATE, _WRITERS, _CUSTOMERS)
+    ``slow``: the share of loads that take long. They, and few ``customers``, make a change during a load more likely.
+    """
+
+    def __init__(self, seed: int, reads: Reads, customers: int, slow: float) -> None:
+        super().__init__(seed, _RATE, _WRITERS, customers)
         self.gate = nullcontext()
         self._reads = reads
+        self._slow = slow
         self._load: Callable[[str, Tokens | None], LoadedValue]
 
     def __enter__(self) -> Self:
@@ -77,7 +79,7 @@ class Shop(AuditedLines):
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load as the case says. Some loads take long, so that their lines change before they are stored."""
         loaded = self._load(key, compare)
-        if self._chance.random() < _SLOW_SHARE:
+        if self._chance.random() < self._slow:
             time.sleep(self._chance.uniform(0.1, _SLOWEST))
         return loaded
 
