@@ -7,11 +7,11 @@ lag and a new checkpoint can start exactly there (``--from committed``).
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
+from relay.config.locations import misread
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.group_offsets import Offsets
 from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
@@ -29,11 +29,8 @@ class ConsumerCheckpoint:
     """
 
     def __init__(self, location: str) -> None:
-        parts = urlsplit(location)
-        if parts.scheme == "file" and parts.netloc:
-            raise ConfigError(
-                f"checkpoint {location}: {parts.netloc!r} stands for a host: write file:///{parts.netloc}{parts.path}"
-            )
+        if (problem := misread(location)) is not None:
+            raise ConfigError(f"checkpoint {location}: {problem}")
         local = local_folder(location)
         self.local = None if local is None else local.absolute()
         self.location = location if self.local is None else str(self.local)

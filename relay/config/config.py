@@ -32,6 +32,7 @@ from relay.config.fields import ConfigModel, Name, Seconds, duration_text
 from relay.config.hidden import redacted
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
+from relay.config.locations import WITHOUT_COLON, misread
 from relay.config.schema_forms import TEMPLATE, implies, like, texts
 from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
@@ -123,12 +124,12 @@ def _in_delta(location: str) -> str:
     """Refuse a folder of this machine that would be taken for another one, or for one of another store."""
     if location.startswith("~"):
         raise invalid("~ is not replaced by a home folder: write the folder in full")
-    parts = urlsplit(location.removeprefix("delta+"))
-    if parts.scheme in ("file", "delta"):
-        if parts.netloc:
-            raise invalid(f"{parts.netloc!r} stands for a host: write {parts.scheme}:///{parts.netloc}{parts.path}")
-        if location.startswith("delta+"):
-            raise invalid(f"is a folder of this machine: write delta://{parts.path}")
+    bare = location.removeprefix("delta+")
+    if (problem := misread(bare)) is not None:
+        raise invalid(problem)
+    parts = urlsplit(bare)
+    if parts.scheme in ("file", "delta") and bare != location:
+        raise invalid(f"is a folder of this machine: write delta://{parts.path}")
     return location
 
 
@@ -137,7 +138,7 @@ class LogConfig(DeltaConfig):
         str,
         Field(min_length=1),
         AfterValidator(_in_delta),
-        like(r"(?!(?:file|delta)://[^/]|~|delta\+(?:file|delta):).+"),
+        like(rf"(?!(?:file|delta)://[^/]|~|delta\+(?:file|delta):|(?:delta\+)?{WITHOUT_COLON}).+"),
     ]
     """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 

@@ -1,0 +1,22 @@
+"""Locations of tables and checkpoints, which are folders of this machine or URIs of other stores."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+WITHOUT_COLON = r"[A-Za-z][A-Za-z0-9+.-]*//"
+"""A regular expression of how a location begins that lacks the colon after its scheme."""
+
+
+def misread(location: str) -> str | None:
+    """Return why a location would be taken for another one, and what to write; None if it is clear."""
+    if re.match(WITHOUT_COLON, location):
+        scheme, _, rest = location.partition("//")
+        return (
+            f"there is no colon after {scheme!r}: write {scheme}://{rest}, or {scheme}/{rest} for a folder of that name"
+        )
+    parts = urlsplit(location)
+    if parts.scheme in ("file", "delta") and parts.netloc:
+        return f"{parts.netloc!r} stands for a host: write {parts.scheme}:///{parts.netloc}{parts.path}"
+    return None
