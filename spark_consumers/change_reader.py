@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_consumers.java_classes import java_array, java_class
+from spark_consumers.java_classes import new_instance
 
 
 def read_as_changes(
@@ -31,8 +31,7 @@ def read_as_changes(
     """
     context = session.sparkContext
     jvm: Any = context._jvm
-    constructor = java_class(context, "ChangeReader").getConstructors()[0]
-    reader = constructor.newInstance(java_array(context, jvm.Object, [registry]))
+    reader = new_instance(context, "ChangeReader", registry)
     for number, (header, schema) in enumerate(schemas.items()):
         reader.add(header, schema, number)
     for header in given_up:

@@ -24,13 +24,13 @@ from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
-from spark_consumers.newest import BatchSummary, TableSummary, in_order, newest_rows, summary
+from spark_consumers.newest import BatchSummary, TableSummary, quick_summary, summary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta_table import DeltaTable
-from spark_consumers.sinks.target import Newest, TargetTable
+from spark_consumers.sinks.target import TargetTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
@@ -95,7 +95,11 @@ class TableCopies:
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
-        found = summary(given.records, max((len(layout.key) for layout in given.layouts), default=0))
+        tables = {(layout.source, layout.table) for layout in given.layouts}
+        if all(self._table(*name).orders_changes for name in tables):
+            found = quick_summary(given.records)
+        else:
+            found = summary(given.records, max((len(layout.key) for layout in given.layouts), default=0))
         return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found))
 
     def _write(
@@ -151,18 +155,15 @@ def _undecided(
     """Let SQL decide what it can of a table's changes, and return the others."""
     if not found.is_by_item or not found.items:
         return _heads(changes)
-    ordered = in_order(changes)
-    newest = Newest(newest_rows(changes, ordered), found.items, found.changes, found.bounds)
-    left = table.write_newest(newest, counts)
-    if left is None:
+    written = table.write_newest(changes, found, counts)
+    if written is None:
         return _heads(changes)
     heads = []
-    if found.others:
-        others = ordered.where("NOT is_plain").select("partition", "offset")
-        heads += _heads(changes.join(F.broadcast(others), ["partition", "offset"], "left_semi"))
-    if left:
+    if written.others is not None:
+        heads += _heads(changes.join(F.broadcast(written.others), ["partition", "offset"], "left_semi"))
+    if written.left:
         schema = StructType([StructField("left", ArrayType(StringType()), False)])
-        keys = delta.local_frame(changes.sparkSession, ([key] for key in left), schema)
+        keys = delta.local_frame(changes.sparkSession, ([key] for key in written.left), schema)
         heads += _heads(changes.join(F.broadcast(keys), F.col("key_texts") == F.col("left"), "left_semi"))
     return heads
 

@@ -1,4 +1,4 @@
-"""Java of our own in Spark's JVM: compiled when it is first used, and given to the executors."""
+"""Java of our own in Spark's JVM: compiled by Spark's own compiler when it is first used, and given to the executors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ _classes: WeakKeyDictionary[SparkContext, dict[str, tuple[Any, tempfile.Temporar
 _lock = Lock()
 
 
-def java_class(context: SparkContext, name: str) -> Any:
-    """Return the class ``relay.<name>``, whose source is beside this module."""
+def new_instance(context: SparkContext, name: str, *arguments: Any) -> Any:
+    """Return an object of the class of ``name``.java in this folder, which has one constructor."""
+    jvm: Any = context._jvm
+    return _class(context, name).getConstructors()[0].newInstance(_array(context, jvm.Object, arguments))
+
+
+def _class(context: SparkContext, name: str) -> Any:
     with _lock:
         known = _classes.setdefault(context, {})
         if name not in known:
@@ -26,25 +31,25 @@ def java_class(context: SparkContext, name: str) -> Any:
             jar = Path(folder.name) / f"{name}.jar"
             jvm: Any = context._jvm
             loader = jvm.Thread.currentThread().getContextClassLoader()
-            _compile(jvm, loader, name, jar)
+            _compile(jvm, loader, Path(__file__).with_name(f"{name}.java"), jar)
             context._jsc.addJar(str(jar))
-            urls = java_array(context, jvm.java.net.URL, [jvm.java.io.File(str(jar)).toURI().toURL()])
+            urls = _array(context, jvm.java.net.URL, [jvm.java.io.File(str(jar)).toURI().toURL()])
             known[name] = jvm.java.net.URLClassLoader(urls, loader).loadClass(f"relay.{name}"), folder
         return known[name][0]
 
 
-def java_array(context: SparkContext, of: Any, items: Sequence[Any]) -> Any:
+def _compile(jvm: Any, loader: Any, source: Path, jar: Path) -> None:
+    """Write the class to ``jar``, with the compiler that Spark has for its own code."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(source.read_text(encoding="utf-8"))
+    with zipfile.ZipFile(jar, "w") as archive:
+        for name, code in compiler.getBytecodes().items():
+            archive.writestr(f"{name.replace('.', '/')}.class", bytes(code))
+
+
+def _array(context: SparkContext, of: Any, items: Sequence[Any]) -> Any:
     array = context._gateway.new_array(of, len(items))  # type: ignore[union-attr]
     for place, item in enumerate(items):
         array[place] = item
     return array
-
-
-def _compile(jvm: Any, loader: Any, name: str, jar: Path) -> None:
-    """Write the class to ``jar``, with the compiler that Spark has for its own code."""
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(loader)
-    compiler.cook(Path(__file__).with_name(f"{name}.java").read_text(encoding="utf-8"))
-    with zipfile.ZipFile(jar, "w") as archive:
-        for class_name, code in compiler.getBytecodes().items():
-            archive.writestr(f"{class_name.replace('.', '/')}.class", bytes(code))

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Operation
-from spark_consumers.plain_tokens import PLAIN_TOKEN
+from spark_consumers.plain_tokens import PLAIN_END, PLAIN_TOKEN
 from spark_consumers.records import DecodeStatus
 
 _WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
@@ -50,6 +50,14 @@ class BatchSummary:
 
     statuses: Mapping[str, int]
     groups: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, found: Sequence[Row]) -> BatchSummary:
+        """Return the summary of groups of records by status, layout and topic."""
+        statuses: Counter[str] = Counter()
+        for group in found:
+            statuses[group["status"]] += group["records"]
+        return cls(statuses, tuple(group for group in found if group["status"] == DecodeStatus.CHANGE))
 
     @property
     def layouts(self) -> list[int]:
@@ -99,10 +107,34 @@ def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
         )
         .collect()
     )
-    statuses: Counter[str] = Counter()
-    for group in found:
-        statuses[group["status"]] += group["records"]
-    return BatchSummary(statuses, tuple(group for group in found if group["status"] == DecodeStatus.CHANGE))
+    return BatchSummary.of(found)
+
+
+def quick_summary(batch: DataFrame) -> BatchSummary:
+    """Summarise a batch for a target that puts an item's changes in order by itself.
+
+    Then ``items`` and ``changes`` are those that it may be able to decide, and there are no ``bounds``.
+    """
+    is_change = F.col("status") == DecodeStatus.CHANGE
+    may_be_plain = ~_of_table() & F.endswith("token", F.lit(PLAIN_END))
+    found = (
+        batch.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
+        .agg(
+            F.count(F.lit(1)).alias("records"),
+            # A key with a NUL character is refused by the rule: PostgreSQL has no such text.
+            F.count_if(_of_table() | F.contains(F.array_join("key_texts", ""), F.lit("\0"))).alias("of_table"),
+            F.count_if(may_be_plain).alias("plain"),
+            F.count_if(may_be_plain).alias("items"),
+            F.array().alias("bounds"),
+        )
+        .collect()
+    )
+    return BatchSummary.of(found)
+
+
+def _of_table() -> Column:
+    """Whether a change may change other items than its own, too."""
+    return ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
 
 
 def _bounds_of(column: int) -> Column:
@@ -126,12 +158,11 @@ def in_order(batch: DataFrame) -> DataFrame:
     (``plain_tokens``). ``first``: the number of the item's first change. ``changes``: how many it has. ``is_last``:
     whether it is the newest. ``is_plain``: whether SQL can decide the item's changes.
     """
-    of_table = ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
     part = [F.regexp_extract("token", PLAIN_TOKEN, group) for group in (1, 2)]
     # Spark keeps thousands of an item's rows in memory to order them, whatever their size.
     heads = batch.select(
         *("status", "layout", "topic", "partition", "offset", "source", "table", "key_texts"),
-        of_table.alias("of_table"),
+        _of_table().alias("of_table"),
         part[0].alias("stem"),
         part[1].alias("number"),
         _is_plain().alias("plain"),

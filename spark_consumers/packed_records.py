@@ -15,7 +15,7 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 
-from spark_consumers.java_classes import java_array, java_class
+from spark_consumers.java_classes import new_instance
 from spark_consumers.session import is_cluster
 from spark_consumers.value_reader import KafkaRecord
 
@@ -56,9 +56,7 @@ class PackedRecords:
 
     def _packs(self, most: int, *, together: bool) -> RDD[bytes]:
         context = self._batch.sparkSession.sparkContext
-        jvm: Any = context._jvm
-        constructor = java_class(context, "RecordPacker").getConstructors()[0]
-        packer = constructor.newInstance(java_array(context, jvm.Object, []))
+        packer = new_instance(context, "RecordPacker")
         return RDD(packer.packs(self._batch._jdf, most, together), context, NoOpSerializer())
 
 

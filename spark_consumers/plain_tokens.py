@@ -18,6 +18,9 @@ PLAIN_TOKEN = (
 )
 """A regular expression for Python, Java and PostgreSQL. Its groups: what such tokens have in common, and the number."""
 
+PLAIN_END = '","origin":null}'
+"""What follows the number in a plain token."""
+
 
 def plain_parts(token: str) -> tuple[str, int] | None:
     """Return what a token's JSON text shares with those that it compares with, and its number; None for others."""

@@ -1,36 +1,47 @@
-"""Formats rows for PostgreSQL's COPY in Spark, since Python takes longer for it than PostgreSQL for the rest."""
+"""Makes lines of PostgreSQL's COPY of changes, by the Java class beside this package.
+
+In Spark's SQL it takes several times as long as PostgreSQL does for all the rest, and Python takes as long again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
-from operator import or_
 
-from pyspark.sql import Column, DataFrame
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-_LINES = 500  # that come to Python as one text
+from relay.change import REDRIVEN
+from spark_consumers.java_classes import new_instance
+from spark_consumers.plain_tokens import PLAIN_TOKEN
+
+PLAIN_COLUMNS = {
+    "_relay_partition": "integer",
+    "_relay_offset": "bigint",
+    "is_plain": "boolean",
+    "stem": "text",
+    "number": "text",
+    "layout": "integer",
+    "image": "text",
+    "_relay_token": "text",
+    "_relay_deleted": "boolean",
+    "_relay_event_id": "text",
+    "_relay_topic": "text",
+}
+"""What follows the parts of the key in a line, in its order. All but the first two are only there if it is plain."""
 
 
-def copied_lines(rows: DataFrame) -> Iterator[bytes]:
-    """Yield lines of COPY's text format, whose columns are those of ``rows``."""
-    line = F.concat_ws("\t", *(_field(F.col(name)) for name in rows.columns)).alias("line")
-    # The higher bits are the number of the partition, so nothing is moved but whole texts.
-    group = F.floor(F.monotonically_increasing_id() / _LINES).alias("group")
-    texts = rows.select(line, group).groupBy("group").agg(F.array_join(F.collect_list("line"), "\n"))
-    for _, text in texts.toLocalIterator():
-        yield f"{text}\n".encode()
-
-
-def _field(column: Column) -> Column:
-    text = column.cast("string")
-    escaped = text
-    for special, replaced in _ESCAPED.items():
-        escaped = F.replace(escaped, F.lit(special), F.lit(replaced))
-    # Few texts have one, and Spark looks for it several times as fast as it replaces.
-    has_special = reduce(or_, (F.contains(text, F.lit(special)) for special in _ESCAPED))
-    return F.coalesce(F.when(has_special, escaped).otherwise(text), F.lit("\\N"))
-
-
-_ESCAPED = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-"""What COPY's text format has for special characters; the backslash comes first."""
+def copied_lines(changes: DataFrame, keys: int) -> Iterator[bytes]:
+    """Yield texts of many lines, one for each change of one item. ``keys``: the number of parts that its key has."""
+    session = changes.sparkSession
+    is_redriven = F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()
+    read = changes.select(
+        *("key_texts", "layout", "operation", "new", "token", "event_id", "topic", "partition", "offset"),
+        F.coalesce(is_redriven, F.lit(False)).alias("redriven"),
+    )
+    context = session.sparkContext
+    lines = new_instance(context, "PlainLines", PLAIN_TOKEN, keys)
+    rows = read._jdf.queryExecution().toRdd().toJavaRDD()
+    texts: RDD[bytes] = RDD(rows.mapPartitions(lines), context, NoOpSerializer())
+    return texts.toLocalIterator()

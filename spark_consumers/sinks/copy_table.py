@@ -21,8 +21,9 @@ from spark_consumers.fold import (
     truncate,
 )
 from spark_consumers.gaps import LostChanges, from_json, to_json
+from spark_consumers.newest import TableSummary
 from spark_consumers.records import Layout
-from spark_consumers.sinks.target import Key, Newest, TargetTable, Write, is_same_change
+from spark_consumers.sinks.target import Key, TargetTable, Write, Written, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
@@ -72,14 +73,19 @@ class CopyTable:
     def _gaps(self, batch: DataFrame) -> list[LostChanges]:
         return from_json(self._target.properties(batch).get(GAPS, ""))
 
-    def write_newest(self, newest: Newest, counts: VerdictCounts) -> Sequence[Key] | None:
-        """Apply the changes of items that SQL can decide; return the keys of those that it left, None if it cannot."""
+    @property
+    def orders_changes(self) -> bool:
+        """Whether a quick summary of a batch is enough for `write_newest`."""
+        return self._target.orders_changes
+
+    def write_newest(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Written | None:
+        """Apply the changes of the items that SQL can decide, and say which it left; return None if it cannot."""
         if not self._target.decides_newest:
             return None
-        written = self._target.write_newest(newest)
+        written = self._target.write_newest(changes, found)
         counts.applied += written.applied
         counts.ignored += written.ignored
-        return written.left
+        return written
 
     def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""

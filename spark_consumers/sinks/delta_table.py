@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import islice
 
@@ -13,12 +14,12 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stri
 
 from relay.errors import RelayError
 from spark_consumers.fold import StoredRow
-from spark_consumers.newest import KeyBounds
+from spark_consumers.newest import KeyBounds, TableSummary, in_order, newest_rows
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
 from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
-from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Newest, Write, Written, images, state, stored_row
+from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Write, Written, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
@@ -207,9 +208,15 @@ class DeltaTable:
     def decides_newest(self) -> bool:
         return True
 
-    def write_newest(self, newest: Newest) -> Written:
-        session = newest.rows.sparkSession
-        rows = self._with_fields(newest.rows)
+    @property
+    def orders_changes(self) -> bool:
+        return False
+
+    def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
+        session = changes.sparkSession
+        ordered = in_order(changes)
+        others = ordered.where("NOT is_plain").select("partition", "offset") if found.others else None
+        rows = self._with_fields(newest_rows(changes, ordered))
         # Written here and nowhere else, it tells the rows of this statement from those of an earlier one. It is text,
         # since Spark writes a number into the code of the MERGE, and so would compile it for each batch.
         micros = F.lit(str(time.time_ns() // 1000)).alias("now")
@@ -222,7 +229,7 @@ class DeltaTable:
             *("stem", "first", "number", "changes"),
             micros,
         )
-        rows = self._with_key_types(rows.coalesce(1) if newest.items <= _ROWS_OF_A_FILE else rows)
+        rows = self._with_key_types(rows.coalesce(1) if found.items <= _ROWS_OF_A_FILE else rows)
         rows.createOrReplaceTempView("relay_batch")
         now = "timestamp_micros(CAST(s.now AS BIGINT))"
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
@@ -230,7 +237,7 @@ class DeltaTable:
         updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
         names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row, "_relay_read_as_of"])
         values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values(), "0"])
-        on = f"{self._same_key()} AND {self._between(newest.bounds)}"
+        on = f"{self._same_key()} AND {self._between(found.bounds)}"
         # I7: in one statement, so that the token that decides is the one that is replaced.
         written = delta.merge(
             session,
@@ -238,17 +245,17 @@ class DeltaTable:
             WHEN MATCHED AND {is_stored("<", "s.first")} THEN UPDATE SET {updates}
             WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})""",
         )
-        if written == newest.items:
-            return Written(newest.changes, 0, ())
+        if written == found.items:
+            return Written(found.changes, 0, (), others)
         keys = ", ".join(f"s.text_{name}" for name in self._key_names())
         is_written = f"t._relay_updated_at <=> {now} AND t._relay_event_id <=> s._relay_event_id"
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
         is_old = f"coalesce(({is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
-        others = session.sql(
+        unwritten = session.sql(
             f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {self.name} t ON {on}"
             f" WHERE NOT ({is_written})"
         )
-        return Written.of(newest, others.collect())
+        return replace(Written.of(found.changes, unwritten.collect()), others=others)
 
     def _typed(self, found: DataFrame) -> DataFrame:
         """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""

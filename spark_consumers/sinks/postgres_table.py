@@ -10,15 +10,16 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
+from spark_consumers.newest import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.copied_lines import copied_lines
 from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
+from spark_consumers.sinks.postgres_newest import NewestInPostgres
 from spark_consumers.sinks.postgres_values import (
     JSONB,
     OURS,
@@ -31,7 +32,7 @@ from spark_consumers.sinks.postgres_values import (
     text_of,
     value_of,
 )
-from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Newest, Write, Written, images, state, stored_row
+from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Write, Written, images, state, stored_row
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
@@ -45,14 +46,6 @@ _STAGED = {
     "keep": "boolean",
     "existed": "boolean",
 }
-_NEWEST = {
-    "layout": "integer",
-    "image": "text",
-    "stem": "text",
-    "first": "text",
-    "number": "text",
-    "changes": "integer",
-} | {name: OURS[name].split()[0] for name in OF_CHANGE}
 
 
 class PostgresTable:
@@ -112,8 +105,8 @@ class PostgresTable:
             connection,
             f"CREATE TABLE {self._table} ({', '.join(listed)}, PRIMARY KEY ({', '.join(map(quoted, keys))}))",
         )
-        # For the collection of tombstones.
-        execute(connection, f"CREATE INDEX ON {self._table} (_relay_updated_at) WHERE _relay_deleted")
+        # For the collection of tombstones. No update of a row changes an indexed column, so none has to touch an index.
+        execute(connection, f"CREATE INDEX ON {self._table} (_relay_deleted) WHERE _relay_deleted")
 
     def _alter(self, connection: Connection) -> None:
         keys = {column.name for column in self._plan.keys}
@@ -206,53 +199,24 @@ class PostgresTable:
         fields = (field.name for layout in (self._layouts or {}).values() for field in layout.row or ())
         return all(name == postgres.identifier(name) for name in fields)
 
-    def write_newest(self, newest: Newest) -> Written:
-        keys = [f"k{n}" for n in range(len(self._plan.keys))]
-        kinds = dict.fromkeys(keys, "text") | _NEWEST
+    @property
+    def orders_changes(self) -> bool:
+        return True
+
+    def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
+        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
+        row |= {name: f"s.{name}" for name in OF_CHANGE}
+        keys = enumerate(self._plan.keys)
+        newest = NewestInPostgres(
+            self._table,
+            self._same_key(lambda n: f"s.k{n}"),
+            {quoted(column.name): value_of(f"s.k{n}", column.kind) for n, column in keys},
+            row | {"_relay_incomplete": "false", "_relay_updated_at": "now()"},
+            self._with_fields,
+        )
         with self._database.transaction() as connection:
             self._lock(connection)
-            listed = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-            execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}) ON COMMIT DROP")
-            with connection.cursor() as cursor, cursor.copy("COPY relay_newest FROM STDIN") as copy:
-                key = {name: F.col("key_texts")[n] for n, name in enumerate(keys)}
-                rows = newest.rows.withColumns(key).withColumnRenamed("new", "image")
-                for lines in copied_lines(rows.select(*kinds)):
-                    copy.write(lines)
-            execute(connection, "ANALYZE relay_newest")  # else it may read the whole table to find a few rows
-            update, insert, others = self._newest_statements(keys)
-            written = execute(connection, update).rowcount + execute(connection, insert).rowcount
-            if written == newest.items:
-                return Written(newest.changes, 0, ())
-            return Written.of(newest, execute(connection, others).fetchall())
-
-    def _newest_statements(self, keys: Sequence[str]) -> tuple[str, str, str]:
-        """Return the statements that write ``relay_newest``: UPDATE, INSERT, and a query of what they did not write.
-
-        All have one ``now()``, and see no other writer between them, since the table is locked.
-        """
-        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
-        row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "now()"}
-        source = self._with_fields("relay_newest s")
-        same = self._same_key(lambda n: f"s.k{n}")
-        updates = ", ".join(f"{name} = {value}" for name, value in row.items())
-        names = ", ".join([*(quoted(column.name) for column in self._plan.keys), *row, "_relay_read_as_of"])
-        parts = [value_of(f"s.k{n}", column.kind) for n, column in enumerate(self._plan.keys)]
-        values = ", ".join([*parts, *row.values(), "0"])
-        # I7: only over a token that is older.
-        update = f"UPDATE {self._table} t SET {updates} FROM {source} WHERE {same} AND {is_stored('<', 's.first')}"
-        insert = (
-            f"INSERT INTO {self._table} ({names}) SELECT {values} FROM {source}"
-            f" WHERE NOT EXISTS (SELECT FROM {self._table} t WHERE {same}) ON CONFLICT DO NOTHING"
-        )
-        is_written = "t._relay_updated_at = now() AND t._relay_event_id = s._relay_event_id"
-        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
-        is_old = f"coalesce({is_stored('>', 's.number')} OR ({is_same} AND NOT t._relay_incomplete), false)"
-        texts = ", ".join(f"s.{name}" for name in keys)
-        others = (
-            f"SELECT {texts}, s.changes, {is_old} FROM relay_newest s LEFT JOIN {self._table} t ON {same}"
-            f" WHERE ({is_written}) IS NOT TRUE"
-        )
-        return update, insert, others
+            return newest.write(connection, copied_lines(changes, len(self._plan.keys)))
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
         """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""
@@ -360,26 +324,3 @@ class PostgresTable:
 
 def _staged_part(n: int) -> str:
     return f"s.key[{n + 1}]"
-
-
-def is_stored(operator: str, number: str) -> str:
-    """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``.
-
-    Takes tokens apart as ``PLAIN_TOKEN`` does. Since a token with the stem of a plain one is known up to its numbers,
-    this needs no search, which takes PostgreSQL some 400 µs a token.
-    """
-    rest = "substr(t._relay_token, strpos(t._relay_token, ','))"
-    # As many characters as are left of the token; none where it is too short to have the stem.
-    part = f"substr(part.rest, length(s.stem) + 2, greatest(length(part.rest) - length(s.stem) - {len(_END) + 1}, 0))"
-    sizes = f'(length(part.number), part.number) {operator} (length({number}), {number} COLLATE "C")'
-    digits = "CASE WHEN right(s.stem, 1) = '-' THEN 18 ELSE 100 END"  # of a GTID, or of DynamoDB
-    return (
-        f"(SELECT t._relay_token ~ '^\\{{\"timestamp\":[1-9][0-9]*,' AND starts_with(part.rest, ',' || s.stem)"
-        f" AND part.number ~ '^[1-9][0-9]*$' AND length(part.number) <= {digits}"
-        f" AND right(part.rest, {len(_END)}) = {postgres.literal(_END)} AND {sizes}"
-        f" FROM (SELECT part.rest, {part} AS number FROM (SELECT {rest} AS rest) AS part) AS part)"
-    )
-
-
-_END = '","origin":null}'
-"""What follows the number in a plain token."""

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from relay.token import EventToken
 from spark_consumers.fold import Place, StoredRow
-from spark_consumers.newest import KeyBounds
+from spark_consumers.newest import TableSummary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks.delta import literal
 
@@ -38,31 +38,25 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
-    """The newest change of each item of a batch that SQL can decide.
-
-    ``rows``: ``newest.newest_rows`` of one table. ``changes``: of all these items, whose keys are between ``bounds``.
-    """
-
-    rows: DataFrame
-    items: int
-    changes: int
-    bounds: Sequence[KeyBounds]
-
-
-@dataclass(frozen=True, slots=True)
 class Written:
-    """How many changes were applied and ignored, and the keys of the items for which neither is known."""
+    """How many changes were applied and ignored, and the keys of the items for which neither is known.
+
+    ``others``: the partition and offset of the changes that SQL cannot decide, if their keys are not among ``left``.
+    """
 
     applied: int
     ignored: int
     left: Sequence[Key]
+    others: DataFrame | None = None
 
     @classmethod
-    def of(cls, newest: Newest, others: Iterable[Sequence[Any]]) -> Written:
-        """``others``: of the items that were not written, the key, the number of changes, and whether to ignore it."""
-        applied, ignored, left = newest.changes, 0, []
-        for *key, changes, is_old in others:
+    def of(cls, applied: int, unwritten: Iterable[Sequence[Any]]) -> Written:
+        """Return it for ``applied`` changes, if all their items were written.
+
+        ``unwritten``: of the items that were not, the key, the number of changes, and whether to ignore it.
+        """
+        ignored, left = 0, []
+        for *key, changes, is_old in unwritten:
             applied -= changes
             ignored += changes if is_old else 0
             if not is_old:
@@ -94,11 +88,16 @@ class TargetTable(Protocol):
     def decides_newest(self) -> bool:
         """Whether `write_newest` can write the layouts that the table is prepared for."""
 
-    def write_newest(self, newest: Newest) -> Written:
-        """Write each change whose item is not in the table, or has an older token of the same stem there.
+    @property
+    def orders_changes(self) -> bool:
+        """Whether `write_newest` finds the newest change of an item by itself, and so needs a quick summary only."""
+
+    def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
+        """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
 
         A stored token that is newer, or that of the change itself, ignores all of the item's changes. Older is older
-        than the first of them. Whatever else is stored, the item is left as it is.
+        than the first of them. Whatever else is stored, the item is left as it is. ``changes``: of this table, in one
+        topic, each of one item. ``found``: their summary.
         """
 
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:

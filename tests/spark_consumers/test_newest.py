@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import Row
 
 from relay.token import EventToken, OriginToken
 from spark_consumers.newest import BatchSummary, KeyBounds
-from spark_consumers.plain_tokens import plain_parts
+from spark_consumers.plain_tokens import PLAIN_END, plain_parts
 from tests.spark_consumers.drawn_tokens import UUIDS
 from tests.spark_consumers.spark_process import SparkProcess
 
@@ -48,9 +49,8 @@ def test_random_histories_end_in_delta_as_by_the_rule(tmp_path: Path, spark_proc
     spark_process.run(IN_DELTA, str(tmp_path))
 
 
-@pytest.mark.services
-def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: SparkProcess) -> None:
-    """I5, I7: of another stem, or no plain token, is neither."""
+def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
+    """Return plain tokens and texts that are nearly ones, and the parts of some plain tokens."""
     changed = [
         EventToken(1, shard, position)
         for shard in ("s/k/-80", 's/k/"\\,')
@@ -76,6 +76,34 @@ def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: Spa
             ("1", '","origin":null} '),
         ):
             texts += [f'{{"timestamp":{time},{stem}{number}{end}' for number in numbers]
+    return texts, plain
+
+
+@pytest.mark.services
+def test_lines_for_postgresql_have_the_parts_of_plain_tokens_alone(spark_process: SparkProcess) -> None:
+    """I5, I8: whatever token came before, and whatever is in a text."""
+    texts, plain = _like_plain_tokens()
+    random.Random(1).shuffle(texts)
+    given = [[text, "INSERT", '{"a":"\t\\\\\n\r\\\\."}', "k\t\\\n\r\u00e9\u0001"] for text in texts]
+    usual = f'{{"timestamp":7,{plain[0][0]}1{PLAIN_END}'
+    given += [[usual, "DELETE", "{}", "k"], [usual, "UPDATE", None, "k"], [usual, "UPDATE", '{"a":"\\u0000"}', "k"]]
+    given += [[usual, "INSERT", "x" * 300_000, "k" * number] for number in range(3)]
+    found = json.loads(spark_process.run(LINES, given=json.dumps(given)))
+    assert len(found) == len(given)
+    for offset, ((token, operation, image, key), line) in enumerate(zip(given, found, strict=True)):
+        parts = plain_parts(token or "")
+        if parts is None or (operation != "DELETE" and (image is None or "u0000" in image)):
+            assert line == [key, "0", str(offset), "f", *[None] * 8]
+            continue
+        is_deleted = operation == "DELETE"
+        shown = [key, "0", str(offset), "t", parts[0], str(parts[1]), "3", None if is_deleted else image]
+        assert line == [*shown, token, "t" if is_deleted else "f", f"e{offset}", "shop.orders"]
+
+
+@pytest.mark.services
+def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: SparkProcess) -> None:
+    """I5, I7: of another stem, or no plain token, is neither."""
+    texts, plain = _like_plain_tokens()
     given = [[text, stem, str(number)] for text in dict.fromkeys(texts) for stem, number in plain]
     found = json.loads(spark_process.run(COMPARE, given=json.dumps(given)))
     assert len(found) == len(given)
@@ -84,6 +112,31 @@ def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: Spa
         other = parts[1] if parts is not None and parts[0] == stem else int(number)
         assert (is_less, is_greater) == (other < int(number), other > int(number)), (text, stem, number)
 
+
+LINES = """
+import json, re, sys
+from pyspark.sql import SparkSession
+from spark_consumers.sinks.copied_lines import copied_lines
+
+SPECIAL = {"t": "\\t", "n": "\\n", "r": "\\r"}
+
+def read(field):
+    return None if field == r"\\N" else re.sub(r"\\\\(.)", lambda found: SPECIAL.get(found[1], found[1]), field)
+
+session = SparkSession.getActiveSession()
+rows = [
+    ([key], 3, operation, image, token, f"e{at}", "shop.orders", 0, at, {})
+    for at, (token, operation, image, key) in enumerate(json.load(sys.stdin))
+]
+frame = session.createDataFrame(
+    rows,
+    "key_texts array<string>, layout int, operation string, new string, token string, event_id string, topic string, "
+    "`partition` int, `offset` long, attributes map<string,string>",
+)
+texts = b"".join(copied_lines(frame.coalesce(1), 1)).decode()
+assert texts.endswith("\\n")
+json.dump([list(map(read, line.split("\\t"))) for line in texts[:-1].split("\\n")], sys.stdout)
+"""
 
 COMPARE = """
 import json, sys

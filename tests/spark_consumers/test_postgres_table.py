@@ -17,7 +17,8 @@ from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.plain_tokens import plain_parts
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
-from spark_consumers.sinks.postgres_table import PostgresTable, is_stored
+from spark_consumers.sinks.postgres_newest import is_stored
+from spark_consumers.sinks.postgres_table import PostgresTable
 from tests.spark_consumers.batches import Published, change, layout, play
 from tests.spark_consumers.drawn_tokens import tokens
 
