@@ -247,11 +247,15 @@ def cache_folder() -> Path:
 
 
 def jars(name: str, repository: str = CENTRAL) -> list[Path]:
+    """Return the files of one of ``SETS``, as ``fetched`` does."""
+    return fetched(SETS[name], repository)
+
+
+def fetched(wanted: JarSet, repository: str = CENTRAL) -> list[Path]:
     """Return the files of a set, after fetching them from a Maven repository if they are not in the cache.
 
     Raises ``Unavailable`` if Java or pyspark is missing, or if the artifacts cannot be fetched.
     """
-    wanted = SETS[name]
     if not wanted.folder.is_dir():
         with _locked(wanted):
             # The process that held the lock before may have fetched it.

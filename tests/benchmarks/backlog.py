@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import yaml
@@ -46,6 +46,18 @@ class Run:
     machine: float
     expected: int
     seen: int
+
+    @classmethod
+    def between(cls, first: Sample, last: Sample, expected: int, seen: int) -> Self:
+        """Return the figures from one sample to another one."""
+        rows = last.rows - first.rows
+        return cls(
+            rate=rows / (last.at - first.at),
+            cpu=(last.cpu - first.cpu) / rows * 1e6,
+            machine=(last.busy - first.busy) / rows * 1e6,
+            expected=expected,
+            seen=seen,
+        )
 
 
 def fill(mariadb: MariaDB, database: str, first: int, rows: int, transactions: int) -> int:
@@ -86,14 +98,7 @@ def relayed(servers: str, folder: Path, source: Mapping[str, Any], expected: int
         first, last = watch.ends()
     seen = count_committed({"bootstrap.servers": servers}, topic)
     admin.delete_topics([topic])[topic].result(30)
-    rows = last.rows - first.rows
-    return Run(
-        rows / (last.at - first.at),
-        (last.cpu - first.cpu) / rows * 1e6,
-        (last.busy - first.busy) / rows * 1e6,
-        expected,
-        seen,
-    )
+    return Run.between(first, last, expected, seen)
 
 
 def counted(python: str, script: str, *arguments: str, expected: int) -> Run:
@@ -135,7 +140,7 @@ def benchmark(name: str, runs: Mapping[str, list[Run]], note: str, *, ours: str,
 
 @dataclass(frozen=True)
 class Sample:
-    """Monotonic time, rows that can be read, CPU seconds of the relay and of the machine so far."""
+    """Monotonic time, rows that can be read, CPU seconds of the contender and of the machine so far."""
 
     at: float
     rows: int
@@ -168,9 +173,14 @@ class Watch(threading.Thread):
         try:
             return sum(self._consumer.get_watermark_offsets(each, timeout=10)[1] for each in self._partitions)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION):
                 raise
             return 0  # the topic is new
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rows can be read."""
+        return bool(self._samples) and self._samples[-1].rows >= self._expected
 
     def close(self) -> None:
         self._done.set()

@@ -1,6 +1,6 @@
-"""Relays a snapshot of a MariaDB table with a complete relay, against a bare SELECT and a bare producer.
+"""Relays a snapshot of a MariaDB table with a complete relay, against a bare SELECT and a bare producer; and Debezium.
 
-Rows of 200 bytes. The yardstick neither decodes exactly nor encodes Avro, and sends outside of transactions.
+Rows of 200 bytes. The bare producer neither decodes exactly nor encodes Avro, and sends outside of transactions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.benchmarks.backlog import PARTITIONS, SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
+from tests.benchmarks.debezium import TUNED, ConnectWorker, mariadb_settings
 from tests.benchmarks.harness import Benchmark
 
 DATABASE = "bench"
@@ -24,7 +25,12 @@ MARKS = 2 * PARTITIONS  # the begin and the end, in every partition
 
 
 def run() -> list[Benchmark]:
-    with KafkaBroker() as broker, MariaDB() as mariadb, tempfile.TemporaryDirectory() as folder:
+    with (
+        KafkaBroker() as broker,
+        MariaDB() as mariadb,
+        ConnectWorker("mariadb", broker.bootstrap_servers) as debezium,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         mariadb.execute(f"create database {DATABASE}")
         mariadb.execute(SCHEMA.replace("create table ", f"create table {DATABASE}."))
         expected = fill(mariadb, DATABASE, 0, ROWS, TRANSACTIONS)
@@ -38,7 +44,13 @@ def run() -> list[Benchmark]:
             "snapshot": "initial",
         }
         admin = AdminClient({"bootstrap.servers": servers})
-        runs: dict[str, list[Run]] = {"relay": [], "SELECT and producer": []}
+        settings = mariadb_settings(mariadb, DATABASE, broker) | {"snapshot.mode": "initial_only"}
+
+        def beside() -> Run:
+            return debezium.relayed(settings, f"{{prefix}}.{DATABASE}.{TABLE}", expected)
+
+        runs: dict[str, list[Run]] = {"relay": [], "SELECT and producer": [], "Debezium": []}
+        beside()
         for number in range(ROUNDS):
             runs["relay"].append(relayed(servers, Path(folder), source, expected + MARKS))
             topic = f"yardstick-{number}"
@@ -46,5 +58,9 @@ def run() -> list[Benchmark]:
             arguments = [str(mariadb.port), USER, PASSWORD, DATABASE, TABLE, str(expected), servers, topic]
             script = "yardstick_snapshot.py"
             runs["SELECT and producer"].append(counted(sys.executable, script, *arguments, expected=expected))
-        note = f"{expected} rows of 200 bytes in one table, so one thread reads; the yardstick streams one SELECT"
-        return [benchmark("snapshot_mysql", runs, note, ours="relay", yardstick="SELECT and producer")]
+            runs["Debezium"].append(beside())
+        note = f"{expected} rows of 200 bytes in one table, so one thread reads; the bare producer streams one SELECT"
+        return [
+            benchmark("snapshot_mysql", runs, note, ours="relay", yardstick="SELECT and producer"),
+            benchmark("snapshot_mysql_debezium", runs, f"{note}; {TUNED}", ours="relay", yardstick="Debezium"),
+        ]
