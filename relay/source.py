@@ -40,6 +40,8 @@ class Page:
     """Bytes of the changes."""
     full: bool = False
     """More is probably waiting: the next page is read at once."""
+    rest: float = 0.0
+    """Seconds from the begin of this read to the next one, because the pace is limited."""
     finished: bool = False
     """The shard is closed and this page is its end."""
     gap: Gap | None = None

@@ -57,6 +57,10 @@ class _SQLConfig(PerTableConfig):
     tls: Tls | None = None
     """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
 
+    snapshot_rows_per_second: int | None = Field(default=None, ge=10)
+    """The most rows that a snapshot reads in a second from each of the four tables that it reads at once. Default: as
+    many as it can."""
+
     key: Keys = "hash"
     """The Kafka key: `hash`, the sharding columns, or the primary key where they are not known; `item`, the full
     primary key as JSON; or, for tables without a primary key, the columns that serve as one: `[a, b]`, or
@@ -220,10 +224,6 @@ class MySQLConfig(_SQLConfig):
 
     snapshot: Literal["none", "initial"] = "none"
     """`initial` also reads the complete tables once, beside the binlog, and publishes every row as READ."""
-
-    snapshot_rows_per_second: int | None = Field(default=None, ge=10)
-    """The most rows that a snapshot reads in a second from each of the four tables that it reads at once. Default: as
-    many as it can."""
 
     reshard_checkpoint_table: Annotated[str, like(r".+\..+")] = "_vt.vreplication"
     """The table in which the replication of a reshard records its position, in each transaction that it applies."""

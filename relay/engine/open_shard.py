@@ -104,6 +104,8 @@ class OpenShard:
         if not isinstance(result, Page):
             # Jitter keeps the shards of a throttled stream from coming back all at once.
             return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
+        if result.rest:
+            return result.rest
         if result.full:
             return 0.0
         if self.reader.streams:

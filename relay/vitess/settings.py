@@ -42,6 +42,8 @@ class VStreamSettings:
     """Seconds that one read waits for a first change."""
     largest_unnamed: int = LARGEST_UNNAMED
     """Bytes, see `LARGEST_UNNAMED`."""
+    copied_rows_per_second: int | None = None
+    """The most rows of a table that are copied in a second; None for as many as come."""
 
     def is_wanted(self, table: str) -> bool:
         """Whether changes of ``table`` are relayed, also if it does not exist."""

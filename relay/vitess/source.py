@@ -91,6 +91,7 @@ class VitessSource:
             tablet_type=config.tablet_type.upper(),
             cells=",".join(config.cells or ()),
             silence=config.silence,
+            copied_rows_per_second=config.snapshot_rows_per_second,
         )
         self.snapshots = KeyspaceSnapshots(config, self._vtgate, self._settings, self._find_tables, self._known_tables)
 

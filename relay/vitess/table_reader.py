@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 20  # times as patient as with a stream: vtgate may sort a table before it sends the first row
 _DOUBLINGS = 5
+_LONGEST_UNREAD = 5.0  # seconds: after 10, vtgate asks whether the relay is there, and hangs up without an answer
 
 FindTables = Callable[[], Mapping[str, Table]]
 """Returns the wanted tables as they are now, by name. Raises ``Unavailable``."""
@@ -245,8 +246,20 @@ class CopiedTableReader:
             records=len(batch.rows),
             size=sum(len(row.values) for row in batch.rows),
             full=True,
+            rest=self._rest_after(len(batch.rows)),
             tables=(table.schema,),
         )
+
+    def _rest_after(self, rows: int) -> float:
+        """Return the seconds until the next read. vtgate waits while nobody takes the rows that it has sent."""
+        pace = self.settings.copied_rows_per_second
+        if pace is None:
+            return 0.0
+        rest = rows / pace
+        if rest > _LONGEST_UNREAD:
+            self.close()
+        self._alive_at = self._advanced_at = time.monotonic() + rest
+        return rest
 
     def _page(self, begun: float) -> Page:
         return Page(self.shard, [], self.position.to_json(), None, None, begun, finished=not self.position.left)

@@ -355,6 +355,11 @@ class TestMySQLSources:
         (said,) = refused(file, f"{MYSQL}        shards: {{'-': ['db:1']}}\n        snapshot_rows_per_second: 9\n")
         assert said.startswith("8:31: `sources[0].snapshot_rows_per_second`")
 
+    def test_the_pace_of_a_copy_of_vitess_may_be_limited(self, file: Path) -> None:
+        (source,) = read(file, f"{VITESS}        start: copy\n        snapshot_rows_per_second: 5000\n").sources
+        assert isinstance(source, VitessConfig)
+        assert source.snapshot_rows_per_second == 5000
+
     @pytest.mark.parametrize("table", ["''", "vreplication", "_vt.", ".a"])
     def test_the_reshard_checkpoint_table_needs_its_database(self, file: Path, table: str) -> None:
         text = f"{MYSQL}        shards: {{'-': ['db:1']}}\n        reshard_checkpoint_table: {table}\n"

@@ -187,6 +187,12 @@ def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: 
     assert reading.wait_after(replace(PAGE, records=500, full=True)) == 0.0
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_shard_whose_pace_is_limited_rests_as_long_as_its_page_says(pump: ReaderPool, streams: bool) -> None:
+    reading = pump.open(Reads(streams=streams), b"", OWNER)
+    assert reading.wait_after(replace(PAGE, records=500, full=True, rest=2.5)) == 2.5
+
+
 def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
     pump = ReaderPool()
     reads = Reads(PAGE, PAGE)
