@@ -1,4 +1,4 @@
-"""Java of our own in Spark's JVM: compiled by Spark's own compiler when it is first used, and given to the executors."""
+"""Java of our own in Spark's JVM: made by Spark's compiler when it is first used, and given to the executors."""
 
 from __future__ import annotations
 

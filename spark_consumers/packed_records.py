@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from struct import unpack_from
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
