@@ -65,6 +65,10 @@ def _run(folder: Path, bootstrap_servers: str, url: str, engine: str) -> Benchma
         consumers.append(cost)
         seen += keys
         loops.append(_loop(url, client, pairs))
+    floor = ""
+    if engine == "spark":
+        cost, _ = _consume(folder, path, config, client, "handover", ROUNDS)
+        floor = f", a consumer on Spark that drops what it is handed {cost.cpu:.1f}"
     client.close()
     figure, yardstick = median([each.clock for each in consumers]), median([each.clock for each in loops])
     return Benchmark(
@@ -77,8 +81,8 @@ def _run(folder: Path, bootstrap_servers: str, url: str, engine: str) -> Benchma
         seen=seen,
         aa=median([each.clock for each in loops[::2]]) / median([each.clock for each in loops[1::2]]),
         note=(
-            f"CPU us a row: consumer {_cpu(consumers)}, loop {_cpu(loops)}; new keys, the first batch not counted; "
-            "the consumer, Redis and the broker share the cores"
+            f"CPU us a row: consumer {_cpu(consumers)}, loop {_cpu(loops)}{floor}; new keys, the first batch not "
+            "counted; the consumer, Redis and the broker share the cores"
         ),
     )
 
@@ -131,8 +135,11 @@ def _loop(url: str, client: Any, pairs: list[tuple[str, EventToken | None]]) -> 
 def _consume(folder: Path, path: Path, config: Config, client: Any, engine: str, number: int) -> tuple[_Cost, int]:
     """Run the consumer to the end of the topic. Return what a row took after the first batch, and the keys in Redis."""
     log = folder / f"cache-{number}.log"
+    checkpoint = str(folder / f"checkpoint-{number}")
     command = [sys.executable, "-m", "relay.cli", "consume", "cache", str(path), "--until-caught-up"]
-    command += ["--checkpoint", str(folder / f"checkpoint-{number}")] if engine == "spark" else ["--engine", engine]
+    command += ["--checkpoint", checkpoint] if engine == "spark" else ["--engine", engine]
+    if engine == "handover":
+        command = [sys.executable, "-m", "tests.benchmarks.noop_consumer", str(path), checkpoint, "--handover"]
     batches = BatchLog(log, config.topic("orders"))
     used: dict[int, tuple[float, float]] = {}  # the CPU seconds of the consumer and of Redis, by batches applied
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
@@ -144,9 +151,10 @@ def _consume(folder: Path, path: Path, config: Config, client: Any, engine: str,
         raise RelayError(f"the consumer ended with {process.returncode}: {log.read_text()[-2000:]}")
     seen = sum(1 for _ in client.scan_iter("spark:order:*", count=10_000))
     client.flushdb()
-    admin = topics.connect(config)
-    for group in admin.delete_consumer_groups([f"{config.name}.cache"]).values():
-        group.result()
+    if engine != "handover":
+        admin = topics.connect(config)
+        for group in admin.delete_consumer_groups([f"{config.name}.cache"]).values():
+            group.result()
     # Only what was looked at in time; the last look may miss the end.
     numbers = sorted(n for n in used if n)
     first, last = numbers[0], numbers[-1]

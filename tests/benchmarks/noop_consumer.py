@@ -1,6 +1,7 @@
 """Runs a no-op foreachBatch in stock Spark, to show the cost of micro-batches. Arguments: CONFIG CHECKPOINT.
 
-``--tuned`` uses the consumers' own session and Kafka settings instead.
+``--tuned`` uses the consumers' own session and Kafka settings instead. ``--handover`` does, too, hands the records of
+each batch to Python as the cache's consumer does, and ends at the end of the topic.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from relay.config import Config, load
 from relay.jvm.jars import jars
 from spark_consumers import kafka_source
 from spark_consumers.checkpoint import ConsumerCheckpoint
+from spark_consumers.packed_records import PackedRecords
 from spark_consumers.session import open_session
+
+_ANY = 1 << 40  # bytes of a value
 
 
 def _stock() -> SparkSession:
@@ -47,17 +51,20 @@ def main(path: str, checkpoint: str, *flags: str) -> None:
     config = load(Path(path))
     topic = config.topic(next(iter(config.tables)))
     point = ConsumerCheckpoint(checkpoint)
-    if "--tuned" in flags:
+    hands_over = "--handover" in flags
+    if "--tuned" in flags or hands_over:
         stream = kafka_source.read(open_session("no-op", delta=False), config, "no-op", [topic], "earliest", 50_000)
     else:
         stream = _stock_stream(_stock(), config, topic)
 
     def batch(frame: DataFrame, number: int) -> None:
+        rows = sum(1 for _ in PackedRecords(frame).by_partition(_ANY)) if hands_over else 0
         ends, now = point.end_offsets(number), time.time()
-        line = {"event": "batch", "consumer": "no-op", "rows": 0, "applied_at": now, "end_offsets": ends}
+        line = {"event": "batch", "consumer": "no-op", "rows": rows, "applied_at": now, "end_offsets": ends}
         print(json.dumps(line), flush=True)
 
-    stream.writeStream.foreachBatch(batch).option("checkpointLocation", point.spark).start().awaitTermination()
+    writer = stream.writeStream.foreachBatch(batch).option("checkpointLocation", point.spark)
+    (writer.trigger(availableNow=True) if hands_over else writer).start().awaitTermination()
 
 
 if __name__ == "__main__":
