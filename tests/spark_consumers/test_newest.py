@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
+from relay.change import REDRIVEN
 from relay.token import EventToken, OriginToken
 from spark_consumers.newest import BatchSummary, KeyBounds
 from spark_consumers.plain_tokens import PLAIN_END, plain_parts
@@ -88,11 +89,15 @@ def test_lines_for_postgresql_have_the_parts_of_plain_tokens_alone(spark_process
     usual = f'{{"timestamp":7,{plain[0][0]}1{PLAIN_END}'
     given += [[usual, "DELETE", "{}", "k"], [usual, "UPDATE", None, "k"], [usual, "UPDATE", '{"a":"\\u0000"}', "k"]]
     given += [[usual, "INSERT", "x" * 300_000, "k" * number] for number in range(3)]
-    found = json.loads(spark_process.run(LINES, given=json.dumps(given)))
+    attributes = [{"event_version": "1.1"} for _ in given] + [{REDRIVEN: "true"}]
+    given.append([usual, "INSERT", "{}", "k"])
+    both = [[*each, attributes[at]] for at, each in enumerate(given)]
+    found = json.loads(spark_process.run(LINES, given=json.dumps(both)))
     assert len(found) == len(given)
     for offset, ((token, operation, image, key), line) in enumerate(zip(given, found, strict=True)):
         parts = plain_parts(token or "")
-        if parts is None or (operation != "DELETE" and (image is None or "u0000" in image)):
+        is_whole = operation == "DELETE" or (image is not None and "u0000" not in image)
+        if parts is None or not is_whole or REDRIVEN in attributes[offset]:
             assert line == [key, "0", str(offset), "f", *[None] * 8]
             continue
         is_deleted = operation == "DELETE"
@@ -125,8 +130,8 @@ def read(field):
 
 session = SparkSession.getActiveSession()
 rows = [
-    ([key], 3, operation, image, token, f"e{at}", "shop.orders", 0, at, {})
-    for at, (token, operation, image, key) in enumerate(json.load(sys.stdin))
+    ([key], 3, operation, image, token, f"e{at}", "shop.orders", 0, at, attributes)
+    for at, (token, operation, image, key, attributes) in enumerate(json.load(sys.stdin))
 ]
 frame = session.createDataFrame(
     rows,
