@@ -9,14 +9,18 @@ depends only on the place where it was first made::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from relay.table import Column
 from relay.token import EventToken
+
+if TYPE_CHECKING:
+    from relay.native._core import ChangeBlock
 
 MARK = "snapshot"
 """The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot, or ``COPIED``.
@@ -120,6 +124,36 @@ class Change:
     transaction: Transaction | None = None
     keyspace_id: bytes | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+class ChangeParts(Sequence[Change]):
+    """Changes in order, some of them in blocks of the compiled core, which make a `Change` only if it is asked for."""
+
+    def __init__(self, parts: Sequence[list[Change] | ChangeBlock]) -> None:
+        self.parts = parts
+
+    def __repr__(self) -> str:
+        return f"<ChangeParts[{len(self)} in {len(self.parts)}]>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[Change]:
+        return chain.from_iterable(self.parts)
+
+    @overload
+    def __getitem__(self, at: int) -> Change: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Change]: ...
+    def __getitem__(self, at: int | slice) -> Change | Sequence[Change]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        left = at if at >= 0 else at + len(self)
+        for part in self.parts if left >= 0 else ():
+            if left < len(part):
+                return part[left]
+            left -= len(part)
+        raise IndexError(f"there is no change {at} of {len(self)}")
 
 
 KnownBy = Literal["rows", "statement", "database"]

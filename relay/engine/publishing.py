@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from relay.change import Change, SchemaChange
+from relay.change import Change, ChangeParts, SchemaChange
 from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.snapshot_records import is_snapshot
@@ -29,6 +30,9 @@ from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Gap, StreamId
 from relay.observe.metrics import Metrics
 from relay.source import Page, Source
+
+if TYPE_CHECKING:
+    from relay.native._core import ChangeBlock
 
 log = logging.getLogger(__name__)
 
@@ -219,14 +223,14 @@ class Publishing:
         if page.tables:
             owner.check_tables(page.tables)
             self.writers.use(page.tables)
-        for (source, table, is_of_item), run in groupby(page.changes, _destination):
+        for (source, table, is_of_item), run in _runs(page.changes):
             writer = self.writers[source, table]
             if not is_of_item:
                 for change in run:
                     writer.send_to_all_partitions(publisher, change, resume)
                 continue
             kept = writer.dead_lettered
-            size += writer.send_page(publisher, list(run), resume)
+            size += writer.send_page(publisher, run, resume)
             for _ in range(writer.dead_lettered - kept):
                 self._metrics.count_dead_letter(source)
         self._transaction.size += size
@@ -248,6 +252,19 @@ class Publishing:
         return committed is not None and committed.gap == gap.id
 
 
-def _destination(change: Change) -> tuple[str, str, bool]:
+_Destination = tuple[str, str, bool]
+
+
+def _runs(changes: Sequence[Change]) -> Iterator[tuple[_Destination, list[Change] | ChangeBlock]]:
+    """Return what follows each other to one destination."""
+    for part in changes.parts if isinstance(changes, ChangeParts) else [list(changes)]:
+        if isinstance(part, list):
+            for destination, run in groupby(part, _destination):
+                yield destination, list(run)
+        else:
+            yield (part.source, part.table, True), part
+
+
+def _destination(change: Change) -> _Destination:
     """Return source, table, and whether it is a change of an item: others concern the table."""
     return change.source, change.table, change.key is not None

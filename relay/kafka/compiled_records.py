@@ -6,32 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relay import native
-from relay.avro import columns
+from relay.avro.compiled_fields import compiled_field
 from relay.avro.schema import columns_of_key, columns_of_row
 from relay.kafka.keys import KeyCodec
-from relay.table import MAX_AVRO_PRECISION, Decimals, KeyColumn, TableSchema, column_type
+from relay.table import KeyColumn, TableSchema
 
 if TYPE_CHECKING:
-    from relay.native._core import Field, RecordWriter
+    from relay.native._core import RecordWriter
 
-# How the compiled writer names what it writes itself, by column type; the rest goes through `columns.writer`.
-_KINDS = {
-    "string": "text",
-    "json": "text",
-    "rest": "text",
-    "bytes": "bytes",
-    "boolean": "boolean",
-    "int": "integer",
-    "long": "integer",
-    "timestamp": "integer",
-    "double": "double",
-    "set": "texts",
-}
-_BOUNDS = {
-    "int": (-(1 << 31), (1 << 31) - 1),
-    "long": (-(1 << 63), (1 << 63) - 1),
-    "timestamp": (columns.FIRST_TIME, columns.LAST_TIME),
-}
 # By the type of a key column, whose canonical bytes it makes itself.
 _HASHED = {"S": "text", "N": "text", "string": "text", "B": "bytes", "bytes": "bytes", "int": "int", "long": "int"}
 
@@ -50,8 +32,8 @@ def compiled_records(
     row = columns_of_row(schema)
     return record_writer(
         header=header,
-        key=[_field(name, kind) for name, kind in columns_of_key(schema)],
-        row=None if row is None else [_field(name, kind) for name, kind in row],
+        key=[compiled_field(name, kind) for name, kind in columns_of_key(schema)],
+        row=None if row is None else [compiled_field(name, kind) for name, kind in row],
         operations=fields["operation"]["symbols"],
         images=fields["images"]["symbols"],
         hashed=_hashed(table.key[: table.hash_columns]) if codec.mode == "hash" else None,
@@ -59,14 +41,6 @@ def compiled_records(
         partitions=partitions,
         largest=max(0, largest),
     )
-
-
-def _field(name: str, kind: str) -> Field:
-    found = column_type(kind)
-    if isinstance(found, Decimals):
-        is_avro = found.precision <= MAX_AVRO_PRECISION
-        return name, "decimal" if is_avro else "other", (found.precision, found.scale), columns.writer(kind)
-    return name, _KINDS.get(found, "other"), _BOUNDS.get(found, (0, 0)), columns.writer(kind)
 
 
 def _hashed(key: Sequence[KeyColumn]) -> list[tuple[str, str]] | None:

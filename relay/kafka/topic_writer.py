@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import repeat
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
@@ -24,6 +24,9 @@ from relay.kafka.limits import Headers, record_size, too_small
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import TableSchema
 from relay.token import EventToken
+
+if TYPE_CHECKING:
+    from relay.native._core import ChangeBlock
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +87,7 @@ class TopicWriter:
     def __repr__(self) -> str:
         return f"<TopicWriter[{self.table.table} -> {self.topic}]>"
 
-    def send_page(self, publisher: RecordSender, changes: list[Change], resume_timestamp: int) -> int:
+    def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
         """Send ``changes`` in the open transaction, in their order (I2); return the bytes of all values sent.
 
         Raises ``RelayError`` for a change that cannot be published even as a stub, and, under ``on_unencodable: fail``,
@@ -93,16 +96,18 @@ class TopicWriter:
         relayed_at = time.time_ns() // 1000
         records: Iterable[Record | None] = repeat(None)
         if self._compiled is not None:
-            records = self._compiled.records(changes, resume_timestamp, relayed_at)
+            made = self._compiled.records if isinstance(changes, list) else self._compiled.block_records
+            records = made(changes, resume_timestamp, relayed_at)  # type: ignore[arg-type]
         topic, send, size = self.topic, publisher.send, 0
-        for change, record in zip(changes, records, strict=False):
+        for at, record in zip(range(len(changes)), records, strict=False):
             if record is None:
+                change = changes[at]
                 change.resume_timestamp, change.relayed_at = resume_timestamp, relayed_at
                 record, letter_size = self._record(publisher, change)
                 size += letter_size
             value, key, number, headers = record
             send(topic, value, key, number, headers)
-            if self.tombstones and change.operation is Operation.DELETE:
+            if self.tombstones and changes[at].operation is Operation.DELETE:
                 send(topic, None, key, number, headers)
             size += len(value)
         return size

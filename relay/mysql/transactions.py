@@ -155,7 +155,7 @@ class ShardTransactions:
 
     def _taken(self) -> tuple[list[Change], int]:
         size = self._saved_size + self._changes.size
-        changes = self._changes.take()
+        changes = [*self._changes.take()]
         if self._saved:
             changes = self._saved + changes
             self._saved, self._saved_size = [], 0

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relay.native._core import RecordWriter
+    from relay.native._core import RecordWriter, VStreamReader
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 1  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 2  # what this version calls; one that was built of other sources may have another
 
 
 def record_writer() -> type[RecordWriter] | None:
@@ -23,21 +24,32 @@ def record_writer() -> type[RecordWriter] | None:
 
     Raises ImportError if ``RELAY_NATIVE=required`` is set and it is not there.
     """
+    found = _loaded()
+    return None if found is None else found.RecordWriter
+
+
+def vstream_reader() -> type[VStreamReader] | None:
+    """Return the compiled class, as `record_writer` does."""
+    found = _loaded()
+    return None if found is None else found.VStreamReader
+
+
+def _loaded() -> ModuleType | None:
     wanted = os.environ.get("RELAY_NATIVE", "")
     if wanted == "off":
         _say_once("RELAY_NATIVE=off")
         return None
     try:
-        import relay.native._core as _core
+        import relay.native._core as found
 
-        if _core.INTERFACE != _INTERFACE:
+        if found.INTERFACE != _INTERFACE:
             raise ImportError("it was built of other sources")
     except ImportError as error:
         if wanted == "required":
             raise
         _say_once(str(error))
         return None
-    return _core.RecordWriter
+    return found
 
 
 @cache

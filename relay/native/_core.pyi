@@ -8,6 +8,12 @@ INTERFACE: int
 Field = tuple[str, str, tuple[int, int], Callable[[Any], bytes]]
 Record = tuple[bytes, bytes, int, list[tuple[str, str | bytes | None]]]
 
+class ChangeBlock(Sequence[Change]):
+    source: str
+    table: str
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: int) -> Change: ...  # type: ignore[override]
+
 class RecordWriter:
     def __init__(
         self,
@@ -23,3 +29,33 @@ class RecordWriter:
         largest: int,
     ) -> None: ...
     def records(self, changes: list[Change], resume_timestamp: int, relayed_at: int) -> list[Record | None]: ...
+    def block_records(self, block: ChangeBlock, resume_timestamp: int, relayed_at: int) -> list[Record | None]: ...
+
+class CompiledRows:
+    def __init__(
+        self,
+        *,
+        shard: str,
+        source: str,
+        table: str,
+        columns: Sequence[tuple[str, Callable[[bytes], Any], bool, bool, Field]],
+        key: Sequence[tuple[int, Field]],
+        change: Callable[..., Change],
+        keyspace_id: Callable[[Sequence[Any]], bytes | None] | None,
+    ) -> None: ...
+
+class WholeTransactions:
+    consumed: int
+    executed: str | None
+    timestamp: int
+    position: str | None
+    floor: int
+    rows: int
+    size: int
+    behind: int
+    def take(self) -> list[ChangeBlock]: ...
+
+class VStreamReader:
+    def __init__(self, keyspace: bytes, name: bytes, qualified: str, canonical: Callable[[str], str]) -> None: ...
+    def set_table(self, table: bytes, rows: CompiledRows | None) -> None: ...
+    def read(self, answers: bytes, floor: int, room: int) -> WholeTransactions: ...

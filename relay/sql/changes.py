@@ -6,13 +6,14 @@ Changes are made as rows arrive, without waiting for the end of the transaction,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay.change import (
     AlteredTable,
     Change,
+    ChangeParts,
     Images,
     Operation,
     SchemaChange,
@@ -28,6 +29,9 @@ from relay.sql.published_rows import ANY_TABLE, PublishedRows
 from relay.sql.row_functions import identifier, imager, keyer
 from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
+
+if TYPE_CHECKING:
+    from relay.native._core import ChangeBlock
 
 _NO_ATTRIBUTES: dict[str, str] = {}
 
@@ -74,6 +78,8 @@ class TransactionChanges:
         # The shard in event ids: that of the origin, if there is one.
         self._id_shard = shard
         self._ready: list[Change] = []
+        # What is ready before them, in parts.
+        self._parts: list[list[Change] | ChangeBlock] = []
         self._schema_changes: list[SchemaChange] = []
         # How many statements of the open transaction are among them.
         self._statements = 0
@@ -86,7 +92,7 @@ class TransactionChanges:
         self._is_open = False
 
     def __repr__(self) -> str:
-        return f"<TransactionChanges[{self.shard}: {len(self._ready)} ready]>"
+        return f"<TransactionChanges[{self.shard}: {sum(map(len, self._parts)) + len(self._ready)} ready]>"
 
     def begin(
         self,
@@ -245,13 +251,30 @@ class TransactionChanges:
         self._counts.clear()
         self.token = self._token if self.token is None or self._order else self.token
 
-    def take(self) -> list[Change]:
+    def add(self, blocks: Sequence[ChangeBlock], position: str, floor: int, size: int, behind: int) -> None:
+        """Add the changes of whole transactions, of which others have made blocks.
+
+        ``position``, ``floor``: of the last token. ``size``: bytes of the rows. ``behind``: as the attribute.
+        """
+        if self._ready:
+            self._parts.append(self._ready)
+            self._ready = []
+        self._parts += blocks
+        self.token = EventToken(floor, self.shard, position)
+        self.floor = floor
+        self.size += size
+        self.behind += behind
+
+    def take(self) -> list[Change] | ChangeParts:
         """Return, and remove, the changes that are ready."""
         ready, self.size = self._ready, 0
         self._ready = ready[len(ready) - self._held :]
         if self._held:
             del ready[-self._held :]
-        return ready
+        if not self._parts:
+            return ready
+        parts, self._parts = self._parts, []
+        return ChangeParts([*parts, ready] if ready else parts)
 
     @property
     def rows_done(self) -> int:

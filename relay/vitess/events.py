@@ -112,6 +112,25 @@ class ShardEvents:
 
     # ------------------------------------------------------------------ events
 
+    def read_whole(self, answers: bytes) -> int:
+        """Read whole transactions at the beginning of ``answers``, until there are enough changes for a page.
+
+        Return how many bytes they have. What follows is for `apply`: not all transactions can be read this way, and
+        none where the compiled core is missing.
+        """
+        position, room = self.position, self.settings.page_bytes - self.changes.size
+        if room <= 0 or self._pending_journal is not None or not self._transaction.is_empty:
+            return 0
+        if position.transaction:  # some of its rows are published
+            return 0
+        whole = self.rows.read_whole(answers, room)
+        if whole is None or whole.executed is None:
+            return 0
+        self.is_active = True
+        self.position = position.advanced_to(whole.executed)
+        self.progress = float(whole.timestamp)
+        return whole.consumed
+
     def apply(self, event: pb.VEvent) -> None:
         """Apply one event.
 

@@ -46,6 +46,14 @@ _BASES = {
         "geometry",
     ),
 }
+# What the compiled core reads itself, by the expression that reads it here.
+_CELLS = {
+    f"int({_VALUE})": "integer",
+    f"float({_VALUE})": "double",
+    f"D(str({_VALUE}, 'ascii'))": "decimal",
+    f"str({_VALUE}, 'utf_8')": "text",
+    _VALUE: "bytes",
+}
 _COLUMN_TYPE = re.compile(r"([a-z0-9_]+)\s*(?:\((.*)\))?([^)]*)", re.DOTALL | re.IGNORECASE)
 _NAME = re.compile(r"\w*")
 _BLOBS = ("blob", "text", "json", "geometry")
@@ -69,6 +77,10 @@ class VStreamRowDecoder:
     """The name of each column, and what decodes a single value of it."""
     others: tuple[int, ...] = ()
     """The columns outside the primary key."""
+    cells: tuple[str, ...] = ()
+    """How the compiled core reads the text of each column."""
+    doubtful: frozenset[int] = frozenset()
+    """The columns that are NULL in a row before its change only if they were not logged, or altered since."""
 
     def may_lack_columns(self, row: Row) -> bool:
         """Whether an old row has NULL in each column outside the primary key: perhaps they were not logged (I8)."""
@@ -130,7 +142,15 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
         before = environment["before"]
     single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
     others = tuple(at for at, field in enumerate(event.fields) if not field.flags & _PRIMARY)
-    return VStreamRowDecoder(table, decode, before, tuple(zip(table.names, single, strict=True)), others)
+    return VStreamRowDecoder(
+        table,
+        decode,
+        before,
+        tuple(zip(table.names, single, strict=True)),
+        others,
+        tuple(_CELLS.get(value, "other") for value in values),
+        frozenset(required),
+    )
 
 
 def _doubtful_decoder(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.tables import Row, Table
 from relay.table import TableSchema
+from relay.vitess.compiled_rows import compiled_rows, vstream_reader
 from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import PartialRow, VStreamRowDecoder
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
+
+if TYPE_CHECKING:
+    from relay.native._core import WholeTransactions
 
 Decoders = dict[str, VStreamRowDecoder | None]
 """By table, how its rows are read from here on; None for a table that is not wanted."""
@@ -30,6 +36,8 @@ class ShardRows:
         # How many rows have come since the last page.
         self.records = 0
         self._decoders: Decoders = {}
+        # Reads the whole transactions that it can; None if everything is read here.
+        self._compiled = vstream_reader(shard)
         # The layouts of the rows in the page being made, by table, and that of the last row.
         self._in_page: dict[str, Table] = {}
         self._last: Table | None = None
@@ -60,6 +68,34 @@ class ShardRows:
                 raise BrokenStream(f"the columns of {name} changed inside a transaction")
             raise PageMustEnd
         self._decoders[name] = decoder
+        if self._compiled is not None:
+            is_plain = decoder is not None and decoder.table.name == name
+            rows = compiled_rows(self.shard, decoder) if decoder is not None and is_plain else None
+            self._compiled.set_table(name.encode(), rows)
+
+    def read_whole(self, answers: bytes, room: int) -> WholeTransactions | None:
+        """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.
+
+        Return what was read; None without the compiled core. For between transactions.
+        """
+        if self._compiled is None:
+            return None
+        whole = self._compiled.read(answers, self.changes.floor, room)
+        blocks = whole.take()
+        for block in blocks:
+            decoder = _decoder(block.table, self._decoders)
+            assert decoder is not None
+            self._use(decoder.table)
+        if whole.position is not None:
+            self.changes.add(blocks, whole.position, whole.floor, whole.size, whole.behind)
+        self.records += whole.rows
+        return whole
+
+    def _use(self, table: Table) -> None:
+        """The page has rows of ``table``."""
+        self._in_page[table.name] = self._last = table
+        if self.tables.followed.layouts.get(table.name) is not table:
+            self.tables.followed.read(table)
 
     def stream(self, event: pb.RowEvent, gtid: str) -> None:
         """Make changes of the rows of the transaction ``gtid``."""
@@ -68,9 +104,7 @@ class ShardRows:
             return
         table, decode, decode_before = decoder.table, decoder.decode, decoder.before
         row = self.changes.row_of(table)
-        self._in_page[table.name] = self._last = table
-        if self.tables.followed.layouts.get(table.name) is not table:
-            self.tables.followed.read(table)
+        self._use(table)
         for change in event.row_changes:
             before: Row | None = None
             after: Row | None = None

@@ -12,7 +12,8 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard_rows import PageMustEnd
 from relay.vitess.watch import Watch
 
-_PARSED_AT_ONCE = 16 << 10  # bytes of answers
+READ_AT_ONCE = 16 << 10
+"""Bytes of small answers."""
 
 
 class ShardStream:
@@ -23,8 +24,9 @@ class ShardStream:
         self._call = call
         self._watch = watch
         self._is_shared = is_shared
-        # Answers that are not parsed yet, and the events of the last one parsed that are not applied yet.
+        # Answers that are not read yet, those before them of which a part was, and events that are not applied yet.
         self._answers: deque[bytes] = deque()
+        self._rest = b""
         self._left: Iterator[pb.VEvent] = iter(())
         # The event that the next page starts with, if it ended this one.
         self._held: pb.VEvent | None = None
@@ -40,8 +42,8 @@ class ShardStream:
         events, settings = self.events, self.events.settings
         deadline = time.monotonic() + settings.wait
         while self._apply_parsed():
-            if self._answers:
-                self._parse_next()
+            if self._answers or self._rest:
+                self._read_next()
                 continue
             # Changes are not kept waiting; positions without changes are collected.
             wait = 0.0 if events.changes.size else max(0.0, deadline - time.monotonic())
@@ -67,18 +69,23 @@ class ShardStream:
         except PageMustEnd:
             self._held = event
             return False
-        return True
+        return changes.size < page_bytes
 
-    def _parse_next(self) -> None:
-        """Parse the next answer, or several small ones at once."""
-        answers, waiting = [self._answers.popleft()], self._answers
-        size = len(answers[0])
-        while waiting and size + len(waiting[0]) <= _PARSED_AT_ONCE:
+    def _read_next(self) -> None:
+        """Read the whole transactions of the next answer, or of several small ones at once; otherwise, parse them."""
+        # Concatenated messages are one message with the events of all, which ends after any of them.
+        answers, waiting = [self._rest], self._answers
+        size = len(self._rest)
+        while waiting and (not answers[1:] or size + len(waiting[0]) <= READ_AT_ONCE):
             answers.append(waiting.popleft())
             size += len(answers[-1])
-        self.events.bytes_in += size
-        # Concatenated messages parse as one message with the events of all.
-        events = pb.VStreamResponse.FromString(b"".join(answers)).events
+            self.events.bytes_in += len(answers[-1])
+        joined = b"".join(answers)
+        read = 0 if self._is_shared else self.events.read_whole(joined)
+        self._rest = joined[read:] if read else b""
+        if read:
+            return
+        events = pb.VStreamResponse.FromString(joined).events
         self._left = filter(self._is_own, events) if self._is_shared else iter(events)
 
     def _is_own(self, event: pb.VEvent) -> bool:

@@ -52,6 +52,11 @@ class VStreamTransaction:
         self.vgtid: pb.ShardGtid | None = None
         self.executed = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether none of its events has come."""
+        return not (self.is_open or self.has_changes or self.waiting or self.emptied or self.statements or self.vgtid)
+
     def begin(self, event: pb.VEvent, bytes_in: int) -> None:
         """Start at ``event``, after ``bytes_in`` bytes of the stream."""
         self.is_open = True

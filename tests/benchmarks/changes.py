@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from relay.change import Change, Images, Operation, event_id
+from relay.change import Change, ChangeParts, Images, Operation, event_id
 from relay.dynamodb.values import image_json
 from relay.kafka.limits import Headers
 from relay.kafka.topic_writer import TopicWriter
@@ -64,8 +64,9 @@ class _Kept:
         self.messages.append((value, key, partition, headers))
 
 
-def finished(outbox: TopicWriter, changes: list[Change]) -> list[Message]:
+def finished(outbox: TopicWriter, changes: list[Change] | ChangeParts) -> list[Message]:
     """Return the records that ``outbox`` sends."""
     kept = _Kept()
-    outbox.send_page(kept, changes, 1_700_000_000)
+    for part in changes.parts if isinstance(changes, ChangeParts) else [changes]:
+        outbox.send_page(kept, part, 1_700_000_000)
     return kept.messages

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from relay.avro.encode import ChangeEncoder
 from relay.avro.registry import TopicSchemas
 from relay.avro.schema import change_schema
-from relay.change import Change
+from relay.change import Change, ChangeParts
 from relay.kafka import keys
 from relay.kafka.publisher import Publisher
 from relay.kafka.settings import PRODUCER
@@ -86,7 +86,9 @@ def _profile(client: dict[str, Any], source: Fed) -> Benchmark:
         plain = TopicWriter(source.table, topics["ours"], PARTITIONS, "hash", schemas)
     steps, records = Steps(), 0
     for _ in range(ROUNDS):
-        changes = steps.run("change", source.change, steps.run("parse", source.parse))
+        answer = steps.run("parse", source.parse)
+        read: list[Change] | ChangeParts = steps.run("change", source.change, answer)
+        changes = list(read)
         tokens = list({id(one.token): one.token for one in changes if one.token is not None}.values())
         steps.run("token", _each, EventToken.to_json_bytes, tokens)
         hashed = [each for each, _ in steps.run("key", _each, codec.hash_and_record_key, [one.key for one in changes])]
@@ -94,7 +96,7 @@ def _profile(client: dict[str, Any], source: Fed) -> Benchmark:
         for number, one in enumerate(changes):
             one.relayed_at, one.resume_timestamp = 1_790_000_000_000_000 + number * 7, 1_700_000_000
         steps.run("avro", _each, encoder.encode, changes)
-        messages = steps.run("records", finished, writer, changes)
+        messages = steps.run("records", finished, writer, read)
         steps.run("plain", finished, plain, changes)
         publisher.begin()
         checkpoints = steps.run("checkpoint", _checkpoints, changes)

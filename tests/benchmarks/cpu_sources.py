@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from relay.change import Change
+from relay.change import Change, ChangeParts
 from relay.config import MySQLConfig
 from relay.dynamodb.raw_records import parse_answer
 from relay.dynamodb.records import RecordFormat
@@ -28,6 +28,7 @@ from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
+from relay.vitess.stream import READ_AT_ONCE
 from relay.vitess.tables import Tables
 from tests.benchmarks.get_records import PAGE, page
 from tests.benchmarks.get_records import TABLE as ITEMS
@@ -65,7 +66,7 @@ class Fed:
     name: str
     table: TableSchema
     parse: Callable[[], Any]
-    change: Callable[[Any], list[Change]]
+    change: Callable[[Any], list[Change] | ChangeParts]
 
 
 def fed() -> list[Fed]:
@@ -96,17 +97,22 @@ def vitess(rows: int) -> Fed:
     followed = FollowedTables("", lambda _: True, lambda _: {}, lambda: True)
     known = Tables(layout, {}, followed=followed)
 
-    def parse_answers() -> list[Any]:
-        return [event for answer in answers for event in pb.VStreamResponse.FromString(answer).events]
+    def join_answers() -> list[bytes]:
+        """Return several small answers as one, as the stream reads them. The core parses and makes changes at once."""
+        at_once = max(1, READ_AT_ONCE // len(answers[0]))
+        return [b"".join(answers[first : first + at_once]) for first in range(0, len(answers), at_once)]
 
-    def change(parsed: list[Any]) -> list[Change]:
-        events = ShardEvents(shard, VStreamSettings("shop"), known, VStreamPosition("MariaDB/0-1-10"), floor=0)
-        for event in parsed:
-            events.apply(event)
+    def change(joined: list[bytes]) -> list[Change] | ChangeParts:
+        settings = VStreamSettings("shop", page_bytes=1 << 40)
+        events = ShardEvents(shard, settings, known, VStreamPosition("MariaDB/0-1-10"), floor=0)
+        for answer in joined:
+            if not events.read_whole(answer):
+                for event in pb.VStreamResponse.FromString(answer).events:
+                    events.apply(event)
         return events.changes.take()
 
-    change(parse_answers())
-    return Fed(f"vitess_{rows}", tables[0].schema, parse_answers, change)
+    change(join_answers())
+    return Fed(f"vitess_{rows}", tables[0].schema, join_answers, change)
 
 
 def _answer(number: int, rows: int) -> pb.VStreamResponse:

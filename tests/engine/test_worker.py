@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -27,6 +27,9 @@ from relay.source import Opening, ShardReader
 from tests.faults.harness import Scene
 from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, running, worker_of
 from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from relay.native._core import ChangeBlock
 
 pytestmark = pytest.mark.services
 
@@ -158,7 +161,7 @@ def test_pages_that_wait_to_be_published_count_against_the_budget_of_the_readers
     waiting: list[int] = []
 
     class Slow(TopicWriter):
-        def send_page(self, publisher: RecordSender, changes: list[Change], resume_timestamp: int) -> int:
+        def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
             waiting.append(len(worker._inbox))
             time.sleep(0.005)
             return super().send_page(publisher, changes, resume_timestamp)

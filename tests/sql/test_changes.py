@@ -30,7 +30,7 @@ def play(changes: TransactionChanges, gtid: int, rows: Rows, timestamp: int = 10
     for table, before, after in rows:
         changes.row(table, before, after)
     changes.end()
-    return changes.take()
+    return list(changes.take())
 
 
 def test_an_insert_an_update_and_a_delete_keep_their_images() -> None:
@@ -162,7 +162,7 @@ def test_a_transaction_read_again_from_any_row_continues_with_the_same_changes(
         first.begin(f"0-1-{number}", f"MariaDB/0-1-{number}", 100)
         for table, before, after in rows[:stop]:
             first.row(table, before, after)
-        published = first.take()
+        published = list(first.take())
         rest = play(TransactionChanges("s", SHARD), number, rows, skip=first.rows_of)
         assert published + rest == expected
 

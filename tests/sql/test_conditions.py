@@ -36,7 +36,7 @@ def play(changes: TransactionChanges, table: Table, events: list[Event]) -> list
     for name, before, after in events:
         of = table if name == "t" else OTHER
         changes.row_of(of)(of, before, after, 1)
-    return changes.take()
+    return list(changes.take())
 
 
 def ids(changes: list[Change]) -> list[tuple[str, Operation]]:

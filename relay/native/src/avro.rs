@@ -71,7 +71,7 @@ impl Field {
         Ok(Self { name, kind, writer })
     }
 
-    fn write(&self, out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    pub fn write(&self, out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = value.py();
         let begun = out.len();
         if self.write_usual(out, value).is_some() {
@@ -89,12 +89,9 @@ impl Field {
             Kind::Text => blob(out, value.cast_exact::<PyString>().ok()?.to_str().ok()?.as_bytes()),
             Kind::Bytes => blob(out, value.cast_exact::<PyBytes>().ok()?.as_bytes()),
             Kind::Boolean => out.push(u8::from(value.cast_exact::<PyBool>().ok()?.is_true())),
-            Kind::Integer { least, most } => {
+            Kind::Integer { .. } => {
                 let number: i64 = value.cast_exact::<PyInt>().ok()?.extract().ok()?;
-                if !(least..=most).contains(&number) {
-                    return None;
-                }
-                long(out, number);
+                return self.write_integer(out, i128::from(number));
             }
             Kind::Double => {
                 let number = value.cast_exact::<PyFloat>().ok()?.value();
@@ -103,12 +100,12 @@ impl Field {
                 }
                 out.extend_from_slice(&number.to_le_bytes());
             }
-            Kind::Decimal { scale, limit } => {
+            Kind::Decimal { .. } => {
                 if !value.get_type().is(DECIMAL.import(value.py(), "decimal", "Decimal").ok()?) {
                     return None;
                 }
                 let shown = value.str().ok()?;
-                decimal(out, unscaled(shown.to_str().ok()?.as_bytes(), scale, limit)?);
+                return self.write_decimal(out, shown.to_str().ok()?.as_bytes());
             }
             Kind::Texts => {
                 let members = value.cast_exact::<PyList>().ok()?;
@@ -122,6 +119,53 @@ impl Field {
             }
             Kind::Other => return None,
         }
+        Some(())
+    }
+
+    // Each of these returns None for what it does not write, before it has written anything.
+
+    pub fn write_integer(&self, out: &mut Vec<u8>, number: i128) -> Option<()> {
+        match self.kind {
+            Kind::Integer { least, most } if (i128::from(least)..=i128::from(most)).contains(&number) => {
+                long(out, number as i64);
+            }
+            Kind::Decimal { scale: 0, limit } if number.abs() < limit => decimal(out, number),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// `text`: of a decimal, as a database prints it.
+    pub fn write_decimal(&self, out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
+        let Kind::Decimal { scale, limit } = self.kind else { return None };
+        decimal(out, unscaled(text, scale, limit)?);
+        Some(())
+    }
+
+    /// `text`: of a double, which is the nearest one.
+    pub fn write_double(&self, out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
+        let is_number = text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte));
+        if !is_number || !matches!(self.kind, Kind::Double) {
+            return None;
+        }
+        let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+        out.extend_from_slice(&number.to_le_bytes());
+        Some(())
+    }
+
+    pub fn write_text(&self, out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
+        if !matches!(self.kind, Kind::Text) || std::str::from_utf8(text).is_err() {
+            return None;
+        }
+        blob(out, text);
+        Some(())
+    }
+
+    pub fn write_bytes(&self, out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
+        if !matches!(self.kind, Kind::Bytes) {
+            return None;
+        }
+        blob(out, bytes);
         Some(())
     }
 }

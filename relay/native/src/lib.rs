@@ -4,17 +4,25 @@
 //! `relay.kafka.topic_writer` writes it or refuses it, so that there is one place that refuses (I8).
 
 mod avro;
+mod block;
 mod keys;
 mod records;
+mod rows;
+mod vstream;
+mod wire;
 
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
+    module.add_class::<block::ChangeBlock>()?;
     module.add_class::<records::RecordWriter>()?;
+    module.add_class::<rows::CompiledRows>()?;
+    module.add_class::<vstream::VStreamReader>()?;
+    module.add_class::<vstream::WholeTransactions>()?;
     Ok(())
 }

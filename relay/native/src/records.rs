@@ -1,11 +1,14 @@
 //! Changes of one table to records.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 
 use crate::avro::{self, Field, NULL, PRESENT};
+use crate::block::{ChangeBlock, One, OPERATIONS};
 use crate::keys::partition;
+use crate::rows::joined;
 
 /// One of the key columns that choose the partition.
 enum Hashed {
@@ -108,9 +111,100 @@ impl RecordWriter {
         }
         Ok(records)
     }
+
+    /// Return the same of a block of changes.
+    fn block_records<'py>(
+        &mut self,
+        py: Python<'py>,
+        block: &mut ChangeBlock,
+        resume_timestamp: i64,
+        relayed_at: i64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        (block.resume_timestamp, block.relayed_at) = (resume_timestamp, relayed_at);
+        let place = |symbols: &[String], symbol: &str| {
+            symbols
+                .iter()
+                .position(|each| each == symbol)
+                .map(|at| at as i64)
+                .ok_or_else(|| PyValueError::new_err(format!("the schema lacks {symbol}")))
+        };
+        let operations =
+            OPERATIONS.iter().map(|symbol| place(&self.operations, symbol)).collect::<PyResult<Vec<_>>>()?;
+        let images = place(&self.images, "NEW_AND_OLD")?;
+        let mut header: Option<(usize, Bound<'py, PyTuple>)> = None;
+        let (records, mut out) = (PyList::empty(py), std::mem::take(&mut self.out));
+        for one in &block.changes {
+            let transaction = &block.transactions[one.transaction];
+            let (hashed, record_key) = self.block_key(py, block, one)?;
+            out.clear();
+            out.extend_from_slice(&self.header);
+            avro::blob(&mut out, &one.event_id);
+            avro::long(&mut out, operations[one.operation]);
+            out.extend_from_slice(&block.layout.names);
+            out.push(PRESENT);
+            out.extend_from_slice(&block.avro[one.key_record.clone()]);
+            for image in [&one.old, &one.new] {
+                match image {
+                    None => out.push(NULL),
+                    Some(place) => {
+                        out.push(PRESENT);
+                        out.extend_from_slice(&block.avro[place.clone()]);
+                    }
+                }
+            }
+            avro::long(&mut out, images);
+            out.extend_from_slice(&transaction.token);
+            out.extend_from_slice(&[NULL, PRESENT]); // no snapshot, a transaction
+            avro::blob(&mut out, transaction.gtid.as_bytes());
+            avro::long(&mut out, i64::from(one.order));
+            out.push(u8::from(one.last));
+            match &one.keyspace_id {
+                None => out.push(NULL),
+                Some(id) => {
+                    out.push(PRESENT);
+                    avro::blob(&mut out, id);
+                }
+            }
+            avro::long(&mut out, resume_timestamp);
+            avro::long(&mut out, transaction.committed_at);
+            avro::long(&mut out, relayed_at);
+            out.push(0); // no attributes
+            if out.len() + record_key.as_bytes().len() + transaction.header.len() > self.largest {
+                records.append(py.None())?;
+                continue;
+            }
+            if header.as_ref().is_none_or(|(number, _)| *number != one.transaction) {
+                let token = (intern!(py, "token"), PyBytes::new(py, &transaction.header)).into_pyobject(py)?;
+                header = Some((one.transaction, token));
+            }
+            let event_id = (intern!(py, "event_id"), PyBytes::new(py, &one.event_id)).into_pyobject(py)?;
+            let headers = PyList::new(py, [Some(event_id), header.as_ref().map(|(_, token)| token.clone())])?;
+            records.append((PyBytes::new(py, &out), record_key, partition(&hashed, self.partitions), headers))?;
+        }
+        self.out = out;
+        Ok(records)
+    }
 }
 
 impl RecordWriter {
+    /// Return the bytes that choose the partition, and the record key.
+    fn block_key<'py>(
+        &self,
+        py: Python<'py>,
+        block: &ChangeBlock,
+        one: &One,
+    ) -> PyResult<(Vec<u8>, Bound<'py, PyBytes>)> {
+        if let Some(columns) = &self.hashed {
+            if let Some(bytes) = one.key.get(..columns.len()).and_then(joined) {
+                let key = PyBytes::new(py, &bytes);
+                return Ok((bytes, key));
+            }
+        }
+        let (hashed, key): (Bound<'py, PyBytes>, Bound<'py, PyBytes>) =
+            self.codec.call1(py, (block.key(py, one)?,))?.extract(py)?;
+        Ok((hashed.as_bytes().to_vec(), key))
+    }
+
     fn record<'py>(
         &mut self,
         change: &Bound<'py, PyAny>,
@@ -328,20 +422,24 @@ impl<'py> Place<'py> {
 
     /// The JSON of a token without an origin, None if its texts need escapes.
     fn json(&self) -> PyResult<Option<Vec<u8>>> {
-        let (shard, position) = (self.shard.to_str()?, self.position.to_str()?);
-        let is_plain = |text: &str| text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
-        if !is_plain(shard) || !is_plain(position) {
-            return Ok(None);
-        }
-        let mut json = Vec::with_capacity(64 + shard.len() + position.len());
-        json.extend_from_slice(b"{\"timestamp\":");
-        json.extend_from_slice(self.timestamp.to_string().as_bytes());
-        for part in [&b",\"shard\":\""[..], shard.as_bytes(), b"\",\"position\":\"", position.as_bytes()] {
-            json.extend_from_slice(part);
-        }
-        json.extend_from_slice(b"\",\"origin\":null}");
-        Ok(Some(json))
+        Ok(token_json(self.timestamp, self.shard.to_str()?, self.position.to_str()?))
     }
+}
+
+/// The JSON of a token without an origin, None if its texts need escapes.
+pub fn token_json(timestamp: i64, shard: &str, position: &str) -> Option<Vec<u8>> {
+    let is_plain = |text: &str| text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
+    if !is_plain(shard) || !is_plain(position) {
+        return None;
+    }
+    let mut json = Vec::with_capacity(64 + shard.len() + position.len());
+    json.extend_from_slice(b"{\"timestamp\":");
+    json.extend_from_slice(timestamp.to_string().as_bytes());
+    for part in [&b",\"shard\":\""[..], shard.as_bytes(), b"\",\"position\":\"", position.as_bytes()] {
+        json.extend_from_slice(part);
+    }
+    json.extend_from_slice(b"\",\"origin\":null}");
+    Some(json)
 }
 
 fn symbol(symbols: &[String], value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {

@@ -1,0 +1,39 @@
+"""How the compiled core is told of the columns of a record: which of them it writes itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.avro import columns
+from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
+
+if TYPE_CHECKING:
+    from relay.native._core import Field
+
+# How the core names what it writes itself, by column type; the rest goes through `columns.writer`.
+_KINDS = {
+    "string": "text",
+    "json": "text",
+    "rest": "text",
+    "bytes": "bytes",
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "integer",
+    "timestamp": "integer",
+    "double": "double",
+    "set": "texts",
+}
+_BOUNDS = {
+    "int": (-(1 << 31), (1 << 31) - 1),
+    "long": (-(1 << 63), (1 << 63) - 1),
+    "timestamp": (columns.FIRST_TIME, columns.LAST_TIME),
+}
+
+
+def compiled_field(name: str, kind: str) -> Field:
+    """Return the column ``name`` of the `column_type` ``kind`` as the core takes it."""
+    found = column_type(kind)
+    if isinstance(found, Decimals):
+        is_avro = found.precision <= MAX_AVRO_PRECISION
+        return name, "decimal" if is_avro else "other", (found.precision, found.scale), columns.writer(kind)
+    return name, _KINDS.get(found, "other"), _BOUNDS.get(found, (0, 0)), columns.writer(kind)

@@ -1,0 +1,309 @@
+//! Changes of one table as they come from a source: in Avro as far as it is known, and without an object for each.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+
+use crate::avro::{self, Field};
+use crate::records::token_json;
+use crate::rows::{joined, KeyPart, Layout};
+
+/// The operations of `relay.change` that rows of a stream have.
+pub const OPERATIONS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
+pub const INSERT: usize = 0;
+pub const UPDATE: usize = 1;
+pub const DELETE: usize = 2;
+
+/// What all changes of a transaction share.
+pub struct Transaction {
+    pub gtid: String,
+    /// Of the token: seconds, not before the floor.
+    pub timestamp: i64,
+    pub position: String,
+    pub committed_at: i64,
+    /// The token in Avro, and as the JSON of its header.
+    pub token: Vec<u8>,
+    pub header: Vec<u8>,
+}
+
+pub struct One {
+    pub transaction: usize,
+    pub operation: usize,
+    pub event_id: [u8; 32],
+    pub order: i32,
+    pub last: bool,
+    pub key: Vec<KeyPart>,
+    /// Places in `avro` of the key record and of the images.
+    pub key_record: Range<usize>,
+    pub old: Option<Range<usize>>,
+    pub new: Option<Range<usize>>,
+    pub keyspace_id: Option<Vec<u8>>,
+    /// The rows before and after the change.
+    rows: [Option<Kept>; 2],
+}
+
+/// A row as its source has it, of which a `Change` can be made.
+#[derive(Clone)]
+pub enum Kept {
+    /// A place in `answers`.
+    Place(Range<usize>),
+    Values(Arc<Py<PyTuple>>),
+}
+
+/// A row before or after a change. Its methods return None for what is not as usual.
+pub trait Image {
+    fn key(&self, py: Python<'_>, layout: &Layout) -> Option<Vec<KeyPart>>;
+    /// Write it as a row record.
+    fn write(&self, py: Python<'_>, layout: &Layout, out: &mut Vec<u8>) -> Option<()>;
+    fn kept(&self) -> Kept;
+}
+
+/// By table and key, how often it was changed in a transaction.
+pub type Counts = HashMap<(usize, Vec<u8>), u32>;
+
+/// Changes of one table, in order. A `relay.change.Change` is made of one only if somebody looks at it.
+#[pyclass(module = "relay.native._core", sequence)]
+pub struct ChangeBlock {
+    pub layout: Arc<Layout>,
+    pub transactions: Vec<Arc<Transaction>>,
+    pub changes: Vec<One>,
+    pub avro: Vec<u8>,
+    answers: Option<Py<PyBytes>>,
+    pub resume_timestamp: i64,
+    pub relayed_at: i64,
+}
+
+#[pymethods]
+impl ChangeBlock {
+    fn __len__(&self) -> usize {
+        self.changes.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, at: isize) -> PyResult<Bound<'py, PyAny>> {
+        let at = if at < 0 { at + self.changes.len() as isize } else { at };
+        let one = usize::try_from(at).ok().and_then(|at| self.changes.get(at));
+        let Some(one) = one else { return Err(PyIndexError::new_err("no such change")) };
+        let transaction = &self.transactions[one.transaction];
+        let answers = self.answers.as_ref().map_or(&b""[..], |answers| answers.bind(py).as_bytes());
+        let [before, after] = one.rows.clone().map(|row| {
+            row.map(|row| match row {
+                Kept::Place(place) => PyBytes::new(py, &answers[place]).into_any(),
+                Kept::Values(values) => values.bind(py).clone().into_any(),
+            })
+        });
+        let given = PyDict::new(py);
+        given.set_item("event_id", String::from_utf8_lossy(&one.event_id))?;
+        given.set_item("operation", OPERATIONS[one.operation])?;
+        given.set_item("before", before)?;
+        given.set_item("after", after)?;
+        given.set_item("timestamp", transaction.timestamp)?;
+        given.set_item("position", &transaction.position)?;
+        given.set_item("gtid", &transaction.gtid)?;
+        given.set_item("order", one.order)?;
+        given.set_item("last", one.last)?;
+        given.set_item("committed_at", transaction.committed_at)?;
+        given.set_item("keyspace_id", one.keyspace_id.as_ref().map(|id| PyBytes::new(py, id)))?;
+        given.set_item("resume_timestamp", self.resume_timestamp)?;
+        given.set_item("relayed_at", self.relayed_at)?;
+        self.layout.change.bind(py).call((), Some(&given))
+    }
+
+    #[getter]
+    fn source<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        PyString::new(py, &self.layout.source)
+    }
+
+    #[getter]
+    fn table<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        PyString::new(py, &self.layout.table)
+    }
+}
+
+/// How far a block had got.
+struct Mark {
+    transactions: usize,
+    changes: usize,
+    avro: usize,
+}
+
+impl ChangeBlock {
+    pub fn new(layout: Arc<Layout>, answers: Option<Py<PyBytes>>) -> Self {
+        Self {
+            layout,
+            transactions: Vec::new(),
+            changes: Vec::new(),
+            avro: Vec::new(),
+            answers,
+            resume_timestamp: 0,
+            relayed_at: 0,
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { transactions: self.transactions.len(), changes: self.changes.len(), avro: self.avro.len() }
+    }
+
+    fn go_back(&mut self, mark: &Mark) {
+        self.transactions.truncate(mark.transactions);
+        self.changes.truncate(mark.changes);
+        self.avro.truncate(mark.avro);
+    }
+
+    /// The key by column, as `relay.kafka.keys` takes it.
+    pub fn key<'py>(&self, py: Python<'py>, one: &One) -> PyResult<Bound<'py, PyDict>> {
+        let key = PyDict::new(py);
+        for (column, part) in self.layout.key.iter().zip(&one.key) {
+            key.set_item(column.field.name.bind(py), part.value(py)?)?;
+        }
+        Ok(key)
+    }
+
+    fn image(&mut self, py: Python<'_>, image: Option<&impl Image>) -> Option<Option<Range<usize>>> {
+        let Some(image) = image else { return Some(None) };
+        let begun = self.avro.len();
+        image.write(py, &self.layout, &mut self.avro)?;
+        Some(Some(begun..self.avro.len()))
+    }
+
+    /// Write the key record, and return its place.
+    fn key_record(&mut self, key: &[KeyPart]) -> Option<Range<usize>> {
+        let begun = self.avro.len();
+        for (column, part) in self.layout.key.iter().zip(key) {
+            part.write(&mut self.avro, &column.field)?;
+        }
+        Some(begun..self.avro.len())
+    }
+}
+
+impl KeyPart {
+    fn write(&self, out: &mut Vec<u8>, field: &Field) -> Option<()> {
+        match self {
+            KeyPart::Integer(number) => field.write_integer(out, *number),
+            KeyPart::Text(text) => field.write_text(out, text.as_bytes()),
+            KeyPart::Bytes(bytes) => field.write_bytes(out, bytes),
+        }
+    }
+}
+
+impl Transaction {
+    /// None if a text of the token needs escapes.
+    pub fn new(gtid: &str, timestamp: i64, shard: &str, position: &str, committed_at: i64) -> Option<Arc<Self>> {
+        let mut token = vec![avro::PRESENT];
+        avro::long(&mut token, timestamp);
+        avro::blob(&mut token, shard.as_bytes());
+        avro::blob(&mut token, position.as_bytes());
+        token.push(avro::NULL); // no origin
+        Some(Arc::new(Self {
+            gtid: gtid.to_owned(),
+            timestamp,
+            position: position.to_owned(),
+            committed_at,
+            token,
+            header: token_json(timestamp, shard, position)?,
+        }))
+    }
+}
+
+/// Adds the rows of one table to a block, which has their transaction.
+pub struct Adding<'a, 'py> {
+    pub py: Python<'py>,
+    pub block: &'a mut ChangeBlock,
+    pub counts: &'a mut Counts,
+    pub order: i32,
+}
+
+impl<'a, 'py> Adding<'a, 'py> {
+    /// Add to the last block if it is of the same table, else to a new one.
+    pub fn to(
+        py: Python<'py>,
+        blocks: &'a mut Vec<ChangeBlock>,
+        layout: &Arc<Layout>,
+        transaction: &Arc<Transaction>,
+        answers: Option<&Bound<'py, PyBytes>>,
+        counts: &'a mut Counts,
+        order: i32,
+    ) -> Option<Self> {
+        if blocks.last().is_none_or(|block| !Arc::ptr_eq(&block.layout, layout)) {
+            blocks.push(ChangeBlock::new(layout.clone(), answers.map(|answers| answers.clone().unbind())));
+        }
+        let block = blocks.last_mut()?;
+        if block.transactions.last().is_none_or(|last| !Arc::ptr_eq(last, transaction)) {
+            block.transactions.push(transaction.clone());
+        }
+        Some(Self { py, block, counts, order })
+    }
+
+    /// Add the changes of a row, as `relay.sql.changes` makes them. None if something is not as usual.
+    pub fn row<I: Image>(&mut self, before: Option<&I>, after: Option<&I>) -> Option<()> {
+        let (py, layout) = (self.py, self.block.layout.clone());
+        match (before, after) {
+            (None, None) => None,
+            (None, Some(new)) => self.change(INSERT, new.key(py, &layout)?, None, after),
+            (Some(old), None) => self.change(DELETE, old.key(py, &layout)?, before, None),
+            (Some(old), Some(new)) => {
+                let (gone, key) = (old.key(py, &layout)?, new.key(py, &layout)?);
+                if gone == key {
+                    return self.change(UPDATE, key, before, after);
+                }
+                // Each with its own key and partition.
+                self.change(DELETE, gone, before, None)?;
+                self.change(INSERT, key, None, after)
+            }
+        }
+    }
+
+    fn change<I: Image>(
+        &mut self,
+        operation: usize,
+        key: Vec<KeyPart>,
+        before: Option<&I>,
+        after: Option<&I>,
+    ) -> Option<()> {
+        let (py, block) = (self.py, &mut *self.block);
+        let counted = (Arc::as_ptr(&block.layout) as usize, joined(&key)?);
+        let n = self.counts.get_mut(&counted).map_or(0, |n| {
+            *n += 1;
+            *n
+        });
+        let transaction = block.transactions.len() - 1;
+        let event_id = block.layout.event_id(&block.transactions[transaction].gtid, &counted.1, n);
+        if n == 0 {
+            self.counts.insert(counted, 0);
+        }
+        let (old, new) = (block.image(py, before)?, block.image(py, after)?);
+        let key_record = block.key_record(&key)?;
+        block.changes.push(One {
+            transaction,
+            operation,
+            event_id,
+            order: self.order,
+            last: false,
+            keyspace_id: block.layout.keyspace_id(py, &key)?,
+            key,
+            key_record,
+            old,
+            new,
+            rows: [before, after].map(|row| row.map(Image::kept)),
+        });
+        self.order = self.order.checked_add(1)?;
+        Some(())
+    }
+}
+
+/// The state of blocks, to go back to.
+pub struct BlocksMark(usize, Option<Mark>);
+
+pub fn mark(blocks: &[ChangeBlock]) -> BlocksMark {
+    BlocksMark(blocks.len(), blocks.last().map(ChangeBlock::mark))
+}
+
+pub fn go_back(blocks: &mut Vec<ChangeBlock>, mark: BlocksMark) {
+    blocks.truncate(mark.0);
+    if let (Some(block), Some(mark)) = (blocks.last_mut(), mark.1) {
+        block.go_back(&mark);
+    }
+}
