@@ -1,7 +1,7 @@
-"""Measures an idle worker with 1,000 open shards, against a boto3 loop that polls as often.
+"""Measures an idle worker with 1 to 4,096 open shards, against a boto3 loop that polls as often.
 
 A figure is CPU seconds per second. Both poll a stream without changes. The note says how often the worker polls, which
-bounds how late it sees a change.
+bounds how late it sees a change, how long it took from its start until it read all shards, and its memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import answer as backlog
 from tests.benchmarks.stream_service import table
 
-SHARDS = 1000
+SHARDS = (1, 8, 64, 512, 1000, 4096)
+STARTING = 300.0  # seconds until all shards are read, at most
 SETTLING = 25.0
 SECONDS = 30.0
 YARDSTICK = """
@@ -65,28 +67,43 @@ def answer(request: bytes) -> bytes:
     return re.sub(rb',"EndingSequenceNumber":"2"', b"", found)
 
 
-def run() -> Benchmark:
+def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
     with KafkaBroker() as broker, serving(answer, core=None) as url, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
-        ours, rate, seen = _relay(broker.bootstrap_servers, url, Path(folder))
-        yardstick, again = _boto3(url, rate), _boto3(url, rate)
+        return [_benchmark(broker.bootstrap_servers, url, Path(folder), shards) for shards in SHARDS]
+
+
+def _benchmark(servers: str, url: str, folder: Path, shards: int) -> Benchmark:
+    ours = _relay(servers, url, folder, shards)
+    yardstick, again = _boto3(url, ours.rate), _boto3(url, ours.rate)
     return Benchmark(
-        name="idle_cost",
-        figure=ours,
+        name=f"idle_cost_{shards}",
+        figure=ours.cpu,
         yardstick=yardstick,
         unit="CPU s/s",
-        ratio=ours / yardstick,
-        expected=SHARDS,
-        seen=seen,
+        ratio=ours.cpu / yardstick,
+        expected=shards,
+        seen=ours.shards,
         aa=again / yardstick,
-        note=f"{SHARDS} idle shards, {rate:.0f} GetRecords/s in all; yardstick a loop of boto3 that makes as many",
+        note=f"{shards} idle shards, {ours.rate:.1f} GetRecords/s in all; all read {ours.start:.1f} s after the start; "
+        f"{ours.memory:.0f} MB at its peak; yardstick a loop of boto3 that makes as many calls",
     )
 
 
-def _relay(servers: str, url: str, folder: Path) -> tuple[float, float, int]:
-    """Return CPU seconds per second, calls per second, and the number of shards being read."""
-    name, source = f"bench-{secrets.token_hex(4)}", table(SHARDS, 1)
+@dataclass(frozen=True)
+class Idle:
+    """CPU seconds per second, calls per second, shards that are read, seconds until they were, megabytes."""
+
+    cpu: float
+    rate: float
+    shards: int
+    start: float
+    memory: float
+
+
+def _relay(servers: str, url: str, folder: Path, shards: int) -> Idle:
+    name, source = f"bench-{secrets.token_hex(4)}", table(shards, 1)
     entry = {"name": "s", "type": "dynamodb", "table": source, "region": "us-east-1", "endpoint_url": url}
     path = folder / "relay.yaml"
     path.write_text(yaml.safe_dump({"name": name, "kafka": {"bootstrap_servers": servers}, "sources": [entry]}))
@@ -96,17 +113,21 @@ def _relay(servers: str, url: str, folder: Path) -> tuple[float, float, int]:
             [sys.executable, "-m", "relay.cli", "run", str(path)], stdout=out, stderr=subprocess.STDOUT
         )
     try:
+        started = time.monotonic()
+        while (start := time.monotonic() - started) < STARTING and log.read_text().count("reading shard") < shards:
+            time.sleep(0.1)
         time.sleep(SETTLING)
         begun, used, calls = time.monotonic(), _cpu(process.pid), _asked(url)
         time.sleep(SECONDS)
         taken = time.monotonic() - begun
         used, calls = _cpu(process.pid) - used, _asked(url) - calls
+        memory = _peak(process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)
     if code:
         raise RelayError(f"the relay ended with {code}: {log.read_text()[-2000:]}")
-    return used / taken, calls / taken, log.read_text().count("reading shard")
+    return Idle(used / taken, calls / taken, log.read_text().count("reading shard"), start, memory)
 
 
 def _boto3(url: str, rate: float) -> float:
@@ -117,6 +138,12 @@ def _boto3(url: str, rate: float) -> float:
 def _asked(url: str) -> int:
     with urllib.request.urlopen(url, b'{"Calls":true}', timeout=60) as reply:
         return int(reply.read())
+
+
+def _peak(pid: int) -> float:
+    """Return the peak of a process' memory in megabytes."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 def _cpu(pid: int) -> float:
