@@ -1,11 +1,12 @@
-"""How the compiled core is told of the columns of a record: which of them it writes itself."""
+"""What the compiled core is told about columns: which of them it writes itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from relay.avro import columns
-from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
+from relay.avro.schema import change_schema, columns_of_key, columns_of_row
+from relay.table import MAX_AVRO_PRECISION, Decimals, TableSchema, column_type
 
 if TYPE_CHECKING:
     from relay.native._core import Field
@@ -37,3 +38,17 @@ def compiled_field(name: str, kind: str) -> Field:
         is_avro = found.precision <= MAX_AVRO_PRECISION
         return name, "decimal" if is_avro else "other", (found.precision, found.scale), columns.writer(kind)
     return name, _KINDS.get(found, "other"), _BOUNDS.get(found, (0, 0)), columns.writer(kind)
+
+
+def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | None:
+    """Return the columns of the row and of the key of a table; None if the core makes no changes of its rows.
+
+    That is where values are not published, and where a key is a time.
+    """
+    if schema.protected or any(column.type == "timestamp" for column in schema.key):
+        return None
+    avro = change_schema(schema)
+    row = columns_of_row(avro)
+    if row is None:
+        return None
+    return [compiled_field(*each) for each in row], [compiled_field(*each) for each in columns_of_key(avro)]

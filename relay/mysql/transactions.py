@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from relay.change import Change, SchemaChange
+from relay.change import Change, ChangeParts, SchemaChange
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
 from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, Rows, Statement, TransactionBegin
+from relay.mysql.compiled_rows import CompiledTables, WholeTransaction
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
@@ -78,6 +79,8 @@ class ShardTransactions:
         self._saved_schema_changes: list[SchemaChange] = []
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
+        # Makes the changes of whole transactions; None if everything is made here.
+        self._compiled = CompiledTables.of(stream.source, stream.qualified(shard))
         # The open transaction, whether ``_changes`` has begun it, and the tables that it empties.
         self._begun: TransactionBegin | None = None
         self._is_open = False
@@ -133,7 +136,7 @@ class ShardTransactions:
         """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
         self._changes.floor = max(self._changes.floor, timestamp)
 
-    def take(self) -> tuple[list[Change], int, tuple[TableSchema, ...], int]:
+    def take(self) -> tuple[list[Change] | ChangeParts, int, tuple[TableSchema, ...], int]:
         """Return the changes that are ready, their bytes, the tables they are of, and how many of them were late."""
         changes, size = self._taken()
         tables = tuple(table.schema for table in self._tables.values())
@@ -153,11 +156,11 @@ class ShardTransactions:
         self._last_gtids.clear()
         return gtids
 
-    def _taken(self) -> tuple[list[Change], int]:
+    def _taken(self) -> tuple[list[Change] | ChangeParts, int]:
         size = self._saved_size + self._changes.size
-        changes = [*self._changes.take()]
+        changes = self._changes.take()
         if self._saved:
-            changes = self._saved + changes
+            changes = [*self._saved, *changes]
             self._saved, self._saved_size = [], 0
         return changes, size
 
@@ -168,7 +171,8 @@ class ShardTransactions:
         if self._is_open and self._begun is not None:
             if done := furthest(self._changes.rows_of, self._partial.get(self._begun.gtid, {})):
                 self._partial[self._begun.gtid] = done
-            self._saved, self._saved_size = self._taken()
+            changes, self._saved_size = self._taken()
+            self._saved = list(changes)
             # The row that is held back is read again, too.
             left, self._changes = (
                 self._changes,
@@ -213,6 +217,11 @@ class ShardTransactions:
             elif kind is Commit:
                 self._commit(consumed)
             elif isinstance(event, TransactionBegin):
+                if (whole := self._whole(event)) is not None:
+                    if self.has_changes and self._changes.size + whole.size > STREAMED_PAGE:
+                        return True
+                    if self._read_whole(event, whole, consumed):
+                        continue
                 if self._begun is not None:
                     self.followed.undo()
                 self._begun = event
@@ -228,16 +237,39 @@ class ShardTransactions:
                 return True
         return False
 
+    def _whole(self, begun: TransactionBegin) -> WholeTransaction | None:
+        """Return the transaction of ``begun`` if all its events are here, and the compiled core may read it."""
+        if self._compiled is None or self._begun is not None or begun.gtid in self._partial:
+            return None
+        if self.local or self._is_local(begun.gtid):
+            return None  # their tokens have other positions
+        whole = self._compiled.whole(self._events)
+        if whole is None or whole.size > STREAMED_PAGE:
+            return None
+        for name, table in whole.tables.items():
+            if self._tables.get(name, table) is not table and self.has_changes:
+                return None  # the page has another layout
+        return whole
+
+    def _read_whole(self, begun: TransactionBegin, whole: WholeTransaction, consumed: Consumed) -> bool:
+        """Read it as `_rows` and `_commit` would. Return False, and read nothing, if the core leaves it to them."""
+        times = begun.timestamp, begun.committed_at
+        if not self._changes.whole(begun.gtid, begun.position, *times, whole.rows, whole.size):
+            return False
+        for table in whole.tables.values():
+            self._use(table)
+        for _ in range(whole.events):
+            self._events.popleft()
+        self._ended(begun, consumed)
+        return True
+
     def _rows(self, event: Rows) -> bool:
         """Read rows; return whether all of them fit into the page."""
         table = event.table
         known = self._tables.get(table.name)
-        if known is not table:
-            if known is not None and self.has_changes:
-                return False
-            self._tables[table.name] = table
-        if self.followed.layouts.get(table.name) is not table:
-            self.followed.read(table)
+        if known is not None and known is not table and self.has_changes:
+            return False
+        self._use(table)
         if self._emptied:
             # The rows after a page that ends inside such a transaction could not be counted.
             raise NotCarried(
@@ -260,6 +292,12 @@ class ShardTransactions:
             row(table, *rows[at], each)
         self._row = 0
         return True
+
+    def _use(self, table: Table) -> None:
+        """The page has rows of ``table``."""
+        self._tables[table.name] = table
+        if self.followed.layouts.get(table.name) is not table:
+            self.followed.read(table)
 
     def _open(self) -> None:
         begun = self._begun
@@ -307,7 +345,6 @@ class ShardTransactions:
                 self._open()
             self._changes.statement(self.layouts.database, applied)
         self._statements = []
-        self.followed.keep()
         if self._is_open:
             self._changes.end()
             self._is_open = False
@@ -315,6 +352,11 @@ class ShardTransactions:
             self.local = self.local | parse(begun.gtid)
         if self._partial:
             self._partial.pop(begun.gtid, None)
+        self._ended(begun, consumed)
+
+    def _ended(self, begun: TransactionBegin, consumed: Consumed) -> None:
+        """A transaction was read to its end."""
+        self.followed.keep()
         if ":" not in begun.gtid:
             self._last_gtids[begun.gtid.rpartition("-")[0]] = begun.gtid
         self.executed_position = begun.position

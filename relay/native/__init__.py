@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relay.native._core import RecordWriter, VStreamReader
+    from relay.native._core import BlockBuilder, RecordWriter, VStreamReader
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 2  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 3  # what this version calls; one that was built of other sources may have another
 
 
 def record_writer() -> type[RecordWriter] | None:
@@ -32,6 +32,12 @@ def vstream_reader() -> type[VStreamReader] | None:
     """Return the compiled class, as `record_writer` does."""
     found = _loaded()
     return None if found is None else found.VStreamReader
+
+
+def block_builder() -> type[BlockBuilder] | None:
+    """Return the compiled class, as `record_writer` does."""
+    found = _loaded()
+    return None if found is None else found.BlockBuilder
 
 
 def _loaded() -> ModuleType | None:

@@ -14,6 +14,18 @@ class ChangeBlock(Sequence[Change]):
     def __len__(self) -> int: ...
     def __getitem__(self, at: int) -> Change: ...  # type: ignore[override]
 
+class BlockBuilder:
+    def __init__(self, shard: str) -> None: ...
+    def add(
+        self,
+        gtid: str,
+        position: str,
+        timestamp: int,
+        committed_at: int,
+        rows: Sequence[tuple[CompiledRows, list[tuple[Any, Any]]]],
+    ) -> int | None: ...
+    def take(self) -> list[ChangeBlock]: ...
+
 class RecordWriter:
     def __init__(
         self,

@@ -7,9 +7,9 @@ Changes are made as rows arrive, without waiting for the end of the transaction,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from relay import native
 from relay.change import (
     AlteredTable,
     Change,
@@ -20,35 +20,19 @@ from relay.change import (
     Snapshot,
     Transaction,
     event_id,
-    event_ids,
 )
 from relay.errors import RelayError
 from relay.sql.counts import KeyCounts
 from relay.sql.followed_tables import AppliedStatement
 from relay.sql.published_rows import ANY_TABLE, PublishedRows
-from relay.sql.row_functions import identifier, imager, keyer
+from relay.sql.row_functions import RowMapper
 from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
 if TYPE_CHECKING:
-    from relay.native._core import ChangeBlock
+    from relay.native._core import ChangeBlock, CompiledRows
 
 _NO_ATTRIBUTES: dict[str, str] = {}
-
-
-@dataclass(slots=True)
-class _RowMapper:
-    """Functions of the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes.
-
-    ``event_id``, ``read_id``: of a change, and of a copied row.
-    """
-
-    table: Table
-    image: Callable[[Row], dict[str, Any]]
-    key: Callable[[Row], dict[str, Any]]
-    identity: Callable[[Row], bytes]
-    event_id: Callable[..., str]
-    read_id: Callable[..., str]
 
 
 class TransactionChanges:
@@ -68,18 +52,23 @@ class TransactionChanges:
         self._left_out: dict[str, int] = {}
         # Changes whose own time was before the floor; the reader resets it.
         self.behind = 0
-        # The last token made.
-        self.token: EventToken | None = None
+        # The last token, and what it has to be made of since.
+        self._made_token: EventToken | None = None
+        self._token_at: tuple[int, str] | None = None
         # Estimated bytes of the changes that `take` would return: more than 0 if there are any.
         self.size = 0
         self._counts = KeyCounts()
-        self._mappers: dict[tuple[str, Table], _RowMapper] = {}
-        self._mapper: _RowMapper | None = None
+        self._mappers: dict[tuple[str, Table], RowMapper] = {}
+        self._mapper: RowMapper | None = None
         # The shard in event ids: that of the origin, if there is one.
         self._id_shard = shard
         self._ready: list[Change] = []
         # What is ready before them, in parts.
         self._parts: list[list[Change] | ChangeBlock] = []
+        # Makes the changes of whole transactions, and has those that come last.
+        builder = native.block_builder()
+        self._builder = None if builder is None else builder(shard)
+        self._is_building = False
         self._schema_changes: list[SchemaChange] = []
         # How many statements of the open transaction are among them.
         self._statements = 0
@@ -114,6 +103,7 @@ class TransactionChanges:
         """
         if (origin is None) != (origin_gtid is None):
             raise ValueError("give origin and origin_gtid together")
+        self._take_built()
         self._counts.clear()
         self._is_open = True
         self.rows_of = {}
@@ -130,6 +120,57 @@ class TransactionChanges:
         # Timestamps never decrease along a lineage, so a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
         self._token = EventToken(self.floor, self.shard, position, origin)
+
+    def whole(
+        self,
+        gtid: str,
+        position: str,
+        timestamp: int,
+        committed_at: int | None,
+        rows: Sequence[tuple[CompiledRows, list[tuple[Row | None, Row | None]]]],
+        size: int,
+    ) -> bool:
+        """Make the changes of a transaction without an origin at once. Return whether the compiled core has made them.
+
+        Otherwise none are made, and what is refused is refused by `row`. ``rows``: before and after each change, by
+        table. ``size``: roughly their bytes. The others are those of `begin`.
+        """
+        if self._builder is None or self._is_open:
+            return False
+        if committed_at is None:
+            committed_at = timestamp * 1_000_000
+        if self._ready:
+            self._parts.append(self._ready)
+            self._ready = []
+        floor = max(self.floor, timestamp)
+        made = self._builder.add(gtid, position, floor, committed_at, rows)
+        if made is None:
+            return False
+        self._is_building = True
+        if timestamp < self.floor:
+            self.behind += made
+        self.floor, self._token_at = floor, (floor, position)
+        self.size += size
+        return True
+
+    @property
+    def token(self) -> EventToken | None:
+        """The last token made."""
+        if self._token_at is not None:
+            timestamp, position = self._token_at
+            self.token = EventToken(timestamp, self.shard, position)
+        return self._made_token
+
+    @token.setter
+    def token(self, token: EventToken | None) -> None:
+        self._made_token, self._token_at = token, None
+
+    def _take_built(self) -> None:
+        """Put what the builder has among the parts."""
+        if self._builder is not None and self._is_building:
+            self._parts += self._builder.take()
+            self._is_building = False
+            self.token = self.token
 
     def row(
         self, table: Table, before: Row | None, after: Row | None, size: int = 0, *, only_key_is_sure: bool = False
@@ -267,6 +308,7 @@ class TransactionChanges:
 
     def take(self) -> list[Change] | ChangeParts:
         """Return, and remove, the changes that are ready."""
+        self._take_built()
         ready, self.size = self._ready, 0
         self._ready = ready[len(ready) - self._held :]
         if self._held:
@@ -310,7 +352,7 @@ class TransactionChanges:
         self._held = 0
         done, table = self.rows_of, self._held_table
         done[table] = done.get(table, 0) + 1  # `_count` inlined: this runs for every row
-        self.token = self._token
+        self._made_token = self._token  # and so is the setter
 
     def _count(self, table: str) -> None:
         self.rows_of[table] = self.rows_of.get(table, 0) + 1
@@ -327,7 +369,7 @@ class TransactionChanges:
         self._count(table)
         return True
 
-    def _change(self, operation: Operation, mapper: _RowMapper, row: Row, old: Any, new: Any) -> Change:
+    def _change(self, operation: Operation, mapper: RowMapper, row: Row, old: Any, new: Any) -> Change:
         table, identity, order = mapper.table, mapper.identity(row), self._order
         name = table.schema.table
         self._order = order + 1
@@ -351,20 +393,13 @@ class TransactionChanges:
             _NO_ATTRIBUTES,
         )
 
-    def _switch_to(self, table: Table) -> _RowMapper:
+    def _switch_to(self, table: Table) -> RowMapper:
         """Return the functions for rows of ``table``, and keep them for the next rows."""
         mapper = self._mappers.get((self._id_shard, table))
         if mapper is None:
             if len(self._mappers) > 1000:  # I11
                 self._mappers.clear()
-            mapper = _RowMapper(
-                table,
-                imager(table),
-                keyer(table),
-                identifier(table),
-                event_ids(self._id_shard, table.name),
-                event_ids(self.source, table.name),
-            )
+            mapper = RowMapper.of(table, self._id_shard, self.source)
             self._mappers[self._id_shard, table] = mapper
         self._mapper = mapper
         return mapper

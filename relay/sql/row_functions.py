@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from relay.change import event_ids
 from relay.errors import RelayError
 from relay.sql.tables import Row, Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class RowMapper:
+    """Functions of the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes.
+
+    ``event_id``, ``read_id``: of a change, and of a copied row.
+    """
+
+    table: Table
+    image: Callable[[Row], dict[str, Any]]
+    key: Callable[[Row], dict[str, Any]]
+    identity: Callable[[Row], bytes]
+    event_id: Callable[..., str]
+    read_id: Callable[..., str]
+
+    @classmethod
+    def of(cls, table: Table, shard: str, source: str) -> RowMapper:
+        """Make those of ``table``. ``shard``: as in event ids."""
+        ids, reads = event_ids(shard, table.name), event_ids(source, table.name)
+        return cls(table, imager(table), keyer(table), identifier(table), ids, reads)
 
 
 def imager(table: Table) -> Callable[[Row], dict[str, Any]]:

@@ -159,15 +159,16 @@ def binlog(rows: int) -> Fed:
                 found += stream.read(5)
         return found
 
-    def change(events: Sequence[Any]) -> list[Change]:
+    def change(events: Sequence[Any]) -> ChangeParts:
         position = BinlogPosition.from_json({"gtid": f"MySQL56/{A}:1-9"})
         transactions = ShardTransactions(StreamId("s", "shop"), "-", layouts, position, 0, lambda _: False)
         transactions.feed(events)
-        changes: list[Change] = []
+        parts: list[Any] = []
         while transactions.has_events:
             transactions.consume()
-            changes += transactions.take()[0]
-        return changes
+            taken = transactions.take()[0]
+            parts += taken.parts if isinstance(taken, ChangeParts) else [taken]
+        return ChangeParts(parts)
 
     change(parse_events())
     return Fed(f"binlog_{rows}", tables[0].schema, parse_events, change)

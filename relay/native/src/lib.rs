@@ -8,18 +8,20 @@ mod block;
 mod keys;
 mod records;
 mod rows;
+mod transactions;
 mod vstream;
 mod wire;
 
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<block::ChangeBlock>()?;
+    module.add_class::<transactions::BlockBuilder>()?;
     module.add_class::<records::RecordWriter>()?;
     module.add_class::<rows::CompiledRows>()?;
     module.add_class::<vstream::VStreamReader>()?;

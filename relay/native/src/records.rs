@@ -1,6 +1,6 @@
 //! Changes of one table to records.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
@@ -105,7 +105,7 @@ impl RecordWriter {
             match self.record(&change, resume_timestamp, relayed_at) {
                 Ok(Some(record)) => records.append(record)?,
                 // The plain path says what is wrong, where and what to do. An interrupt is none of its business.
-                Err(error) if !error.is_instance_of::<pyo3::exceptions::PyException>(py) => return Err(error),
+                Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
                 _ => records.append(py.None())?,
             }
         }
@@ -135,7 +135,14 @@ impl RecordWriter {
         let (records, mut out) = (PyList::empty(py), std::mem::take(&mut self.out));
         for one in &block.changes {
             let transaction = &block.transactions[one.transaction];
-            let (hashed, record_key) = self.block_key(py, block, one)?;
+            let (hashed, record_key) = match self.block_key(py, block, one) {
+                Ok(made) => made,
+                Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
+                Err(_) => {
+                    records.append(py.None())?;
+                    continue;
+                }
+            };
             out.clear();
             out.extend_from_slice(&self.header);
             avro::blob(&mut out, &one.event_id);
