@@ -59,7 +59,8 @@ class CompiledTables:
             if rows is None or found.tables.setdefault(table.name, table) is not table:
                 return None
             found.rows.append((rows, event.changes))
-            found.size += event.size + len(event.changes)
+            count = len(event.changes)
+            found.size += (event.size // (count or 1) + 1) * count
         return None  # its end has not come
 
     def rows(self, table: Table) -> CompiledRows | None:
