@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import ClientError
 
+from relay.dynamodb.batch_answers import batch_get_item
 from relay.dynamodb.values import canonical_number
 from relay.errors import RelayError, Unavailable
 
@@ -27,8 +29,11 @@ Key = Mapping[str, Mapping[str, Any]]
 Item = dict[str, dict[str, Any]]
 """All attributes of an item, typed, as boto3's client returns them."""
 
-_Index = tuple[str | bytes, ...]
-_Place = tuple[str, _Index]
+Index = tuple[str | bytes, ...]
+"""The canonical values of a key, in the order of its attributes in the table's ``Keys``."""
+
+Place = tuple[str, Index]
+"""A table, and the index of a key in it."""
 
 # AWS, "BatchGetItem": up to 100 distinct keys; keys past 16 MB and throttled keys come back unprocessed.
 _CHUNK = 100
@@ -73,65 +78,120 @@ def batch_load(
     requested; and botocore's errors if DynamoDB refuses the request or cannot be reached.
     """
     tables = {name: _Table(name, given) for name, given in keys.items()}
-    waiting: deque[_Place] = deque((name, index) for name, table in tables.items() for index in table.requested)
-    stalls = 0
-    while waiting:
-        chunk = [waiting.popleft() for _ in range(min(_CHUNK, len(waiting)))]
-        unprocessed, refusal = _request(client, tables, chunk, consistent)
-        if not unprocessed:
-            stalls = 0
-            continue
-        # At the end, so that other tables do not wait for one that is throttled.
-        waiting.extend(unprocessed)
-        stalls = stalls + 1 if len(unprocessed) == len(chunk) else 0
-        if stalls == _MOST_STALLS:
-            names = ", ".join(sorted({name for name, _ in waiting}))
-            raise Unavailable(
-                f"DynamoDB processed no key of {names} in {stalls} requests in a row, {len(waiting)} keys are left: "
-                "try again later, or raise the tables' read capacity"
-            ) from refusal
-        longest = min(_LONGEST_WAIT, _SHORTEST_WAIT * 2**stalls)
-        sleep(random.uniform(longest / 2, longest))
+    places = ((name, index) for name, table in tables.items() for index in table.requested)
+    for (name, index), item in load_each(client, tables, places, consistent=consistent, sleep=sleep):
+        tables[name].items[index] = item
     return Loaded(
         {name: table.found() for name, table in tables.items()},
         {name: missing for name, table in tables.items() if (missing := table.missing())},
     )
 
 
-class _Table:
-    """The requested keys of one table, and the items that were returned.
+class Keys:
+    """How the keys of one table are written: ``shape`` has the name and type of each of their attributes."""
+
+    def __init__(self, name: str, shape: tuple[tuple[str, str], ...]) -> None:
+        self.name = name
+        self.shape = shape
+
+    def key(self, index: Index) -> Key:
+        """Return the key that is requested for an index."""
+        return {name: {kind: value} for (name, kind), value in zip(self.shape, index, strict=True)}
+
+    def place_of(self, item: Mapping[str, Mapping[str, Any]], expected: Container[Place]) -> Place:
+        """Return the expected place of an item, or of a key, that DynamoDB returned. Raises ``RelayError``."""
+        try:
+            values = tuple([item[name][kind] for name, kind in self.shape])
+            place = (self.name, values)
+            if place in expected:
+                return place
+            place = (self.name, self._canonical(values, item))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RelayError(f"table {self.name}: DynamoDB answered with an item without its key: {error!r}") from error
+        if place not in expected:
+            # Not to be guessed (I8).
+            raise RelayError(f"table {self.name}: DynamoDB answered with a key that was not requested: {place}")
+        return place
+
+    def _canonical(self, values: Index, key: Key) -> Index:
+        if all(kind != "N" for _, kind in self.shape):
+            return values
+        try:
+            return tuple(
+                [
+                    canonical_number(str(value)) if kind == "N" else value
+                    for value, (_, kind) in zip(values, self.shape, strict=True)
+                ]
+            )
+        except ValueError as error:
+            raise ValueError(f"table {self.name}: {key!r} is not a key: {error}") from error
+
+
+def load_each(
+    client: DynamoDBClient,
+    tables: Mapping[str, Keys],
+    places: Iterator[Place],
+    *,
+    consistent: bool,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[Place, Item]]:
+    """Yield the items at distinct places, as they are returned, so that the caller need not keep them.
+
+    Takes the places as it requests them. Otherwise as ``batch_load``.
+    """
+    again: deque[Place] = deque()
+    stalls = 0
+    while True:
+        chunk = list(islice(places, _CHUNK))
+        chunk += [again.popleft() for _ in range(min(_CHUNK - len(chunk), len(again)))]
+        if not chunk:
+            return
+        found, unprocessed, refusal = _request(client, tables, chunk, consistent)
+        yield from found
+        if not unprocessed:
+            stalls = 0
+            continue
+        # At the end, so that other tables do not wait for one that is throttled.
+        again.extend(unprocessed)
+        stalls = stalls + 1 if len(unprocessed) == len(chunk) else 0
+        if stalls == _MOST_STALLS:
+            left = [*again, *places]
+            names = ", ".join(sorted({name for name, _ in left}))
+            raise Unavailable(
+                f"DynamoDB processed no key of {names} in {stalls} requests in a row, {len(left)} keys are left: "
+                "try again later, or raise the tables' read capacity"
+            ) from refusal
+        longest = min(_LONGEST_WAIT, _SHORTEST_WAIT * 2**stalls)
+        sleep(random.uniform(longest / 2, longest))
+
+
+class _Table(Keys):
+    """The requested keys of one table, as their caller wrote them, and the items that were returned.
 
     All keys have the same attribute names and types, their shape, so their values in its order identify them.
     """
 
     def __init__(self, name: str, keys: Iterable[Key]) -> None:
-        self.name = name
-        # Name and type of each key attribute, from the first key, and the Python types of its value.
-        self.shape: tuple[tuple[str, str], ...] = ()
+        super().__init__(name, ())  # the shape is that of the first key
         self._types: tuple[tuple[type, ...], ...] = ()
         # The key that is requested, and its other spellings, by index.
-        self.requested: dict[_Index, Key] = {}
-        self._other_spellings: dict[_Index, list[Key]] = {}
-        # The index by the values as they are written; most canonical values, as DynamoDB writes them, are here, too.
-        self._indexes: dict[_Index, _Index] = {}
-        self.items: dict[_Index, Item] = {}
+        self.requested: dict[Index, Key] = {}
+        self._other_spellings: dict[Index, list[Key]] = {}
+        # The index by the values as they are written.
+        indexes: dict[Index, Index] = {}
+        self.items: dict[Index, Item] = {}
         for key in keys:
             values = self._values(key)
-            if values not in self._indexes:
-                index = self._indexes[values] = self._canonical(values, key)
+            if values not in indexes:
+                index = indexes[values] = self._canonical(values, key)
                 if self.requested.setdefault(index, key) is not key:
                     self._other_spellings.setdefault(index, []).append(key)
 
     def __repr__(self) -> str:
         return f"<_Table[{self.name}: {len(self.items)} of {len(self.requested)}]>"
 
-    def index_of(self, item: Mapping[str, Mapping[str, Any]]) -> _Index:
-        """Return the index of an item, or of a key, that DynamoDB returned."""
-        try:
-            values = tuple([item[name][kind] for name, kind in self.shape])
-            return self._indexes.get(values) or self._canonical(values, item)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RelayError(f"table {self.name}: DynamoDB answered with an item without its key: {error!r}") from error
+    def key(self, index: Index) -> Key:
+        return self.requested[index]
 
     def found(self) -> list[Item]:
         return [self.items[index] for index in self.requested if index in self.items]
@@ -144,7 +204,7 @@ class _Table:
             for key in (first, *self._other_spellings.get(index, ()))
         ]
 
-    def _values(self, key: Key) -> _Index:
+    def _values(self, key: Key) -> Index:
         """Return the values of ``key`` as they are written. Raises ValueError if it is not of the table's shape."""
         shape = self.shape or self._take_shape(key)
         try:
@@ -173,52 +233,31 @@ class _Table:
             self._types += (_PYTHON_TYPES[kind],)
         return self.shape
 
-    def _canonical(self, values: _Index, key: Key) -> _Index:
-        if all(kind != "N" for _, kind in self.shape):
-            return values
-        try:
-            return tuple(
-                [
-                    canonical_number(str(value)) if kind == "N" else value
-                    for value, (_, kind) in zip(values, self.shape, strict=True)
-                ]
-            )
-        except ValueError as error:
-            raise ValueError(f"table {self.name}: {key!r} is not a key: {error}") from error
-
 
 def _request(
-    client: DynamoDBClient, tables: Mapping[str, _Table], chunk: list[_Place], consistent: bool
-) -> tuple[list[_Place], ClientError | None]:
-    """Request the keys at ``chunk`` once; return those to request again, and the error if all were throttled."""
+    client: DynamoDBClient, tables: Mapping[str, Keys], chunk: list[Place], consistent: bool
+) -> tuple[list[tuple[Place, Item]], list[Place], ClientError | None]:
+    """Request the keys at ``chunk``; return items, places to request again, and the error if all were throttled."""
     request: dict[str, Any] = {}
     for name, index in chunk:
         one = request.setdefault(name, {"Keys": [], "ConsistentRead": consistent})
-        one["Keys"].append(tables[name].requested[index])
+        one["Keys"].append(tables[name].key(index))
     try:
-        answer: Any = client.batch_get_item(RequestItems=request)
+        answer = batch_get_item(client, request)
     except ClientError as error:
         if not _is_transient(error):
             raise
-        return chunk, error
+        return [], chunk, error
     expected = set(chunk)
-    for name, items in answer["Responses"].items():
-        for item in items:
-            _, index = _place_of(tables, name, item, expected)
-            tables[name].items[index] = item
-    return [
-        _place_of(tables, name, key, expected)
-        for name, left in answer.get("UnprocessedKeys", {}).items()
-        for key in left["Keys"]
-    ], None
-
-
-def _place_of(tables: Mapping[str, _Table], name: str, item: Key, expected: set[_Place]) -> _Place:
-    place = (name, tables[name].index_of(item)) if name in tables else None
-    if place is None or place not in expected:
-        # Not to be guessed (I8).
-        raise RelayError(f"table {name}: DynamoDB answered with a key that was not requested: {place}")
-    return place
+    left = {name: one["Keys"] for name, one in answer.get("UnprocessedKeys", {}).items()}
+    for name in {**answer["Responses"], **left}:
+        if name not in tables:
+            raise RelayError(f"table {name}: DynamoDB answered with a table that was not requested")
+    found = [
+        (tables[name].place_of(item, expected), item) for name, items in answer["Responses"].items() for item in items
+    ]
+    unprocessed = [tables[name].place_of(key, expected) for name, keys in left.items() for key in keys]
+    return found, unprocessed, None
 
 
 def _is_transient(error: ClientError) -> bool:

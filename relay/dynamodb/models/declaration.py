@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from relay.config.template import Template
@@ -64,38 +64,35 @@ class Declaration:
         values: dict[str, Any] = {}
         own: list[tuple[str, Callable[[], Any]]] = []
         seen: dict[str, Wire | None] = {}
-        for name in names:
-            each = self.columns[name]
-            kind = each.type
-            wire = seen[each.attribute] = item.get(each.attribute)
+        for name, attribute, load, is_shareable, empty in _plan(self, names):
+            wire = seen[attribute] = item.get(attribute)
             if wire is None:
-                if kind.empty is not None and not each.optional:
-                    values[name] = kind.empty()
-                    own.append((name, kind.empty))
+                if empty is not None:
+                    values[name] = empty()
+                    own.append((name, empty))
                 continue
             try:
-                values[name] = kind.load(wire)
-                if not kind.shareable:
-                    own.append((name, partial(kind.load, wire)))
+                values[name] = load(wire)
+                if not is_shareable:
+                    own.append((name, partial(load, wire)))
             except UNFIT:
-                values[name] = each.loaded(wire)  # which knows NULL, and says whose value it is
+                values[name] = self.columns[name].loaded(wire)  # which knows NULL, and says whose value it is
         absent = names - values.keys() if len(values) < len(names) else ()
-        left_out = _NONE if names is self.names else self.names - names
+        left_out = tracking.NONE if names is self.names else self.names - names
+        packed = tracking.packed(seen)
         is_first = True
         for of in objects:
-            if not is_first:
+            if is_first:
+                is_first = False
+            else:
                 # What can change in place is made for each object anew.
                 for name, make in own:
                     values[name] = make()
-            is_first = False
             given = vars(of)
             given.update(values)
             for name in absent:
                 given.pop(name, None)
-            known = tracking.tracked(of)
-            known.seen = seen
-            known.marked = names if known.marked <= names else known.marked | names
-            known.left_out = left_out
+            tracking.note(of, packed, names, left_out)
 
     def made(self, item: Mapping[str, Wire], names: frozenset[str]) -> Any:
         """Return a new object for an item of which these columns were read."""
@@ -105,7 +102,15 @@ class Declaration:
         return made
 
 
-_NONE: frozenset[str] = frozenset()
+@lru_cache(maxsize=1024)
+def _plan(
+    declared: Declaration, names: frozenset[str]
+) -> tuple[tuple[str, str, Callable[[Mapping[str, Any]], Any], bool, Callable[[], Any] | None], ...]:
+    """Return what ``fill`` has to know of each column: both names, how it is loaded, and what is stored as nothing."""
+    columns = [declared.columns[name] for name in names]
+    return tuple(
+        [(c.name, c.attribute, c.type.load, c.type.shareable, None if c.optional else c.type.empty) for c in columns]
+    )
 
 
 class Model:
@@ -159,7 +164,7 @@ class Model:
             if each.has_default and name not in values:
                 values[name] = each.default_value()
         vars(self).update(values)
-        tracking.track(self).marked = frozenset(values)
+        tracking.track(self).marked = tracking.columns(tracking.NONE, *values)
 
     def __repr__(self) -> str:
         values = {name: vars(self)[name] for name in declaration_of(type(self)).columns if name in vars(self)}

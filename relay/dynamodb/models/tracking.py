@@ -7,15 +7,27 @@ identity, so that two objects that are equal do not share it, and goes with the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from weakref import ref
+
+import orjson
 
 from relay.dynamodb.models.types import Wire
 
 Seen = Mapping[str, Wire | None]
 """Attributes as the table had them, by name; None for one that it did not have."""
 
-_NONE: frozenset[str] = frozenset()
+Packed = Seen | bytes
+"""The same, or as JSON."""
+
+NONE: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=1024)
+def columns(known: frozenset[str], *more: str) -> frozenset[str]:
+    """Return both together, the same set each time: a set for each object is work for Python's garbage collector."""
+    return known.union(more)
 
 
 class Tracked(ref[Any]):
@@ -26,21 +38,29 @@ class Tracked(ref[Any]):
     columns that a search did not return. All are replaced, never changed, since objects share them.
     """
 
-    __slots__ = ("id", "left_out", "marked", "seen")
+    __slots__ = ("_seen", "id", "left_out", "marked")
 
     id: int
     marked: frozenset[str]
-    seen: Seen | None
     left_out: frozenset[str]
+    _seen: Packed | None
 
     def __new__(cls, of: Any) -> Tracked:
         return super().__new__(cls, of, _forget)
 
     def __init__(self, of: Any) -> None:
         self.id = id(of)
-        self.marked = _NONE
-        self.seen = None
-        self.left_out = _NONE
+        self.marked = NONE
+        self.left_out = NONE
+        self._seen = None
+
+    @property
+    def seen(self) -> Seen | None:
+        return orjson.loads(self._seen) if isinstance(self._seen, bytes) else self._seen
+
+    @seen.setter
+    def seen(self, seen: Packed | None) -> None:
+        self._seen = seen
 
 
 _tracked: dict[int, Tracked] = {}
@@ -64,15 +84,31 @@ def tracked(of: Any) -> Tracked:
     found = _tracked.get(id(of))
     if found is None:
         found = track(of)
-        found.marked = frozenset(vars(of))
+        found.marked = columns(NONE, *vars(of))
     return found
+
+
+def packed(seen: Seen) -> Packed:
+    """Return attributes as JSON, which is a fifth as large, and no work for Python's garbage collector; bytes stay."""
+    try:
+        return orjson.dumps(seen)
+    except TypeError:
+        return seen
+
+
+def note(of: Any, seen: Packed, read: frozenset[str], left_out: frozenset[str]) -> None:
+    """Note what was read of an object's item: the columns ``read``."""
+    known = _tracked.get(id(of)) or tracked(of)
+    known.seen = seen
+    known.marked = read if known.marked <= read else columns(known.marked, *read)
+    known.left_out = left_out
 
 
 def mark(of: Any, column: str) -> None:
     """Note that a column was set or deleted."""
     found = tracked(of)
     if column not in found.marked:
-        found.marked |= {column}
+        found.marked = columns(found.marked, column)
 
 
 def count() -> int:
