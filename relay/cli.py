@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from relay.commands import check, dead_letters, doctor, gaps, init, replay, reset, services, snapshot, status, verify
-from relay.commands.logged import Commands
+from relay.commands.logged import Commands, wrong_usage_logged
 from relay.commands.options import (
     ConfigArgument,
     JsonOption,
@@ -36,9 +36,15 @@ from relay.extras import needs
 class _Commands(TyperGroup):
     """Prints errors that are meant for the user without a traceback, and exits with their code."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["relay.given"] = given = list(args)
+        with wrong_usage_logged(given):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with wrong_usage_logged(ctx.meta["relay.given"]):
+                result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except RelayError as error:

@@ -24,6 +24,7 @@ from relay.errors import ConfigError, Unavailable
 from relay.jvm.java import find_java
 from spark_consumers.connectors import connectors
 from spark_consumers.executors import our_code
+from spark_consumers.java_stderr import java_stderr
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -233,7 +234,8 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
         "start_new_session": True,
         "pass_fds": tuple(keep_open),
     }
-    gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+    with java_stderr() as stderr:
+        gateway = launch_gateway(conf, options | {"stderr": stderr})  # type: ignore[no-untyped-call]
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     code = None
     if is_cluster(spark.master):

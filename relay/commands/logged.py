@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
 from relay.commands.options import LogFormat, LogFormatOption, logging_to_stderr
+from relay.errors import ConfigError
 
 
 def _log_format_option() -> Any:
@@ -51,6 +56,30 @@ class LoggedCommand(TyperCommand):
             with logging_to_stderr(LogFormat.JSON):
                 return super().invoke(ctx)
         return super().invoke(ctx)
+
+
+@contextmanager
+def wrong_usage_logged(given: list[str]) -> Iterator[None]:
+    """Log wrong arguments, where ``given``, or the environment, wants JSON; else typer shows them in a box."""
+    try:
+        yield
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        if context is None or not given or not _wants_json(given):
+            raise
+        with logging_to_stderr(LogFormat.JSON):
+            raise ConfigError(f"{error.format_message()} Try '{context.command_path} -h' for help.") from error
+
+
+def _wants_json(given: list[str]) -> bool:
+    """Read ``--log-format`` of arguments that could not be parsed: the last one counts, as for typer."""
+    wanted = os.environ.get("RELAY_LOG_FORMAT", "")
+    for each, following in zip_longest(given, given[1:], fillvalue=""):
+        if each == "--log-format":
+            wanted = following
+        elif each.startswith("--log-format="):
+            wanted = each.partition("=")[2]
+    return wanted == LogFormat.JSON
 
 
 class Commands(typer.Typer):

@@ -40,11 +40,11 @@ def reset(
     if as_json:
         typer.echo(json.dumps({"source": source, "dry_run": dry_run, **found.to_json()}, ensure_ascii=False))
         return
-    would = "would be" if dry_run else "was"
+    would, were = ("would be", "would be") if dry_run else ("was", "were")
     typer.echo(f"source {source}, stream {found.stream.label}: {would} reset to {found.start}")
-    typer.echo(
-        f"{len(found.removed_keys)} records of checkpoints {would} removed, gap {found.gap.id} {would} published"
-    )
+    count = len(found.removed_keys)
+    removed = f"1 record of checkpoints {would}" if count == 1 else f"{count} records of checkpoints {were}"
+    typer.echo(f"{removed} removed, gap {found.gap.id} {would} published")
     if found.snapshot is not None:
         typer.echo("the snapshot that was not finished begins again with the next run")
     if found.workers:

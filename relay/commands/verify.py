@@ -147,7 +147,8 @@ def _shown(key: dict[str, str]) -> str:
 
 
 def _show(found: Verification) -> None:
-    typer.echo(f"namespace {found.namespace}: {found.sampled} entries sampled, {found.without_value} without a value")
+    entries = "1 entry" if found.sampled == 1 else f"{found.sampled} entries"
+    typer.echo(f"namespace {found.namespace}: {entries} sampled, {found.without_value} without a value")
     for count, text in (
         (found.checked, "checked"),
         (len(found.stale), "stale"),

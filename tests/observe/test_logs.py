@@ -59,3 +59,26 @@ def test_an_error_that_ends_a_command_is_a_log_line_too(
         monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
     ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=600, check=False)
     assert ended.stderr.startswith(b"relay: error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("run x.yaml --workers many", "Invalid value for '--workers': 'many'"),
+        ("gaps accept x.yaml id nothing", "'nothing' is not one of 'skip', 'resnapshot'"),
+        ("run", "Missing argument 'CONFIG'. Try '"),
+        ("bogus", "No such command 'bogus'. Try '"),
+        ("--bogus run x.yaml", "No such option: --bogus"),
+        ("token compare", "Missing argument 'A'"),
+    ],
+)
+def test_wrong_usage_is_a_log_line_too(arguments: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "relay.cli", *arguments.split()]
+    for given in (["--log-format=json"], []):
+        ended = subprocess.run([*command, *given], capture_output=True, timeout=600, check=False)
+        [said] = map(json.loads, ended.stderr.splitlines())
+        assert (ended.returncode, said["level"]) == (2, "ERROR")
+        assert told in said["message"]
+        monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
+    ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=600, check=False)
+    assert (ended.returncode, ended.stderr[:6]) == (2, b"Usage:")
