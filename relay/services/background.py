@@ -109,7 +109,7 @@ def down() -> list[Service]:
         with ThreadPoolExecutor(len(KINDS)) as pool:
             ran = list(pool.map(_stop, services))
         for service in services:
-            state.forget(service)
+            state.forget(service.name)
     return [service for service, did_run in zip(services, ran, strict=True) if did_run]
 
 
@@ -143,9 +143,9 @@ class _State:
         with self._lock:
             self._write([each for each in self.services() if each.name != service.name] + [service])
 
-    def forget(self, service: Service) -> None:
+    def forget(self, name: str) -> None:
         with self._lock:
-            self._write([each for each in self.services() if each != service])
+            self._write([each for each in self.services() if each.name != name])
 
     def _write(self, services: list[Service]) -> None:
         part = self.path.with_suffix(".part")
@@ -178,14 +178,23 @@ def _start(name: str, detach: bool, state: _State) -> Service:
     folder = _folder() / "services" / name
     remove_server_folder(folder)
     server = KINDS[name](folder, detached=detach)
-    server.start()
-    processes = [(each.pid, started_at(each.pid) or "") for each in server.processes]
-    if not all(started for _, started in processes):
-        raise RelayError(f"{name} ended right after it started:\n{server.process.log_tail()}")
-    (pid, started), *also = processes
-    service = Service(name, server.address, server.port, pid, started, str(server.log), also)
-    state.record(service)
+    # If this process is killed before the service is ready, `down` still knows it.
+    server.on_launch = lambda: state.record(_service(name, server))
+    try:
+        server.start()
+        service = _service(name, server)
+        if not service.running:
+            raise RelayError(f"{name} ended right after it started:\n{server.process.log_tail()}")
+    except BaseException:
+        state.forget(name)
+        raise
+    state.record(service)  # again, since it may have further processes now
     return service
+
+
+def _service(name: str, server: EmbeddedServer) -> Service:
+    (pid, started), *also = [(each.pid, started_at(each.pid) or "") for each in server.processes]
+    return Service(name, server.address, server.port, pid, started, str(server.log), also)
 
 
 def _stop(service: Service) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -35,6 +35,8 @@ class EmbeddedServer(ABC):
         self._folder = folder
         self._ports: tuple[int, ...] = ()
         self._process: ManagedProcess | None = None
+        # Called when it has been launched, before it is ready.
+        self.on_launch: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         state = "running" if self.alive else "stopped"
@@ -146,6 +148,7 @@ class EmbeddedServer(ABC):
         )
         self._process.start()
         try:
+            self.on_launch()
             self._process.wait_until(self._ready, self.start_timeout, self.name)
         except BaseException:
             self._process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from relay.errors import ConfigError, RelayError
 from relay.services import background
 from relay.services.background import down, started_at, status, up
 from tests.process.processes import gone
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -33,6 +35,18 @@ def record(state: Path, pid: int, started: str | None = None) -> None:
     assert started is not None
     entry = {"name": "redis", "address": "redis://127.0.0.1:1/0", "port": 1, "pid": pid, "started": started}
     (state / "services.json").write_text(json.dumps([entry | {"log": str(log)}]))
+
+
+def process_in(folder: Path, program: str) -> int | None:
+    """Return the process of a program that writes to a file in a folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (
+                Path(os.readlink(process / "exe")).name == program
+                and Path(os.readlink(process / "fd" / "1")).parent == folder
+            ):
+                return int(process.name)
+    return None
 
 
 class TestState:
@@ -121,6 +135,19 @@ class TestRoundTrip:
         assert answer.stderr == ""
         down()
         assert gone(service.pid)
+
+    @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for a process in /proc")
+    def test_a_service_whose_command_is_killed_before_it_is_ready_is_stopped_by_down(self, state: Path) -> None:
+        with subprocess.Popen(
+            [sys.executable, "-c", "from relay.services.background import up; up(['dynamodb'])"]
+        ) as command:
+            java = wait_until(lambda: process_in(state / "services" / "dynamodb", "java"))
+            os.kill(java, signal.SIGSTOP)  # so that it is never ready
+            wait_until(lambda: status() or None)
+            command.kill()
+        os.kill(java, signal.SIGCONT)
+        assert [each.pid for each in down()] == [java]
+        assert gone(java)
 
     def test_a_service_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
         program = "from relay.services.background import up; print(up(['redis'], detach=False)[0].pid)"
