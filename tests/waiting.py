@@ -40,5 +40,8 @@ def pause(pid: int) -> None:
 
 def is_paused(pid: int) -> bool:
     """Whether all threads of a process are stopped."""
-    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
-    return set(states) == {"T"}
+    stats = [task / "stat" for task in Path(f"/proc/{pid}/task").iterdir()]
+    try:
+        return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended
