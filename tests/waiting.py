@@ -1,4 +1,4 @@
-"""How tests wait for what takes its time."""
+"""How tests wait for what takes its time, and see what a process does meanwhile."""
 
 from __future__ import annotations
 
@@ -45,3 +45,12 @@ def is_paused(pid: int) -> bool:
         return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats} == {"T"}
     except (FileNotFoundError, ProcessLookupError):
         return False  # a thread has just ended
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return how much CPU a process has used; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,7 @@ from relay.dynamodb.models import Engine
 from tests.dynamodb.models.shop import Counter, Mirror, Number, Order, Text
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def table_client(dynamodb: Any) -> Iterator[Any]:
     """A client of DynamoDB Local."""
     client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
