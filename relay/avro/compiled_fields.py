@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from relay.avro import columns
 from relay.avro.schema import change_schema, columns_of_key, columns_of_row
@@ -31,13 +32,11 @@ _BOUNDS = {
 }
 
 
-def compiled_field(name: str, kind: str) -> Field:
-    """Return the column ``name`` of the `column_type` ``kind`` as the core takes it."""
-    found = column_type(kind)
-    if isinstance(found, Decimals):
-        is_avro = found.precision <= MAX_AVRO_PRECISION
-        return name, "decimal" if is_avro else "other", (found.precision, found.scale), columns.writer(kind)
-    return name, _KINDS.get(found, "other"), _BOUNDS.get(found, (0, 0)), columns.writer(kind)
+def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field]]:
+    """Return the columns of the row, None if images are JSON text, and of the key in a `change_schema`."""
+    row = columns_of_row(schema)
+    key = [_field(*each) for each in columns_of_key(schema)]
+    return None if row is None else [_field(*each) for each in row], key
 
 
 def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | None:
@@ -47,8 +46,14 @@ def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | No
     """
     if schema.protected or any(column.type == "timestamp" for column in schema.key):
         return None
-    avro = change_schema(schema)
-    row = columns_of_row(avro)
-    if row is None:
-        return None
-    return [compiled_field(*each) for each in row], [compiled_field(*each) for each in columns_of_key(avro)]
+    row, key = fields_of(change_schema(schema))
+    return None if row is None else (row, key)
+
+
+def _field(name: str, kind: str) -> Field:
+    """Return the column ``name`` of the `column_type` ``kind`` as the core takes it."""
+    found = column_type(kind)
+    if isinstance(found, Decimals):
+        is_avro = found.precision <= MAX_AVRO_PRECISION
+        return name, "decimal" if is_avro else "other", (found.precision, found.scale), columns.writer(kind)
+    return name, _KINDS.get(found, "other"), _BOUNDS.get(found, (0, 0)), columns.writer(kind)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relay import native
-from relay.avro.compiled_fields import compiled_field
-from relay.avro.schema import columns_of_key, columns_of_row
+from relay.avro.compiled_fields import fields_of
 from relay.kafka.keys import KeyCodec
 from relay.table import KeyColumn, TableSchema
 
@@ -29,11 +28,11 @@ def compiled_records(
     if record_writer is None:
         return None
     fields = {field["name"]: field["type"] for field in schema["fields"]}
-    row = columns_of_row(schema)
+    row, key = fields_of(schema)
     return record_writer(
         header=header,
-        key=[compiled_field(name, kind) for name, kind in columns_of_key(schema)],
-        row=None if row is None else [compiled_field(name, kind) for name, kind in row],
+        key=key,
+        row=row,
         operations=fields["operation"]["symbols"],
         images=fields["images"]["symbols"],
         hashed=_hashed(table.key[: table.hash_columns]) if codec.mode == "hash" else None,

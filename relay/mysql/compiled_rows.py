@@ -10,13 +10,14 @@ from relay import native
 from relay.avro.compiled_fields import compiled_fields
 from relay.mysql.binlog.events import BinlogEvent, Commit, Rows, TransactionBegin
 from relay.mysql.binlog.rows import Change
-from relay.sql.compiled_changes import change_maker
+from relay.sql.compiled_changes import Cell, change_maker, compiled_rows
 from relay.sql.tables import Table
 
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows
 
 _KEPT = 1000  # tables
+_AS_IT_IS: Cell = ("other", lambda value: value, False, False)  # rows are decoded before
 
 
 @dataclass(slots=True)
@@ -72,22 +73,6 @@ class CompiledTables:
         return self._rows[table]
 
     def _made(self, table: Table) -> CompiledRows | None:
-        fields = compiled_fields(table.schema) if table.wanted is None else None
-        if fields is None:
-            return None
-        from relay.native._core import CompiledRows
-
-        row, key = fields
-        return CompiledRows(
-            shard=self.shard,
-            source=self.source,
-            table=table.name,
-            columns=[("other", _as_it_is, False, False, field) for field in row],
-            key=list(zip(table.key, key, strict=True)),
-            change=change_maker(table, self.source, self.shard),
-            keyspace_id=table.keyspace_id,
-        )
-
-
-def _as_it_is(value: bytes) -> bytes:
-    return value
+        change = change_maker(table, self.source, self.shard)
+        cells, fields = [_AS_IT_IS] * len(table.names), compiled_fields(table.schema)
+        return compiled_rows(table, self.source, self.shard, cells, fields, change)

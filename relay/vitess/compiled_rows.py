@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from relay import native
 from relay.avro.compiled_fields import compiled_fields
 from relay.change import Change
-from relay.sql.compiled_changes import change_maker
+from relay.sql.compiled_changes import change_maker, compiled_rows
 from relay.sql.tables import Row
 from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -31,30 +31,14 @@ def vstream_reader(shard: VitessShard) -> VStreamReader | None:
     return reader(shard.keyspace.encode(), shard.name.encode(), shard.qualified, canonical)
 
 
-def compiled_rows(shard: VitessShard, decoder: VStreamRowDecoder) -> CompiledRows | None:
-    """Return how the compiled reader reads the rows of a table; None if only Python does.
-
-    That is where not all columns or rows are published, and where a key is a time.
-    """
-    table = decoder.table
-    fields = compiled_fields(table.schema) if table.wanted is None else None
-    if fields is None:
-        return None
-    row, key = fields
-    from relay.native._core import CompiledRows
-
-    return CompiledRows(
-        shard=shard.qualified,
-        source=shard.source,
-        table=table.name,
-        columns=[
-            (cell, decode, at in decoder.doubtful, at not in decoder.others, field)
-            for at, ((_, decode), cell, field) in enumerate(zip(decoder.columns, decoder.cells, row, strict=True))
-        ],
-        key=list(zip(table.key, key, strict=True)),
-        change=_change_maker(shard, decoder),
-        keyspace_id=table.keyspace_id,
-    )
+def rows_of(shard: VitessShard, decoder: VStreamRowDecoder) -> CompiledRows | None:
+    """Return how the compiled reader reads the rows of a table; None if only Python does."""
+    cells = [
+        (cell, decode, at in decoder.doubtful, at not in decoder.others)
+        for at, ((_, decode), cell) in enumerate(zip(decoder.columns, decoder.cells, strict=True))
+    ]
+    table, change = decoder.table, _change_maker(shard, decoder)
+    return compiled_rows(table, shard.source, shard.qualified, cells, compiled_fields(table.schema), change)
 
 
 def _change_maker(shard: VitessShard, decoder: VStreamRowDecoder) -> Callable[..., Change]:

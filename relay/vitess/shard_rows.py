@@ -8,7 +8,7 @@ from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.tables import Row, Table
 from relay.table import TableSchema
-from relay.vitess.compiled_rows import compiled_rows, vstream_reader
+from relay.vitess.compiled_rows import rows_of, vstream_reader
 from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import PartialRow, VStreamRowDecoder
@@ -70,7 +70,7 @@ class ShardRows:
         self._decoders[name] = decoder
         if self._compiled is not None:
             is_plain = decoder is not None and decoder.table.name == name
-            rows = compiled_rows(self.shard, decoder) if decoder is not None and is_plain else None
+            rows = rows_of(self.shard, decoder) if decoder is not None and is_plain else None
             self._compiled.set_table(name.encode(), rows)
 
     def read_whole(self, answers: bytes, room: int) -> WholeTransactions | None:
