@@ -107,7 +107,7 @@ class TopicWriter:
                 size += letter_size
             value, key, number, headers = record
             send(topic, value, key, number, headers)
-            if self.tombstones and changes[at].operation is Operation.DELETE:
+            if self.tombstones and _deletes(changes, at):
                 send(topic, None, key, number, headers)
             size += len(value)
         return size
@@ -220,6 +220,13 @@ class TopicWriter:
 
     def _item_key(self, change: Change) -> bytes:
         return self._item_codec.kafka_key(change.key or {})
+
+
+def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
+    """Whether a change is a deletion. A block says so without making an object of it."""
+    if isinstance(changes, list):
+        return changes[at].operation is Operation.DELETE
+    return changes.deletes(at)
 
 
 def _marked_redriven(change: Change) -> Change:

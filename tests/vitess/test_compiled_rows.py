@@ -40,6 +40,21 @@ def core() -> None:
 Record = tuple[bytes, bytes, int, list[tuple[str, str | bytes | None]]]
 
 
+class Kept:
+    """The records that were sent: topic, value, key, partition and headers."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Any, ...]] = []
+
+    def send(self, *record: Any) -> None:
+        self.records.append(record)
+
+
+class AnySchema:
+    def register(self, topic: str, schema: dict[str, object]) -> bytes:
+        return HEADER
+
+
 def plain_records(
     changes: Sequence[Change], table: Table, mode: Literal["hash", "item"], times: tuple[int, int]
 ) -> list[Record | None]:
@@ -99,6 +114,8 @@ def test_a_block_gives_the_records_of_its_changes(
         changes = list(part)
         assert writer.block_records(part, *times) == plain_records(changes, table, mode, times)
         assert [(one.resume_timestamp, one.relayed_at) for one in part] == [times] * len(part)
+        deleted = [one.operation is Operation.DELETE for one in changes]
+        assert [part.deletes(at) for at in range(len(part))] == deleted
 
 
 def is_compiled(outcome: Outcome) -> bool:
@@ -231,21 +248,26 @@ def test_a_record_that_is_too_large_becomes_a_change_and_is_left_to_plain_python
     (page,) = played(sent, [USUAL], compiled=True).parts
     assert isinstance(page, ChangeParts)
     (block,) = page.parts
-    kept: list[tuple[Any, ...]] = []
-
-    class Kept:
-        def send(self, *record: Any) -> None:
-            kept.append(record)
-
-    class Schemas:
-        def register(self, topic: str, schema: dict[str, object]) -> bytes:
-            return HEADER
-
+    kept = Kept()
     table = table_of(USUAL)
-    writer = TopicWriter(table.schema, "t", PARTITIONS, "hash", Schemas(), largest=3000)
+    writer = TopicWriter(table.schema, "t", PARTITIONS, "hash", AnySchema(), largest=3000)
     with pytest.raises(RelayError, match=f"cannot publish change {page[1].event_id}: too large"):
-        writer.send_page(Kept(), block, 0)
-    assert [key for _, _, key, *_ in kept] == [b"7"]
+        writer.send_page(kept, block, 0)
+    assert [key for _, _, key, *_ in kept.records] == [b"7"]
+
+
+def test_a_deletion_in_a_block_is_followed_by_a_tombstone() -> None:
+    sent = [
+        fields_of(USUAL),
+        transaction(("orders", None, NEW), ("orders", NEW, (b"7", b"b", None)), ("orders", (b"7", b"b", None), None)),
+    ]
+    (page,) = played(sent, [USUAL], compiled=True).parts
+    assert isinstance(page, ChangeParts)
+    (block,) = page.parts
+    kept, table = Kept(), table_of(USUAL)
+    TopicWriter(table.schema, "t", PARTITIONS, "item", AnySchema(), tombstones=True).send_page(kept, block, 0)
+    assert [value is None for _, value, *_ in kept.records] == [False, False, False, True]
+    assert len({(key, where) for _, _, key, where, _ in kept.records[-2:]}) == 1
 
 
 def test_changes_in_parts_are_a_sequence() -> None:

@@ -86,7 +86,7 @@ impl ChangeBlock {
     fn __getitem__<'py>(&self, py: Python<'py>, at: isize) -> PyResult<Bound<'py, PyAny>> {
         let at = if at < 0 { at + self.changes.len() as isize } else { at };
         let one = usize::try_from(at).ok().and_then(|at| self.changes.get(at));
-        let Some(one) = one else { return Err(PyIndexError::new_err("no such change")) };
+        let one = one.ok_or_else(no_such_change)?;
         let transaction = &self.transactions[one.transaction];
         let answers = self.answers.as_ref().map_or(&b""[..], |answers| answers.bind(py).as_bytes());
         let [before, after] = one.rows.clone().map(|row| {
@@ -112,6 +112,12 @@ impl ChangeBlock {
         self.layout.change.bind(py).call((), Some(&given))
     }
 
+    /// Whether a change is a deletion, without making it.
+    fn deletes(&self, at: usize) -> PyResult<bool> {
+        let one = self.changes.get(at).ok_or_else(no_such_change)?;
+        Ok(one.operation == DELETE)
+    }
+
     #[getter]
     fn source<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         PyString::new(py, &self.layout.source)
@@ -121,6 +127,10 @@ impl ChangeBlock {
     fn table<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         PyString::new(py, &self.layout.table)
     }
+}
+
+fn no_such_change() -> PyErr {
+    PyIndexError::new_err("no such change")
 }
 
 /// How far a block had got.

@@ -15,7 +15,7 @@ mod wire;
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {

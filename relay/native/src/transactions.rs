@@ -1,5 +1,7 @@
 //! Whole transactions whose rows are values of Python, from a binlog, to blocks.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 
@@ -30,7 +32,7 @@ impl Image for Values<'_> {
     }
 
     fn kept(&self) -> Kept {
-        Kept::Values(std::sync::Arc::new(self.0.clone().unbind()))
+        Kept::Values(Arc::new(self.0.clone().unbind()))
     }
 }
 
@@ -73,7 +75,8 @@ impl BlockBuilder {
         rows: Vec<(PyRef<'_, CompiledRows>, Bound<'_, PyList>)>,
     ) -> Option<i32> {
         let mark = mark(&self.blocks);
-        let added = self.add_rows(py, gtid, position, timestamp, committed_at, &rows);
+        let transaction = Transaction::new(gtid, timestamp, &self.shard, position, committed_at)?;
+        let added = self.add_rows(py, &transaction, &rows);
         if added.is_none() {
             go_back(&mut self.blocks, mark);
         }
@@ -90,18 +93,14 @@ impl BlockBuilder {
     fn add_rows(
         &mut self,
         py: Python<'_>,
-        gtid: &str,
-        position: &str,
-        timestamp: i64,
-        committed_at: i64,
+        transaction: &Arc<Transaction>,
         rows: &[(PyRef<'_, CompiledRows>, Bound<'_, PyList>)],
     ) -> Option<i32> {
         self.counts.clear();
-        let transaction = Transaction::new(gtid, timestamp, &self.shard, position, committed_at)?;
         let mut order = 0;
         for (table, changes) in rows {
             let (blocks, counts) = (&mut self.blocks, &mut self.counts);
-            let mut adding = Adding::to(py, blocks, &table.0, &transaction, None, counts, order)?;
+            let mut adding = Adding::to(py, blocks, &table.0, transaction, None, counts, order)?;
             for change in changes {
                 let change = change.cast_exact::<PyTuple>().ok()?;
                 let (before, after) = (image(change, 0)?, image(change, 1)?);
