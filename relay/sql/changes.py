@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from relay import native
 from relay.change import (
-    AlteredTable,
     Change,
     ChangeParts,
     Images,
@@ -68,7 +67,6 @@ class TransactionChanges:
         # Makes the changes of whole transactions, and has those that come last.
         builder = native.block_builder()
         self._builder = None if builder is None else builder(shard)
-        self._is_building = False
         self._schema_changes: list[SchemaChange] = []
         # How many statements of the open transaction are among them.
         self._statements = 0
@@ -139,14 +137,11 @@ class TransactionChanges:
             return False
         if committed_at is None:
             committed_at = timestamp * 1_000_000
-        if self._ready:
-            self._parts.append(self._ready)
-            self._ready = []
+        self._end_part()
         floor = max(self.floor, timestamp)
         made = self._builder.add(gtid, position, floor, committed_at, rows)
         if made is None:
             return False
-        self._is_building = True
         if timestamp < self.floor:
             self.behind += made
         self.floor, self._token_at = floor, (floor, position)
@@ -167,10 +162,15 @@ class TransactionChanges:
 
     def _take_built(self) -> None:
         """Put what the builder has among the parts."""
-        if self._builder is not None and self._is_building:
-            self._parts += self._builder.take()
-            self._is_building = False
+        if self._builder is not None and (built := self._builder.take()):
+            self._parts += built
             self.token = self.token
+
+    def _end_part(self) -> None:
+        """Let what comes next be behind what is ready."""
+        if self._ready:
+            self._parts.append(self._ready)
+            self._ready = []
 
     def row(
         self, table: Table, before: Row | None, after: Row | None, size: int = 0, *, only_key_is_sure: bool = False
@@ -261,22 +261,10 @@ class TransactionChanges:
         name = event_id(self._id_shard, self._id_position, "", b"statement", self._statements)
         self._statements += 1
         self._schema_changes.append(
-            SchemaChange(
-                name,
-                applied.kind,
-                self.source,
-                database,
-                applied.sql,
-                applied.text,
-                applied.tables,
-                self._token,
-                self._gtid,
-                self._committed_at,
-            )
+            applied.published(name, self.source, database, self._token, self._gtid, self._committed_at)
         )
         self.token = self._token
-        # Roughly, with the columns of the tables.
-        self.size += 1000 + len(applied.sql) + sum(_size_of(table) for table in applied.tables)
+        self.size += applied.size
 
     def take_schema_changes(self) -> list[SchemaChange]:
         """Return, and remove, the statements that are ready. Call it with `take`."""
@@ -297,9 +285,7 @@ class TransactionChanges:
 
         ``position``, ``floor``: of the last token. ``size``: bytes of the rows. ``behind``: as the attribute.
         """
-        if self._ready:
-            self._parts.append(self._ready)
-            self._ready = []
+        self._end_part()
         self._parts += blocks
         self.token = EventToken(floor, self.shard, position)
         self.floor = floor
@@ -403,7 +389,3 @@ class TransactionChanges:
             self._mappers[self._id_shard, table] = mapper
         self._mapper = mapper
         return mapper
-
-
-def _size_of(table: AlteredTable) -> int:
-    return 60 * sum(len(each.columns) for each in (table.before, table.after) if each is not None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from relay.change import AlteredTable, KnownBy, StatementText, TableColumns
+from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
 from relay.gtid import GtidSet
 from relay.sql.altered import Shape, altered, copied_from, created, drops_primary, only_if_absent
@@ -18,6 +18,7 @@ from relay.sql.protection import published_columns, rules_of
 from relay.sql.statement_text import without_values
 from relay.sql.statements import Classified, Kind, Name
 from relay.sql.tables import Table
+from relay.token import EventToken
 
 _KEPT = 20_000
 
@@ -38,6 +39,19 @@ class AppliedStatement:
     sql: str
     text: StatementText
     tables: tuple[AlteredTable, ...]
+
+    @property
+    def size(self) -> int:
+        """Roughly the bytes of its record, with the columns of the tables."""
+        columns = (len(each.columns) for table in self.tables for each in (table.before, table.after) if each)
+        return 1000 + len(self.sql) + 60 * sum(columns)
+
+    def published(
+        self, name: str, source: str, database: str, token: EventToken, gtid: str, committed_at: int
+    ) -> SchemaChange:
+        """Return its record. ``name``: the event id. ``committed_at``: microseconds."""
+        what = (self.kind, source, database, self.sql, self.text, self.tables)
+        return SchemaChange(name, *what, token, gtid, committed_at)
 
 
 @dataclass(frozen=True, slots=True)
