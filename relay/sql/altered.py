@@ -7,12 +7,13 @@ added, and those with a place moved, in the order of the statement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
 from relay.sql.definitions import carried_column
+from relay.sql.statement_parts import after_table, closing, is_sign, outside, parts_of
 from relay.sql.statement_text import Token, tokens
 from relay.table import Column
 
@@ -64,7 +65,7 @@ def altered(before: Shape, sql: str, ansi_quotes: bool) -> Shape | None:
     """Return a table after an ALTER TABLE, None if the statement is not understood. A new name changes nothing."""
     words = list(tokens(sql, ansi_quotes))
     try:
-        return _Alteration(before, _parts(_after_table(words, "ALTER"))).result()
+        return _Alteration(before, parts_of(after_table(words, "ALTER"))).result()
     except _FAILURES:
         return None
 
@@ -74,18 +75,18 @@ def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
 
     ``text``: see `Shape`, for a table whose statement gives it no character set.
     """
-    words = _after_table(list(tokens(sql, ansi_quotes)), "CREATE")
+    words = after_table(list(tokens(sql, ansi_quotes)), "CREATE")
     try:
-        if not _is_sign(words[0], "("):
+        if not is_sign(words[0], "("):
             return None
-        end = _closing(words, 0)
-        options = list(_outside(words[end + 1 :]))
+        end = closing(words, 0)
+        options = list(outside(words[end + 1 :]))
         if any(word.is_word("SELECT", "AS", "WITH", "TABLE", "VALUES", "UNION", "LIKE") for word in options):
             return None
         text = _text_default(options, text)
         empty = Shape((), (), text)
         # Its parts are those of ADD in an ALTER TABLE.
-        parts = [[Token("ADD", True), *part] for part in _parts(words[1:end])]
+        parts = [[Token("ADD", True), *part] for part in parts_of(words[1:end])]
         shape = _Alteration(empty, parts).result()
     except _FAILURES:
         return None
@@ -95,10 +96,10 @@ def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
 
 def copied_from(sql: str, ansi_quotes: bool) -> Sequence[Token] | None:
     """Return the name after LIKE in ``CREATE TABLE ... LIKE other``, as tokens; None for other statements."""
-    words = [word for word in _after_table(list(tokens(sql, ansi_quotes)), "CREATE") if not _is_sign(word, "(")]
+    words = [word for word in after_table(list(tokens(sql, ansi_quotes)), "CREATE") if not is_sign(word, "(")]
     if not words or not words[0].is_word("LIKE"):
         return None
-    return [word for word in words[1:] if not _is_sign(word, ")")]
+    return [word for word in words[1:] if not is_sign(word, ")")]
 
 
 def only_if_absent(sql: str, ansi_quotes: bool) -> bool:
@@ -116,76 +117,12 @@ def drops_primary(sql: str, ansi_quotes: bool) -> bool:
     )
 
 
-# ---------------------------------------------------------------------- the parts of a statement
-
-
-def _is_sign(word: Token, sign: str) -> bool:
-    return word.text == sign and not word.is_name
-
-
-def _after_table(words: Sequence[Token], first: str) -> Sequence[Token]:
-    """Return what follows the name of the table."""
-    at = next((at for at, word in enumerate(words) if word.is_word(first)), len(words))
-    while at < len(words) and not words[at].is_word("TABLE"):
-        at += 1
-    at += 1
-    while at < len(words) and words[at].is_word("IF", "NOT", "EXISTS"):
-        at += 1
-    at += 1
-    if at + 1 < len(words) and _is_sign(words[at], "."):
-        at += 2
-    while at < len(words) and (words[at].is_word("WAIT", "NOWAIT") or words[at].text.isdigit()):
-        at += 1
-    return words[at:]
-
-
-def _closing(words: Sequence[Token], at: int) -> int:
-    """Return the index of the parenthesis that closes the one at ``at``. Raises IndexError."""
-    depth = 0
-    while True:
-        if _is_sign(words[at], "("):
-            depth += 1
-        elif _is_sign(words[at], ")"):
-            depth -= 1
-            if not depth:
-                return at
-        at += 1
-
-
-def _outside(words: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens that are not in parentheses. Raises IndexError."""
-    at = 0
-    while at < len(words):
-        if _is_sign(words[at], "("):
-            at = _closing(words, at)
-        else:
-            yield words[at]
-        at += 1
-
-
-def _parts(words: Sequence[Token]) -> list[list[Token]]:
-    """Split at the commas outside of parentheses. Raises IndexError."""
-    parts: list[list[Token]] = [[]]
-    depth = 0
-    for word in words:
-        depth += _is_sign(word, "(") - _is_sign(word, ")")
-        if _is_sign(word, ";") and not depth:
-            break
-        if _is_sign(word, ",") and not depth:
-            parts.append([])
-        else:
-            parts[-1].append(word)
-    if depth:
-        raise IndexError
-    return [part for part in parts if part]
-
-
 def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | None:
     """Return whether text columns are text by the character set among a table's options."""
     found = otherwise
     for at, word in enumerate(options):
         if word.is_word("CHARSET", "COLLATE") or (word.is_word("SET") and at and options[at - 1].is_word("CHARACTER")):
-            value = [each for each in options[at + 1 : at + 3] if not _is_sign(each, "=")]
+            value = [each for each in options[at + 1 : at + 3] if not is_sign(each, "=")]
             if not value or not value[0].is_name:  # quoted as text, so it is not among the tokens
                 raise _NotUnderstood
             found = value[0].text.lower() != "binary"
@@ -213,7 +150,7 @@ def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
         part, after = part[:-1], ""
     elif len(part) > 3 and part[-2].is_word("AFTER"):
         part, after = part[:-2], part[-1].text
-    words = list(_outside(part[2:]))
+    words = list(outside(part[2:]))
     if any(word.is_word("AS", "GENERATED", "SERIAL", "WITH", "WITHOUT", "FIRST", "AFTER") for word in words):
         raise _NotUnderstood
     is_primary = any(
@@ -231,8 +168,8 @@ def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) ->
     if kind.is_quoted or base not in (*_PLAIN, *_TEXT):
         raise _NotUnderstood
     size = ""
-    if len(part) > 2 and _is_sign(part[2], "("):
-        size = "".join(word.text for word in part[3 : _closing(part, 2)])
+    if len(part) > 2 and is_sign(part[2], "("):
+        size = "".join(word.text for word in part[3 : closing(part, 2)])
     if base in _TEXT:
         if words and words[0].is_word("VARYING", "BYTE") and base == "CHAR":
             if words[0].is_word("BYTE"):
@@ -276,7 +213,7 @@ class _Alteration:
         if not first.is_word("DEFAULT", "CHARSET", "CHARACTER", "COLLATE", "CONVERT", *_HARMLESS):
             raise _NotUnderstood
         # Options follow each other without commas.
-        self._text = _text_default(list(_outside(part)), None if first.is_word("CONVERT") else self._text)
+        self._text = _text_default(list(outside(part)), None if first.is_word("CONVERT") else self._text)
         if first.is_word("CONVERT") and not self._text:
             raise _NotUnderstood
         return True
@@ -286,17 +223,17 @@ class _Alteration:
             # Its name may be left out.
             rest = rest[1:] if rest[1].is_word("PRIMARY", *_INDEXES) else rest[2:]
         if rest[0].is_word("PRIMARY"):
-            at = next(at for at, word in enumerate(rest) if _is_sign(word, "("))
-            self._primary = [part[0].text for part in _parts(rest[at + 1 : _closing(rest, at)])]
+            at = next(at for at, word in enumerate(rest) if is_sign(word, "("))
+            self._primary = [part[0].text for part in parts_of(rest[at + 1 : closing(rest, at)])]
             return
         if rest[0].is_word("PARTITION", *_INDEXES):
             return
         if rest[0].is_word("PERIOD", "SYSTEM", "LIKE"):
             raise _NotUnderstood
         rest, is_conditional = _without_column(rest)
-        if _is_sign(rest[0], "("):
-            for part in _parts(rest[1 : _closing(rest, 0)]):
-                if _is_sign(part[0], "("):
+        if is_sign(rest[0], "("):
+            for part in parts_of(rest[1 : closing(rest, 0)]):
+                if is_sign(part[0], "("):
                     raise _NotUnderstood
                 self._add(part)
             return
