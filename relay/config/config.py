@@ -11,171 +11,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay.config import overrides, yaml_file
-from relay.config.addresses import POSTGRES, Url
+from relay.config.cache import CacheConfig
 from relay.config.errors import explain, invalid
-from relay.config.fields import ConfigModel, Name, Seconds, duration_text
-from relay.config.hidden import redacted
+from relay.config.fields import ConfigModel, Name, duration_text
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
-from relay.config.locations import WITHOUT_COLON, misread
-from relay.config.schema_forms import TEMPLATE, implies, like, texts
-from relay.config.sources import DynamoDBConfig, SourceConfig
+from relay.config.schema_forms import like
+from relay.config.sinks import CopyConfig, LogConfig
+from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
-from relay.config.sql_sources import MySQLConfig, VitessConfig
+from relay.config.sql_sources import MySQLConfig
 from relay.config.template import Template
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
-__all__ = [
-    "INTERNAL",
-    "CacheConfig",
-    "Config",
-    "CopyConfig",
-    "DynamoDBConfig",
-    "Internal",
-    "KafkaConfig",
-    "LogConfig",
-    "MySQLConfig",
-    "SchemaRegistryConfig",
-    "SourceConfig",
-    "SparkConfig",
-    "VitessConfig",
-    "load",
-    "redacted",
-]
-
 _TOPIC_LENGTH = 249
-
-REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
-MEMCACHED = ("memcached", "memcacheds")
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks", "ddl"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
-
-
-class CacheConfig(ConfigModel):
-    url: Annotated[str, Url((*REDIS, *MEMCACHED))]
-    """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
-
-    namespace: Annotated[str, like(r"[^\s{}]+")]
-    """The prefix of every key of this cache."""
-
-    keys: dict[str, list[str]] = Field(
-        min_length=1,
-        json_schema_extra={"additionalProperties": {"type": "array", "minItems": 1, "items": texts(TEMPLATE)}},
-    )
-    """Per table, templates of the cache keys that a change of one of its items invalidates."""
-
-    tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
-    """How long the cache remembers an invalidation: longer than a load of the application takes, and more than twice
-    the usual lag of its consumer."""
-
-    @field_validator("namespace")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        if not value or re.search(r"[\s{}]", value):
-            raise invalid("must be text without spaces or braces")
-        return value
-
-    @field_validator("keys")
-    @classmethod
-    def _templates(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
-        problems: list[tuple[Location, str]] = []
-        for table, templates in value.items():
-            if not templates:
-                problems.append(((table,), "needs a template such as order:{order_id}"))
-            for i, template in enumerate(templates):
-                try:
-                    if not Template.parse(template).text:
-                        problems.append(((table, i), "a template cannot be empty"))
-                except ValueError as error:
-                    problems.append(((table, i), str(error)))
-        if problems:
-            raise invalid(*problems)
-        return value
-
-
-class DeltaConfig(ConfigModel):
-    """What the tables in Delta have in common."""
-
-    maintain_every: Seconds = Field(default="1d", validate_default=True)
-    """How often the consumer merges small files, and deletes those that no kept version needs."""
-
-    keep_versions: Seconds = Field(default="7d", validate_default=True)
-    """For how long an earlier version can be read, also by a query that has begun with it."""
-
-
-def _in_delta(location: str) -> str:
-    """Refuse a folder of this machine that would be taken for another one, or for one of another store."""
-    if location.startswith("~"):
-        raise invalid("~ is not replaced by a home folder: write the folder in full")
-    bare = location.removeprefix("delta+")
-    if (problem := misread(bare)) is not None:
-        raise invalid(problem)
-    parts = urlsplit(bare)
-    if parts.scheme in ("file", "delta") and bare != location:
-        raise invalid(f"is a folder of this machine: write delta://{parts.path}")
-    return location
-
-
-class LogConfig(DeltaConfig):
-    path: Annotated[
-        str,
-        Field(min_length=1),
-        AfterValidator(_in_delta),
-        like(rf"(?!(?:file|delta)://[^/]|~|delta\+(?:file|delta):|(?:delta\+)?{WITHOUT_COLON}).+"),
-    ]
-    """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
-
-
-_UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
-
-
-class CopyConfig(DeltaConfig):
-    model_config = ConfigDict(json_schema_extra=_UPKEEP)
-
-    url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]
-    """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
-    `postgresql://user:password@host:5432/db`."""
-
-    tombstone_retention: Seconds = Field(default="30d", validate_default=True)
-    """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
-
-    items: Literal["json", "variant"] = "json"
-    """How the copy keeps DynamoDB's items and other JSON: as text, or as VARIANT in Delta and `jsonb` in PostgreSQL."""
-
-    @property
-    def is_postgres(self) -> bool:
-        """Whether it is kept in a PostgreSQL, not in Delta."""
-        return self.url.partition(":")[0] in POSTGRES
-
-    @model_validator(mode="after")
-    def _upkeep_of_delta(self) -> Self:
-        given = sorted(self.model_fields_set & DeltaConfig.model_fields.keys())
-        if given and self.is_postgres:
-            raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
-        return self
-
-    @model_serializer(mode="wrap", when_used="json")
-    def _without_upkeep(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what a file may not have."""
-        found: dict[str, Any] = serialize(self)
-        return {key: each for key, each in found.items() if not (self.is_postgres and key in DeltaConfig.model_fields)}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config, CopyConfig, LogConfig, redacted
 from relay.config.addresses import POSTGRES
-from relay.config.config import DeltaConfig
+from relay.config.sinks import DeltaConfig
 from relay.errors import ConfigError
 from spark_consumers.change_log import log_consumer
 from spark_consumers.copy import copy_consumer

@@ -235,23 +235,6 @@ def test_a_single_table_may_have_a_topic_without_the_table_name(file: Path) -> N
     assert read(file, change("{name}.{table}", "all-{name}")).topic("orders") == "all-shop"
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ('{order: ["order:{order_id}"]}',
-         "15:73: `cache.keys.order`: no source reads table 'order'; did you mean 'orders'?"),
-        ('{xxx: ["order:{order_id}"]}', "15:71: `cache.keys.xxx`: no source reads table 'xxx'; known tables: orders"),
-        ("{orders: []}", "15:74: `cache.keys.orders`: needs a template such as order:{order_id}"),
-        ('{orders: [""]}', "15:75: `cache.keys.orders[0]`: a template cannot be empty"),
-        ('{orders: ["a}"]}',
-         "15:75: `cache.keys.orders[0]`: the template 'a}' has an unmatched or empty '}' at position 2 (write a "
-         "literal brace twice)"),
-    ],
-)  # fmt: skip
-def test_cache_keys_must_be_templates_for_tables_that_are_relayed(file: Path, keys: str, said: str) -> None:
-    assert refused(file, change('{orders: ["order:{order_id}"]}', keys)) == [said]
-
-
 def test_on_incompatible_is_fail_or_register(file: Path) -> None:
     registry = read(file, GOOD).schema_registry
     assert registry is not None
@@ -319,58 +302,6 @@ def test_a_config_built_in_python_is_checked_too() -> None:
             sources=[DynamoDBConfig(**source), DynamoDBConfig(**source | {"table": "lines"})],
         )
     assert CacheConfig(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
-
-
-def cached_replicas(source: str, ttl: str) -> str:
-    """Return a config with a source of MySQL, of which the cache has the table `goods`."""
-    second = two_sources(f"{{name: legacy, type: mysql, database: d, user: u, password: p, {source}}}")
-    keys = 'keys: {orders: ["order:{order_id}"]'
-    assert f"{keys}}}, tombstone_ttl: 1h" in second
-    return second.replace(f"{keys}}}, tombstone_ttl: 1h", f"{keys}, goods: ['g:{{id}}']}}{ttl}")
-
-
-@pytest.mark.parametrize(
-    ("source", "ttl", "problem"),
-    [
-        ("tables: [goods]", ", tombstone_ttl: 2m", "2m is not more than twice `sources[1].max_lag` (1m)"),
-        ("tables: [goods], max_lag: 1h", ", tombstone_ttl: 2h", "2h is not more than twice `sources[1].max_lag` (1h)"),
-        ("max_lag: 61m", ", tombstone_ttl: 2h", "2h is not more than twice `sources[1].max_lag` (61m)"),
-        ("tables: [goods], max_lag: 30m", "", "1h is not more than twice `sources[1].max_lag` (30m)"),
-        ("tables: [goods]", ", tombstone_ttl: 121s", None),
-    ],
-)
-def test_replicas_may_not_be_so_late_that_the_consumer_of_the_cache_calls_itself_behind(
-    file: Path, source: str, ttl: str, problem: str | None
-) -> None:
-    """Without tables, the source may read any."""
-    text = cached_replicas(f"shards: {{'-': ['db1:3306', 'db2:3306']}}, {source}", ttl)
-    if problem is None:
-        assert read(file, text).cache is not None
-    else:
-        [line] = refused(file, text)
-        assert f"`cache.tombstone_ttl`: {problem}" in line
-
-
-def test_a_single_server_and_a_table_that_is_not_cached_do_not_bound_the_tombstones(file: Path) -> None:
-    """A server that has no other is read however late it is."""
-    assert read(file, cached_replicas("shards: {'-': ['db1:3306']}, tables: [goods]", ", tombstone_ttl: 2m")).cache
-    uncached = "{name: m, type: mysql, database: d, shards: {'-': ['h:1', 'h:2']}, tables: [goods]}"
-    assert read(file, two_sources(uncached).replace("tombstone_ttl: 1h", "tombstone_ttl: 2m")).cache
-
-
-def test_the_copy_remembers_deleted_rows_for_30_days_by_default(file: Path) -> None:
-    file.write_text(dedent(GOOD))
-    assert load(file).copy_.tombstone_retention == 30 * 86400  # type: ignore[union-attr]
-    file.write_text(change("copy: {", "copy: {tombstone_retention: 7d, "))
-    assert load(file).copy_.tombstone_retention == 7 * 86400  # type: ignore[union-attr]
-
-
-def test_the_upkeep_of_delta_is_refused_for_a_copy_in_postgresql(file: Path) -> None:
-    file.write_text(change("copy: {", "copy: {keep_versions: 2d, "))
-    assert load(file).copy_.keep_versions == 2 * 86400  # type: ignore[union-attr]
-    elsewhere = change("copy: {", "copy: {keep_versions: 2d, ").replace("delta:///", "postgresql://host/")
-    [problem] = refused(file, elsewhere)
-    assert "`copy.keep_versions`: is for a copy in Delta; PostgreSQL vacuums by itself: remove it" in problem
 
 
 def test_tombstones_require_the_full_primary_key_as_the_kafka_key(file: Path) -> None:

@@ -1,0 +1,89 @@
+"""The keys ``log`` and ``copy`` of the config file: where the consumers keep tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from relay.config.addresses import POSTGRES, Url
+from relay.config.errors import invalid
+from relay.config.fields import ConfigModel, Seconds
+from relay.config.locations import WITHOUT_COLON, misread
+from relay.config.schema_forms import implies, like
+
+
+class DeltaConfig(ConfigModel):
+    """What the tables in Delta have in common."""
+
+    maintain_every: Seconds = Field(default="1d", validate_default=True)
+    """How often the consumer merges small files, and deletes those that no kept version needs."""
+
+    keep_versions: Seconds = Field(default="7d", validate_default=True)
+    """For how long an earlier version can be read, also by a query that has begun with it."""
+
+
+def _in_delta(location: str) -> str:
+    """Refuse a folder of this machine that would be taken for another one, or for one of another store."""
+    if location.startswith("~"):
+        raise invalid("~ is not replaced by a home folder: write the folder in full")
+    bare = location.removeprefix("delta+")
+    if (problem := misread(bare)) is not None:
+        raise invalid(problem)
+    parts = urlsplit(bare)
+    if parts.scheme in ("file", "delta") and bare != location:
+        raise invalid(f"is a folder of this machine: write delta://{parts.path}")
+    return location
+
+
+class LogConfig(DeltaConfig):
+    path: Annotated[
+        str,
+        Field(min_length=1),
+        AfterValidator(_in_delta),
+        like(rf"(?!(?:file|delta)://[^/]|~|delta\+(?:file|delta):|(?:delta\+)?{WITHOUT_COLON}).+"),
+    ]
+    """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
+
+
+_UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
+
+
+class CopyConfig(DeltaConfig):
+    model_config = ConfigDict(json_schema_extra=_UPKEEP)
+
+    url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]
+    """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
+    `postgresql://user:password@host:5432/db`."""
+
+    tombstone_retention: Seconds = Field(default="30d", validate_default=True)
+    """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
+
+    items: Literal["json", "variant"] = "json"
+    """How the copy keeps DynamoDB's items and other JSON: as text, or as VARIANT in Delta and `jsonb` in PostgreSQL."""
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether it is kept in a PostgreSQL, not in Delta."""
+        return self.url.partition(":")[0] in POSTGRES
+
+    @model_validator(mode="after")
+    def _upkeep_of_delta(self) -> Self:
+        given = sorted(self.model_fields_set & DeltaConfig.model_fields.keys())
+        if given and self.is_postgres:
+            raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
+        return self
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_upkeep(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what a file may not have."""
+        found: dict[str, Any] = serialize(self)
+        return {key: each for key, each in found.items() if not (self.is_postgres and key in DeltaConfig.model_fields)}
