@@ -129,9 +129,9 @@ def test_transactions_without_rows_advance_the_position_in_few_pages() -> None:
     log = Log()
     for _ in range(500):
         log.add()
-    pages = read_all(log)
+    pages = read_all(log, wait=0.5)  # long enough for many to arrive, on a busy host too
     assert pages[-1].position == {"gtid": log.head}
-    assert len(pages) < 500 / 5  # as many as have arrived are in one
+    assert len(pages) < 20
     assert not any(page.changes for page in pages)
 
 
