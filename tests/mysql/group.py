@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 import pymysql
-import pytest
 
 from relay.process.managed import HOST, free_port
 from relay.services.sql_server import PASSWORD, USER
+from tests import needs
 from tests.mysql.server import MySQL
 from tests.waiting import wait_until
 
@@ -34,8 +34,7 @@ class Group:
         with ExitStack() as stack:
             first, *others = self.members
             stack.enter_context(first)
-            if not first.execute("SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = 'group_replication'"):
-                pytest.skip("this MySQL has no group replication")
+            require_group_replication(first)
             first.execute("SET GLOBAL group_replication_bootstrap_group = ON")
             self.join(first)
             first.execute("SET GLOBAL group_replication_bootstrap_group = OFF")
@@ -76,6 +75,12 @@ class Group:
             return self.primary is not lost
         except LookupError:
             return False
+
+
+def require_group_replication(server: MySQL) -> None:
+    """Skip the test if a server was not installed with the plugin; fail where MySQL is required."""
+    if not server.execute("SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = 'group_replication'"):
+        needs.lacking("MYSQL", "this MySQL has no group replication")
 
 
 def online(member: MySQL) -> Sequence[tuple[int, str]]:

@@ -15,6 +15,7 @@ from relay.mysql.roles import role_of
 from relay.process.managed import free_port
 from relay.services.sql_server import USER
 from relay.token import Order, compare
+from tests.mysql.group import require_group_replication
 from tests.mysql.orders import DATABASE, SELECT, opened, put, wait_for, watch
 from tests.mysql.reading import connected
 from tests.mysql.server import MySQL
@@ -113,8 +114,7 @@ def test_group_replication_is_read_and_waited_for(kind: type[MySQL]) -> None:
     options |= {"loose-group-replication-group-name": GROUP, "loose-group-replication-start-on-boot": 0}
     options |= {"loose-group-replication-local-address": here, "loose-group-replication-group-seeds": here}
     with kind(options=options) as server:
-        if not server.execute("SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = 'group_replication'"):
-            pytest.skip("this MySQL has no group replication")
+        require_group_replication(server)
         server.execute("SET GLOBAL group_replication_bootstrap_group = ON")
         server.execute("START GROUP_REPLICATION")
         server.execute(f"CREATE DATABASE {DATABASE}")
