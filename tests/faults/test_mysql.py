@@ -77,12 +77,7 @@ def test_kills_failovers_and_a_change_of_columns_lose_double_and_disorder_nothin
         else:
             world.fail_over(kill=step == "fail over")
     time.sleep(2.0)
-    world.stop_writers()
-    relay = world.going(relay)
-    wait_until(lambda: "took over" in relay.log() or None, 60)
-    assert relay.terminate() == 0, relay.log()
-    last = world.start("--until-caught-up")
-    assert last.wait(120) == 0, last.log()
+    world.finish(relay)
     truth = history(world.connect, [DATABASE])
     assert sum(map(len, truth.values())) > 1000
     assert problems(truth, world.changes(), ("customer", "line")) == [], steps

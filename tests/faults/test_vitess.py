@@ -44,11 +44,7 @@ def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(
         relay = world.going(relay)
         relay = world.disturbed(relay, step, chance)
     time.sleep(2.0)
-    world.stop_writers()
-    relay = world.going(relay)
-    wait_until(lambda: "took over" in relay.log() or None, 60)
-    assert relay.terminate() == 0, relay.log()
-    world.catch_up()
+    world.finish(relay)
     truth = world.truth()
     assert sum(map(len, truth.values())) > 1000
     assert problems(truth, world.changes()) == [], steps

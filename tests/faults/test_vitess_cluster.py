@@ -128,12 +128,7 @@ class Sharded(World):
         self.start_writers()
         for step in steps:
             self.during(step)
-        self.stop_writers()
-        relay = self.going(self.relays[-1])
-        wait_until(lambda: relay.has_logged("took over"), 60)
-        assert relay.terminate() == 0, relay.log()
-        last = self.start("--until-caught-up")
-        assert last.wait(120) == 0, last.log()
+        self.finish(self.relays[-1])
         truth, changes = history(self.connect, [KEYSPACE]), self.changes()
         written = sum(map(len, truth.values()))
         print(f"{written} changes of {len(truth)} items, {len(changes)} on the topic, {self.kills} relays killed")

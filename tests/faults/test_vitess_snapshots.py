@@ -108,11 +108,7 @@ def test_copies_equal_the_table_whatever_is_killed_and_however_often_it_is_copie
     command(world, "snapshot", "commerce", "items")
     relay = disturbed(world, world.start(), chance, ["relay", "relay", "vtgate", "split"])
     wait_until(lambda: is_done(world), 120)
-    world.stop_writers()
-    relay = world.going(relay)
-    wait_until(lambda: "took over" in relay.log() or None, 60)
-    assert relay.terminate() == 0, relay.log()
-    world.catch_up()
+    world.finish(relay)
     truth = world.truth()
     assert sum(map(len, truth.values())) > 500
     assert problems(truth, [each for each in world.changes() if each[2]["operation"] != "READ"]) == []

@@ -72,6 +72,18 @@ class World:
         for writer in self.writers:
             writer.stop()
 
+    def catch_up(self) -> None:
+        last = self.start("--until-caught-up")
+        assert last.wait(120) == 0, last.log()
+
+    def finish(self, relay: Relay) -> None:
+        """Stop the writers, end ``relay`` once it reads what it took over, and let another one read the rest."""
+        self.stop_writers()
+        relay = self.going(relay)
+        wait_for(relay, "took over")
+        assert relay.terminate() == 0, relay.log()
+        self.catch_up()
+
     def paused(self) -> ExitStack:
         """Hold all writers between two transactions, for as long as what is returned is entered."""
         with ExitStack() as stack:
@@ -113,4 +125,4 @@ class World:
 
 def wait_for(relay: Relay, text: str) -> None:
     """Wait until the log of a relay has a text."""
-    wait_until(lambda: text in relay.log() or None, 60)
+    wait_until(lambda: relay.has_logged(text), 60)
