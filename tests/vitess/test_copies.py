@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
@@ -17,28 +16,12 @@ from relay.errors import RelayError
 from relay.lineage import Checkpoint, ShardState
 from relay.source import Page
 from relay.sql.snapshots import LATENESS, MARGIN, lowest
-from relay.token import EventToken
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.reads import pages_of, read_page
+from tests.reads import pages_of
+from tests.vitess.copies import at, ids, rows_of
 from tests.vitess.reading import NOW, START, copying, failure, is_at_head, new, opened, until
 from tests.vitess.scripted import Fails, Log, Rows, ScriptedVtgate, Step, copy_script
-
-SHARD = "shop/commerce/0"
-
-
-def at(gtid: str, *, timestamp: int = 0, reached: float | None = None, **more: Any) -> dict[str, Checkpoint]:
-    """Return the checkpoints of a shard that is published up to ``gtid``."""
-    token = EventToken(timestamp, SHARD, gtid) if timestamp else None
-    return {"0": Checkpoint(ShardState.READING, {"gtid": gtid, **more}, token, reached=reached)}
-
-
-def ids(pages: list[Page]) -> list[int]:
-    return [change.key["id"] for page in pages for change in page.changes if change.key is not None]
-
-
-def rows_of(numbers: range, size: int = 1) -> Rows:
-    return {"customer": [(b"%d" % number, b"x" * size) for number in numbers]}
 
 
 def test_a_tablet_that_is_behind_what_is_published_is_waited_for_and_not_copied() -> None:
@@ -134,50 +117,6 @@ def test_each_row_is_read_once_and_the_position_of_each_page_covers_its_rows_and
                         break
     assert seen == Counter(range(1, 30))
     assert all(len(request.flags.tables_to_copy) == 1 for request in vtgate.requests)
-
-
-@pytest.mark.parametrize(("pace", "rest", "calls"), [(None, 0.0, 1), (100, 0.04, 1), (2, 2.0, 1), (1, 4.0, 1)])
-def test_the_pace_of_a_copy_is_limited_by_a_rest_after_each_batch(pace: int | None, rest: float, calls: int) -> None:
-    log = Log()
-    script = copy_script(log, rows_of(range(1, 13)), batch=4, seed=1)
-    with ScriptedVtgate(script) as vtgate:
-        with copying(vtgate.address, lambda: at(log.head), copied_rows_per_second=pace) as reader:
-            pages = until(reader, lambda page: page.finished)
-        assert [page.rest for page in pages if page.changes] == [rest] * 3
-        assert ids(pages) == [*range(1, 13)]
-        assert len(vtgate.requests) == calls
-
-
-def test_a_copy_that_rests_for_long_leaves_vtgate_and_goes_on_where_it_was() -> None:
-    """I3: vtgate would end a call whose messages nobody takes, and keeps the rows of a copy in a transaction."""
-    log = Log()
-    script = copy_script(log, rows_of(range(1, 13)), batch=4, seed=1)
-    with ScriptedVtgate(script) as vtgate:
-        with copying(vtgate.address, lambda: at(log.head), copied_rows_per_second=0.5) as reader:
-            pages = until(reader, lambda page: page.finished)
-        assert [page.rest for page in pages if page.changes] == [8.0] * 3
-        assert ids(pages) == [*range(1, 13)]
-        assert len(vtgate.requests) == 4
-
-
-def test_a_copy_is_not_silent_because_it_rests() -> None:
-    """I10"""
-    log, goes_on = Log(), threading.Event()
-    whole = copy_script(log, rows_of(range(1, 9)), batch=4, seed=1)
-
-    def script(request: pb.VStreamRequest) -> Iterator[Step]:
-        for number, step in enumerate(whole(request)):
-            if number == 1:
-                goes_on.wait(120)
-            yield step
-
-    settings: dict[str, Any] = {"copied_rows_per_second": 1, "silence": 2.0}
-    with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head), **settings) as reader:
-        until(reader, lambda page: bool(page.changes))
-        time.sleep(2.1)
-        assert not read_page(reader).changes
-        goes_on.set()
-        assert ids(until(reader, lambda page: page.finished)) == [5, 6, 7, 8]
 
 
 def test_a_copy_interrupted_between_its_last_row_and_its_end_does_not_start_again() -> None:

@@ -14,10 +14,9 @@ from relay.sql.snapshots import lowest
 from relay.token import EventToken
 from tests.faults.copied import Seen, copied
 from tests.reads import pages_of
+from tests.vitess.copies import SHARD
 from tests.vitess.reading import copying, opened
 from tests.vitess.scripted import Log, Rows, ScriptedVtgate, copy_script
-
-SHARD = "shop/commerce/0"
 
 
 class Beside:
