@@ -6,13 +6,15 @@ texts, which is right only for numbers of one length.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from relay.services.postgres import PostgresServer
 from spark_consumers.copy import TableCopies
-from spark_consumers.sinks.postgres import PostgresDatabase, execute
+from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute
 from spark_consumers.sinks.postgres_table import PostgresTable
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.copy_delta import NEVER
@@ -62,15 +64,22 @@ def run() -> Benchmark:
 def _upsert(batch: TableBatch, database: PostgresDatabase, table: str) -> None:
     rows = batch.records.select(F.col("key_texts")[0], F.col("key_texts")[1], "new").toLocalIterator()
     with database.transaction() as connection:
-        execute(connection, f"CREATE TEMPORARY TABLE staged (LIKE {table}) ON COMMIT DROP")
-        with connection.cursor() as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row(row)
+        _stage(connection, table, rows)
         execute(
             connection,
             f"INSERT INTO {table} SELECT * FROM staged ON CONFLICT (customer, order_id) "
             "DO UPDATE SET item = excluded.item",
         )
+
+
+def _stage(connection: Connection, table: str, rows: Iterable[Row], *without: str) -> None:
+    """Copy rows into a temporary table that has the columns of ``table``, but for some."""
+    execute(connection, f"CREATE TEMPORARY TABLE staged (LIKE {table}) ON COMMIT DROP")
+    for name in without:
+        execute(connection, f"ALTER TABLE staged DROP COLUMN {name}")
+    with connection.cursor() as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
 
 
 _STATE = (
@@ -90,12 +99,7 @@ def _guarded(batch: TableBatch, database: PostgresDatabase) -> None:
     names = ["item", *(column.split()[0] for column in _STATE)]
     number = "substr({0}.token, strpos({0}.token, ','))"
     with database.transaction() as connection:
-        execute(connection, "CREATE TEMPORARY TABLE staged (LIKE guarded) ON COMMIT DROP")
-        for name in ("deleted", "updated_at"):
-            execute(connection, f"ALTER TABLE staged DROP COLUMN {name}")
-        with connection.cursor() as cursor, cursor.copy("COPY staged FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row(row)
+        _stage(connection, "guarded", rows, "deleted", "updated_at")
         execute(
             connection,
             "INSERT INTO guarded AS t SELECT *, false, now() FROM staged ON CONFLICT (customer, order_id) DO UPDATE"
