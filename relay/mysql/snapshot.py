@@ -39,7 +39,7 @@ PAGE = 1 << 20
 
 _FIRST = 500  # rows of the first chunk
 _MOST = 20_000  # rows of a chunk
-_PAGES_A_SECOND = 5  # of a table whose pace is limited: the engine waits so long after a page that is not full
+_PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not come in bursts
 _CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
 _LOOK_EVERY = 0.05  # seconds between two questions whether it does
 
@@ -301,7 +301,7 @@ class ChunkReader:
         if table is not None:
             for row in rows if table.wanted is None else filter(table.wanted, rows):
                 self._changes.read(table, row, as_of, begun)
-        changes = self._changes.take()
+        changes, pace = self._changes.take(), self._config.snapshot_rows_per_second
         return Page(
             self.shard,
             changes,
@@ -311,7 +311,8 @@ class ChunkReader:
             begun,
             records=len(changes),
             size=size,
-            full=not finished and self._config.snapshot_rows_per_second is None,
+            full=not finished and pace is None,
+            rest=0.0 if pace is None else len(rows) / pace,
             finished=finished,
             tables=() if table is None else (table.schema,),
         )

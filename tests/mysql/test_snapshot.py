@@ -182,6 +182,18 @@ def test_the_pace_of_a_snapshot_is_a_fifth_of_a_second_worth_of_rows(mariadb: An
     page = read_page(reader)
     reader.close()
     assert (len(page.changes), page.full, page.finished) == (100, False, False)
+    assert page.rest == 0.2
+
+
+def test_a_snapshot_rests_for_what_it_read_also_where_few_rows_are_wanted(
+    mariadb: Any, unique: str, filled: Any
+) -> None:
+    """Else the engine would wait as for an idle shard, five times as long."""
+    source = source_of(unique, mariadb, snapshot_rows_per_second=500, where={"item": {"id": 1}})
+    reader = segment_of(source, head(source), "item")
+    pages = [read_page(reader), read_page(reader)]
+    reader.close()
+    assert [(len(page.changes), page.rest) for page in pages] == [(1, 0.2), (0, 0.2)]
 
 
 def test_the_time_of_a_read_is_neither_later_than_the_stream_nor_than_the_margin(
