@@ -139,7 +139,8 @@ class Vitess(EmbeddedServer):
 
     @property
     def processes(self) -> list[ManagedProcess]:
-        return [self.process, *self.mariadb.processes]
+        own = [] if self._process is None else [self._process]
+        return [*own, *self.mariadb.processes]
 
     @property
     def alive(self) -> bool:
@@ -232,7 +233,9 @@ class Vitess(EmbeddedServer):
         vtcombo()
         if self._mariadb is not None and self._mariadb.alive:
             return
-        self._mariadb = MariaDB(self.folder, self.detached, options=_MYSQL, release="11.4").start()
+        self._mariadb = MariaDB(self.folder, self.detached, options=_MYSQL, release="11.4")
+        self._mariadb.on_launch = self.on_launch
+        self._mariadb.start()
         if not self._vschemas.exists():
             self._fill(self._mariadb)
         self._write_vschemas()

@@ -17,6 +17,7 @@ from redis import Redis
 from relay.errors import ConfigError, RelayError
 from relay.services import background
 from relay.services.background import down, started_at, status, up
+from tests import needs
 from tests.process.processes import gone
 from tests.waiting import wait_until
 
@@ -137,17 +138,22 @@ class TestRoundTrip:
         assert gone(service.pid)
 
     @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for a process in /proc")
-    def test_a_service_whose_command_is_killed_before_it_is_ready_is_stopped_by_down(self, state: Path) -> None:
+    @pytest.mark.parametrize(("name", "program"), [("dynamodb", "java"), ("vitess", "mariadbd")])
+    def test_a_service_whose_command_is_killed_before_it_is_ready_is_stopped_by_down(
+        self, state: Path, name: str, program: str
+    ) -> None:
+        if name == "vitess":
+            needs.vitess()
         with subprocess.Popen(
-            [sys.executable, "-c", "from relay.services.background import up; up(['dynamodb'])"]
+            [sys.executable, "-c", f"from relay.services.background import up; up(['{name}'])"]
         ) as command:
-            java = wait_until(lambda: process_in(state / "services" / "dynamodb", "java"))
-            os.kill(java, signal.SIGSTOP)  # so that it is never ready
+            first = wait_until(lambda: process_in(state / "services" / name, program))
+            os.kill(first, signal.SIGSTOP)  # so that it is never ready
             wait_until(lambda: status() or None)
             command.kill()
-        os.kill(java, signal.SIGCONT)
-        assert [each.pid for each in down()] == [java]
-        assert gone(java)
+        os.kill(first, signal.SIGCONT)
+        assert [each.pid for each in down()] == [first]
+        assert gone(first)
 
     def test_a_service_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
         program = "from relay.services.background import up; print(up(['redis'], detach=False)[0].pid)"
