@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from relay.observe.logs import JsonFormatter, TextFormatter
+from tests.command_line import relay
 
 
 def line(message: str, *arguments: object, **more: Any) -> dict[str, str]:
@@ -46,21 +47,32 @@ def test_log_lines_do_not_show_the_user_and_password_of_a_url() -> None:
     assert "hunter2" not in TextFormatter().format(record)
 
 
+@pytest.fixture
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log to nothing, as a process that has just started, so that a command sets up its own log."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.delenv("RELAY_LOG_FORMAT", raising=False)
+
+
+@pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("name", ["run", "status", "consume cache", "gaps list"])
 def test_an_error_that_ends_a_command_is_a_log_line_too(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-m", "relay.cli", *name.split(), str(tmp_path / "missing.yaml")]
+    command = [*name.split(), tmp_path / "missing.yaml"]
     for arguments in (["--log-format", "json"], []):
-        ended = subprocess.run([*command, *arguments], capture_output=True, timeout=600, check=False)
+        logging.getLogger().handlers.clear()
+        ended = relay(*command, *arguments)
         [said] = map(json.loads, ended.stderr.splitlines())
-        assert (ended.returncode, said["level"]) == (2, "ERROR")
+        assert (ended.exit_code, said["level"]) == (2, "ERROR")
         assert said["message"].endswith("missing.yaml: no such file")
         monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
-    ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=600, check=False)
-    assert ended.stderr.startswith(b"relay: error: ")
+    assert relay(*command, "--log-format", "text").stderr.startswith("relay: error: ")
 
 
+@pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -73,12 +85,21 @@ def test_an_error_that_ends_a_command_is_a_log_line_too(
     ],
 )
 def test_wrong_usage_is_a_log_line_too(arguments: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-m", "relay.cli", *arguments.split()]
+    command = arguments.split()
     for given in (["--log-format=json"], []):
-        ended = subprocess.run([*command, *given], capture_output=True, timeout=600, check=False)
+        logging.getLogger().handlers.clear()
+        ended = relay(*command, *given)
         [said] = map(json.loads, ended.stderr.splitlines())
-        assert (ended.returncode, said["level"]) == (2, "ERROR")
+        assert (ended.exit_code, said["level"]) == (2, "ERROR")
         assert told in said["message"]
         monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
-    ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=600, check=False)
-    assert (ended.returncode, ended.stderr[:6]) == (2, b"Usage:")
+    ended = relay(*command, "--log-format", "text")
+    assert (ended.exit_code, ended.stderr[:6]) == (2, "Usage:")
+
+
+@pytest.mark.parametrize("arguments", ["run missing.yaml", "run missing.yaml --workers many"])
+def test_a_process_that_ends_with_an_error_writes_one_log_line(arguments: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "relay.cli", *arguments.split(), "--log-format", "json"]
+    ended = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=600, check=False)
+    [said] = map(json.loads, ended.stderr.splitlines())
+    assert (ended.returncode, ended.stdout, said["level"]) == (2, b"", "ERROR")
