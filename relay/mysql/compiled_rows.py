@@ -1,36 +1,37 @@
-"""Whole transactions of a binlog whose changes the compiled core makes. `transactions` makes all others."""
+"""What the compiled core is told about the rows of a binlog. ``relay.mysql.binlog.rows`` reads all others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from relay import native
-from relay.avro.compiled_fields import compiled_fields
-from relay.mysql.binlog.events import BinlogEvent, Commit, Rows, TransactionBegin
-from relay.mysql.binlog.rows import Change
-from relay.sql.compiled_changes import Cell, change_maker, compiled_rows
-from relay.sql.tables import Table
+from relay.mysql.binlog import table_map
+from relay.mysql.binlog.rows import RowDecoder
+from relay.sql.charsets import BINARY, is_utf8
+from relay.sql.compiled_changes import Stored, compiled_rows
+from relay.sql.tables import Row, Table
+from relay.table import MAX_AVRO_PRECISION
 
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows
 
-_KEPT = 1000  # tables
-_AS_IT_IS: Cell = ("other", lambda value: value, False, False)  # rows are decoded before
-
-
-@dataclass(slots=True)
-class WholeTransaction:
-    """``rows``: of each event with rows, how the core takes them, and the rows. ``tables``: by name.
-
-    ``size``: roughly the bytes of the rows. ``events``: how many events the transaction has.
-    """
-
-    rows: list[tuple[CompiledRows, list[Change]]]
-    tables: dict[str, Table]
-    size: int
-    events: int
+_KEPT = 1000  # layouts
+_FORMS = {
+    table_map.YEAR: "year",
+    table_map.DOUBLE: "double",
+    table_map.BIT: "bits",
+    table_map.GEOMETRY: "bytes",
+    table_map.VECTOR: "bytes",
+    table_map.DATE: "date",
+    table_map.NEWDATE: "date",
+    table_map.DATETIME2: "datetime",
+    table_map.TIME2: "time",
+    table_map.TIMESTAMP2: "timestamp",
+    table_map.ENUM: "enum",
+}
+_INTEGERS = (table_map.TINY, table_map.SHORT, table_map.INT24, table_map.LONG, table_map.LONGLONG)
+_TEXTS = (table_map.VARCHAR, table_map.VAR_STRING, table_map.STRING, table_map.BLOB)
 
 
 class CompiledTables:
@@ -39,40 +40,43 @@ class CompiledTables:
     def __init__(self, source: str, shard: str) -> None:
         self.source = source
         self.shard = shard
-        self._rows: dict[Table, CompiledRows | None] = {}
+        self._rows: dict[RowDecoder, CompiledRows | None] = {}
 
-    @classmethod
-    def of(cls, source: str, shard: str) -> CompiledTables | None:
-        """Return them; None if the installation has no compiled core."""
-        return None if native.block_builder() is None else cls(source, shard)
-
-    def whole(self, events: Sequence[BinlogEvent]) -> WholeTransaction | None:
-        """Return the transaction at the beginning of ``events``; None if the core does not read it."""
-        if type(events[0]) is not TransactionBegin:  # with an origin it is another type
-            return None
-        found = WholeTransaction([], {}, 0, 0)
-        for at in range(1, len(events)):
-            event = events[at]
-            if type(event) is not Rows:
-                found.events = at + 1
-                return found if type(event) is Commit and found.rows else None
-            table, rows = event.table, self.rows(event.table)
-            if rows is None or found.tables.setdefault(table.name, table) is not table:
-                return None
-            found.rows.append((rows, event.changes))
-            count = len(event.changes)
-            found.size += (event.size // (count or 1) + 1) * count
-        return None  # its end has not come
-
-    def rows(self, table: Table) -> CompiledRows | None:
-        """Return how the core takes the rows of ``table``; None if it does not."""
-        if table not in self._rows:
+    def rows(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
+        """Return how the core takes the rows that ``decoder`` reads; None if it does not."""
+        if decoder not in self._rows:
             if len(self._rows) >= _KEPT:
                 self._rows.clear()
-            self._rows[table] = self._made(table)
-        return self._rows[table]
+            self._rows[decoder] = self._made(table, decoder)
+        return self._rows[decoder]
 
-    def _made(self, table: Table) -> CompiledRows | None:
-        change = change_maker(table, self.source, self.shard)
-        cells, fields = [_AS_IT_IS] * len(table.names), compiled_fields(table.schema)
-        return compiled_rows(table, self.source, self.shard, cells, fields, change)
+    def _made(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
+        def read(raw: bytes) -> Row:
+            ((_, row),) = decoder.inserts(raw, 0, len(raw))
+            assert row is not None
+            return row
+
+        cells = [(_stored(decoder, at), _value(decoder, at), False, False) for at in range(decoder.width)]
+        return compiled_rows(table, self.source, self.shard, cells, read)
+
+
+def _stored(decoder: RowDecoder, at: int) -> Stored:
+    column, reader = decoder.table.columns[at], decoder.readers[at]
+    kind, size, width = column.kind, struct.calcsize(f"<{reader.codes}"), column.width
+    form = _FORMS.get(kind, "other_text" if reader.of_length else "other")
+    if kind in _INTEGERS:
+        form = "unsigned" if column.unsigned else "signed"
+    elif kind == table_map.NEWDECIMAL and column.precision <= MAX_AVRO_PRECISION:
+        form, width = "decimal", column.precision
+    elif kind in _TEXTS and is_utf8(column.charset):
+        form = "text"
+    elif kind in _TEXTS and column.charset == BINARY:
+        form = "padded" if kind == table_map.STRING else "bytes"
+    members = reader.uses[1:] if form == "enum" else ()
+    return form, size, width, column.decimals, members
+
+
+def _value(decoder: RowDecoder, at: int) -> Callable[[bytes], Any]:
+    """Return what decodes a value of a column with the length before it."""
+    read = decoder.single(at)
+    return lambda raw: read(raw, 0)[0][0]

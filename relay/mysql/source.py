@@ -269,7 +269,7 @@ class MySQLSource:
             )
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
-        return BinlogEvents(server, executed, self.layouts, self.layouts.wanted)
+        return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, raw=True)
 
     def _open_replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:
         """Return what opens the binlog of a shard that a reshard has created."""

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from relay import native
 from relay.change import Change, ChangeParts, SchemaChange
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
-from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, Rows, Statement, TransactionBegin
-from relay.mysql.compiled_rows import CompiledTables, WholeTransaction
+from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, RawRows, Rows, Statement, TransactionBegin
+from relay.mysql.compiled_rows import CompiledTables
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
@@ -79,8 +80,7 @@ class ShardTransactions:
         self._saved_schema_changes: list[SchemaChange] = []
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
-        # Makes the changes of whole transactions; None if everything is made here.
-        self._compiled = CompiledTables.of(stream.source, stream.qualified(shard))
+        self._compiled = CompiledTables(stream.source, stream.qualified(shard)) if native.block_builder() else None
         # The open transaction, whether ``_changes`` has begun it, and the tables that it empties.
         self._begun: TransactionBegin | None = None
         self._is_open = False
@@ -211,17 +211,12 @@ class ShardTransactions:
         while events:
             event = events[0]
             kind = type(event)
-            if kind is Rows:
+            if kind is RawRows or kind is Rows:
                 if not self._rows(event):  # type: ignore[arg-type]
                     return True
             elif kind is Commit:
                 self._commit(consumed)
             elif isinstance(event, TransactionBegin):
-                if (whole := self._whole(event)) is not None:
-                    if self.has_changes and self._changes.size + whole.size > STREAMED_PAGE:
-                        return True
-                    if self._read_whole(event, whole, consumed):
-                        continue
                 if self._begun is not None:
                     self.followed.undo()
                 self._begun = event
@@ -237,33 +232,7 @@ class ShardTransactions:
                 return True
         return False
 
-    def _whole(self, begun: TransactionBegin) -> WholeTransaction | None:
-        """Return the transaction of ``begun`` if all its events are here, and the compiled core may read it."""
-        if self._compiled is None or self._begun is not None or begun.gtid in self._partial:
-            return None
-        if self.local or self._is_local(begun.gtid):
-            return None  # their tokens have other positions
-        whole = self._compiled.whole(self._events)
-        if whole is None or whole.size > STREAMED_PAGE:
-            return None
-        for name, table in whole.tables.items():
-            if self._tables.get(name, table) is not table and self.has_changes:
-                return None  # the page has another layout
-        return whole
-
-    def _read_whole(self, begun: TransactionBegin, whole: WholeTransaction, consumed: Consumed) -> bool:
-        """Read it as `_rows` and `_commit` would. Return False, and read nothing, if the core leaves it to them."""
-        times = begun.timestamp, begun.committed_at
-        if not self._changes.whole(begun.gtid, begun.position, *times, whole.rows, whole.size):
-            return False
-        for table in whole.tables.values():
-            self._use(table)
-        for _ in range(whole.events):
-            self._events.popleft()
-        self._ended(begun, consumed)
-        return True
-
-    def _rows(self, event: Rows) -> bool:
+    def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""
         table = event.table
         known = self._tables.get(table.name)
@@ -278,6 +247,10 @@ class ShardTransactions:
             )
         if not self._is_open:
             self._open()
+        if isinstance(event, RawRows):
+            if self._are_compiled(event):
+                return True
+            event = self._events[0] = event.decoded()
         changes, rows = self._changes, event.changes
         each = event.size // (len(rows) or 1) + 1
         row = changes.row_of(table)
@@ -292,6 +265,15 @@ class ShardTransactions:
             row(table, *rows[at], each)
         self._row = 0
         return True
+
+    def _are_compiled(self, event: RawRows) -> bool:
+        """Whether the compiled core has made the changes of the rows."""
+        if self._compiled is None or event.size > STREAMED_PAGE:  # I11: an event of many rows is divided among pages
+            return False
+        rows = self._compiled.rows(event.table, event.decoder)
+        if rows is None:
+            return False
+        return self._changes.rows(rows, event.operation, event.buffer, event.start, event.end)
 
     def _use(self, table: Table) -> None:
         """The page has rows of ``table``."""

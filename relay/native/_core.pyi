@@ -6,6 +6,7 @@ from relay.change import Change
 INTERFACE: int
 
 Field = tuple[str, str, tuple[int, int], Callable[[Any], bytes]]
+Stored = tuple[str, int, int, int, Sequence[str]]
 Record = tuple[bytes, bytes, int, list[tuple[str, str | bytes | None]]]
 
 class ChangeBlock(Sequence[Change]):
@@ -17,14 +18,12 @@ class ChangeBlock(Sequence[Change]):
 
 class BlockBuilder:
     def __init__(self, shard: str) -> None: ...
-    def add(
-        self,
-        gtid: str,
-        position: str,
-        timestamp: int,
-        committed_at: int,
-        rows: Sequence[tuple[CompiledRows, list[tuple[Any, Any]]]],
-    ) -> int | None: ...
+    def begin(self, gtid: str, position: str, timestamp: int, committed_at: int) -> bool: ...
+    def rows(
+        self, table: CompiledRows, operation: str, buffer: bytes, start: int, end: int
+    ) -> tuple[int, int] | None: ...
+    def end(self) -> None: ...
+    def leave(self) -> list[tuple[str, bytes, int]]: ...
     def take(self) -> list[ChangeBlock]: ...
 
 class RecordWriter:
@@ -45,13 +44,14 @@ class RecordWriter:
     def block_records(self, block: ChangeBlock, resume_timestamp: int, relayed_at: int) -> list[Record | None]: ...
 
 class CompiledRows:
+    table: str
     def __init__(
         self,
         *,
         shard: str,
         source: str,
         table: str,
-        columns: Sequence[tuple[str, Callable[[bytes], Any], bool, bool, Field]],
+        columns: Sequence[tuple[str | Stored, Callable[[bytes], Any], bool, bool, Field]],
         key: Sequence[tuple[int, Field]],
         change: Callable[..., Change],
         keyspace_id: Callable[[Sequence[Any]], bytes | None] | None,

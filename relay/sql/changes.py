@@ -51,9 +51,8 @@ class TransactionChanges:
         self._left_out: dict[str, int] = {}
         # Changes whose own time was before the floor; the reader resets it.
         self.behind = 0
-        # The last token, and what it has to be made of since.
-        self._made_token: EventToken | None = None
-        self._token_at: tuple[int, str] | None = None
+        # The last token made.
+        self.token: EventToken | None = None
         # Estimated bytes of the changes that `take` would return: more than 0 if there are any.
         self.size = 0
         self._counts = KeyCounts()
@@ -64,9 +63,13 @@ class TransactionChanges:
         self._ready: list[Change] = []
         # What is ready before them, in parts.
         self._parts: list[list[Change] | ChangeBlock] = []
-        # Makes the changes of whole transactions, and has those that come last.
+        # Makes changes of rows as a binlog has them, and has those that come last; whether it makes all of the open
+        # transaction.
         builder = native.block_builder()
         self._builder = None if builder is None else builder(shard)
+        self._is_built = False
+        # Whether it holds back the last row.
+        self._has_held = False
         self._schema_changes: list[SchemaChange] = []
         # How many statements of the open transaction are among them.
         self._statements = 0
@@ -101,7 +104,6 @@ class TransactionChanges:
         """
         if (origin is None) != (origin_gtid is None):
             raise ValueError("give origin and origin_gtid together")
-        self._take_built()
         self._counts.clear()
         self._is_open = True
         self.rows_of = {}
@@ -118,53 +120,57 @@ class TransactionChanges:
         # Timestamps never decrease along a lineage, so a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
         self._token = EventToken(self.floor, self.shard, position, origin)
+        self._has_held = False
+        self._is_built = (
+            self._builder is not None
+            and origin is None
+            and not skip
+            and self._builder.begin(gtid, position, self.floor, self._committed_at)
+        )
+        if self._is_built:
+            self._end_part()
+        else:
+            self._take_built()
 
-    def whole(
-        self,
-        gtid: str,
-        position: str,
-        timestamp: int,
-        committed_at: int | None,
-        rows: Sequence[tuple[CompiledRows, list[tuple[Row | None, Row | None]]]],
-        size: int,
-    ) -> bool:
-        """Make the changes of a transaction without an origin at once. Return whether the compiled core has made them.
+    def rows(self, rows: CompiledRows, operation: str, buffer: bytes, start: int, end: int) -> bool:
+        """Make the changes of all rows of an event at once, as `row` does. Return whether the compiled core made them.
 
-        Otherwise none are made, and what is refused is refused by `row`. ``rows``: before and after each change, by
-        table. ``size``: roughly their bytes. The others are those of `begin`.
+        If not, none is made, and `row` makes those of the rest of the transaction. The last row is held back as
+        there. ``rows``: how the core takes them; the others say how and where a binlog has them.
         """
-        if self._builder is None or self._is_open:
+        if self._builder is None or not self._is_built:
             return False
-        if committed_at is None:
-            committed_at = timestamp * 1_000_000
-        self._end_part()
-        floor = max(self.floor, timestamp)
-        made = self._builder.add(gtid, position, floor, committed_at, rows)
+        made = self._builder.rows(rows, operation, buffer, start, end)
         if made is None:
             return False
-        if timestamp < self.floor:
-            self.behind += made
-        self.floor, self._token_at = floor, (floor, position)
-        self.size += size
+        count, changes = made
+        if not count:
+            return True
+        if self._has_held:
+            self._release()
+        self._has_held, self._held_table = True, rows.table
+        self._held_size = (end - start) // count + 1
+        if count > 1:
+            self.rows_of[rows.table] = self.rows_of.get(rows.table, 0) + count - 1
+            self.size += self._held_size * (count - 1)
+            self.token = self._token
+        self._order += changes
+        self.behind += changes if self._is_behind else 0
         return True
 
-    @property
-    def token(self) -> EventToken | None:
-        """The last token made."""
-        if self._token_at is not None:
-            timestamp, position = self._token_at
-            self.token = EventToken(timestamp, self.shard, position)
-        return self._made_token
-
-    @token.setter
-    def token(self, token: EventToken | None) -> None:
-        self._made_token, self._token_at = token, None
+    def _leave_built(self) -> None:
+        """Let Python make what comes next in this transaction."""
+        self._is_built = False
+        if self._builder is not None:
+            self._counts.load(self._builder.leave())
+        if self._has_held:
+            self._release()
+        self._take_built()
 
     def _take_built(self) -> None:
         """Put what the builder has among the parts."""
-        if self._builder is not None and (built := self._builder.take()):
-            self._parts += built
-            self.token = self.token
+        if self._builder is not None:
+            self._parts += self._builder.take()
 
     def _end_part(self) -> None:
         """Let what comes next be behind what is ready."""
@@ -183,6 +189,8 @@ class TransactionChanges:
         """
         if not self._is_open:
             raise RelayError(f"{self.shard}: the stream sent a row of {table.name} outside of any transaction")
+        if self._is_built:
+            self._leave_built()
         mapper = self._mapper
         if mapper is None or mapper.table is not table:
             mapper = self._switch_to(table)
@@ -233,6 +241,8 @@ class TransactionChanges:
 
     def truncate(self, table: Table) -> None:
         """Make the change of a TRUNCATE of ``table``, between ``begin`` and ``end``."""
+        if self._is_built:
+            self._leave_built()
         name = self._switch_to(table).event_id(self._id_position, b"")
         schema = table.schema
         change = Change(
@@ -273,6 +283,11 @@ class TransactionChanges:
 
     def end(self) -> None:
         """End the transaction. The change held back is its last."""
+        if self._is_built and self._builder is not None:
+            self._builder.end()
+            self._is_built = False
+            if self._has_held:
+                self._release()
         if self._held:
             self._ready[-1].transaction = Transaction(self._gtid, self._order - 1, True)
             self._release()
@@ -335,10 +350,10 @@ class TransactionChanges:
 
     def _release(self) -> None:
         self.size += self._held_size
-        self._held = 0
+        self._held, self._has_held = 0, False
         done, table = self.rows_of, self._held_table
         done[table] = done.get(table, 0) + 1  # `_count` inlined: this runs for every row
-        self._made_token = self._token  # and so is the setter
+        self.token = self._token
 
     def _count(self, table: str) -> None:
         self.rows_of[table] = self.rows_of.get(table, 0) + 1

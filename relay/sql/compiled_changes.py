@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relay.avro.compiled_fields import compiled_fields
 from relay.change import Change, Images, Operation, Transaction
 from relay.sql.row_functions import imager, keyer
 from relay.sql.tables import Row, Table
 from relay.token import EventToken
 
 if TYPE_CHECKING:
-    from relay.native._core import CompiledRows, Field
+    from relay.native._core import CompiledRows
 
-Cell = tuple[str, Callable[[bytes], Any], bool, bool]
-"""How the core reads the text of a column, what decodes the others, whether NULL is doubtful in it before a change, and
-whether it is part of the primary key."""
+Stored = tuple[str, int, int, int, Sequence[str]]
+"""How a binlog has a value: its form, the bytes of the value or of the length before it, its width or digits, its
+decimals, and its members."""
+
+Cell = tuple[str | Stored, Callable[[bytes], Any], bool, bool]
+"""How the core reads the text of a column, or its bytes in a binlog, what decodes the others, whether NULL is doubtful
+in it before a change, and whether it is part of the primary key."""
 
 
 def compiled_rows(
@@ -23,14 +28,13 @@ def compiled_rows(
     source: str,
     shard: str,
     cells: Sequence[Cell],
-    fields: tuple[Sequence[Field], Sequence[Field]] | None,
-    change: Callable[..., Change],
+    read: Callable[[bytes], Row],
 ) -> CompiledRows | None:
     """Return how the core takes the rows of ``table``; None if only Python does, as where not all rows are published.
 
-    ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
-    ``change``: makes one, as `change_maker` returns it, of the rows as the core has them.
+    ``shard``: globally qualified. ``read``: decodes a row as the source has it.
     """
+    fields = compiled_fields(table.schema)
     if fields is None or table.wanted is not None:
         return None
     from relay.native._core import CompiledRows
@@ -42,21 +46,21 @@ def compiled_rows(
         table=table.name,
         columns=[(*cell, field) for cell, field in zip(cells, row, strict=True)],
         key=list(zip(table.key, key, strict=True)),
-        change=change,
+        change=_change_maker(table, source, shard, read),
         keyspace_id=table.keyspace_id,
     )
 
 
-def change_maker(table: Table, source: str, shard: str) -> Callable[..., Change]:
-    """Return what makes a change of what the core knows of it. ``shard``: globally qualified."""
+def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
+    """Return what makes a change of what the core knows of it."""
     image, key = imager(table), keyer(table)
 
     def change(
         *,
         event_id: str,
         operation: str,
-        before: Row | None,
-        after: Row | None,
+        before: bytes | None,
+        after: bytes | None,
         timestamp: int,
         position: str,
         gtid: str,
@@ -67,7 +71,8 @@ def change_maker(table: Table, source: str, shard: str) -> Callable[..., Change]
         resume_timestamp: int,
         relayed_at: int,
     ) -> Change:
-        keyed = before if after is None else after
+        old, new = (None if row is None else read(row) for row in (before, after))
+        keyed = old if new is None else new
         assert keyed is not None
         return Change(
             event_id,
@@ -75,8 +80,8 @@ def change_maker(table: Table, source: str, shard: str) -> Callable[..., Change]
             source,
             table.name,
             key(keyed),
-            None if before is None else image(before),
-            None if after is None else image(after),
+            None if old is None else image(old),
+            None if new is None else image(new),
             Images.NEW_AND_OLD,
             EventToken(timestamp, shard, position),
             committed_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import closing
 
 IN_MEMORY = 200_000
@@ -32,6 +33,14 @@ class KeyCounts:
         if self._keys > self._in_memory:
             self._move_to_file()
         return 0
+
+    def load(self, counts: Sequence[tuple[str, bytes, int]]) -> None:
+        """Begin with keys that others have counted: table, key, and how often."""
+        for table, key, count in counts:
+            self._counts[table][key] = count
+        self._keys = len(counts)
+        if self._keys > self._in_memory:
+            self._move_to_file()
 
     def clear(self) -> None:
         """Start again, for the next transaction."""

@@ -6,14 +6,10 @@ same records of the same events.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relay import native
-from relay.avro.compiled_fields import compiled_fields
-from relay.change import Change
-from relay.sql.compiled_changes import change_maker, compiled_rows
-from relay.sql.tables import Row
+from relay.sql.compiled_changes import compiled_rows
 from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder
@@ -37,18 +33,6 @@ def rows_of(shard: VitessShard, decoder: VStreamRowDecoder) -> CompiledRows | No
         (cell, decode, at in decoder.doubtful, at not in decoder.others)
         for at, ((_, decode), cell) in enumerate(zip(decoder.columns, decoder.cells, strict=True))
     ]
-    table, change = decoder.table, _change_maker(shard, decoder)
-    return compiled_rows(table, shard.source, shard.qualified, cells, compiled_fields(table.schema), change)
-
-
-def _change_maker(shard: VitessShard, decoder: VStreamRowDecoder) -> Callable[..., Change]:
-    """Return what makes a change of what the core knows of it, with the bytes of its rows."""
-    made = change_maker(decoder.table, shard.source, shard.qualified)
-
-    def row(raw: bytes | None) -> Row | None:
-        return None if raw is None else decoder.decode(pb.Row.FromString(raw))
-
-    def change(*, before: bytes | None, after: bytes | None, **known: Any) -> Change:
-        return made(before=row(before), after=row(after), **known)
-
-    return change
+    return compiled_rows(
+        decoder.table, shard.source, shard.qualified, cells, lambda raw: decoder.decode(pb.Row.FromString(raw))
+    )

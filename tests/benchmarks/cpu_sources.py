@@ -152,7 +152,7 @@ def binlog(rows: int) -> Fed:
         with (
             running(script),
             closing(connection.connect("127.0.0.1", script.port, "relay", "secret")) as server,
-            closing(BinlogEvents(server, parse(f"{A}:1-9"), layout)) as stream,
+            closing(BinlogEvents(server, parse(f"{A}:1-9"), layout, raw=True)) as stream,
         ):
             last = f"{A}:1-{9 + ROWS // rows}"
             while str(stream.executed) != last:

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import BinlogEvent, Commit, Rows, Statement, TransactionBegin
 from relay.mysql.binlog.rows import Change
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection, connect
@@ -71,7 +71,7 @@ class Reader:
 
     def transactions(self) -> list[TransactionBegin | Rows | Statement | Commit]:
         """Return all events but heartbeats and rotations."""
-        return [event for event in self.each() if not isinstance(event, Heartbeat | Rotate)]
+        return [event for event in self.each() if isinstance(event, TransactionBegin | Rows | Statement | Commit)]
 
     def changes(self) -> list[Change]:
         return [change for event in self.each() if isinstance(event, Rows) for change in event.changes]

@@ -1,7 +1,8 @@
-"""Whole transactions of a binlog in the compiled core against plain Python: the same changes, records, positions."""
+"""Row events of a binlog in the compiled core against plain Python: the same changes, records, positions, errors."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,21 +17,60 @@ from relay.change import Change
 from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec
 from relay.lineage import StreamId
-from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import (
+    COMMIT,
+    DELETE,
+    UPDATE,
+    WRITE,
+    BinlogEvent,
+    BinlogPlace,
+    RawRows,
+    Statement,
+    TransactionBegin,
+)
+from relay.mysql.binlog.rows import RowDecoder, columns_of
+from relay.mysql.binlog.table_map import parse
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
+from relay.source import STREAMED_PAGE
 from relay.sql.tables import Table
-from relay.table import Column
 from tests import needs
-from tests.avro.strategies import ANYTHING, KINDS, LONGS, VALUES
 from tests.examples import examples
+from tests.mysql.encoder import ColumnType, rows, table_map
+from tests.mysql.row_cases import CASES, LATIN1, UTF8MB4, Case, decimals, fixed, text, whole
 from tests.mysql.shards import config
+
+BIGINT, TEXT, PRICE = Case(fixed("q", 8), "long", whole(64, False)), text(50, UTF8MB4), decimals(10, 2)
 
 HEADER = b"\xc3\x01header.."
 LOCAL = "0-9-"
-KEYS = {"long": st.integers(7, 9) | LONGS, "string": st.sampled_from(["a", "é"]), "bytes": st.binary(max_size=2)}
+PLACE = BinlogPlace("localhost:3306", "binlog.000001", 1000, "")
+KEYS = [case for case in CASES if case.carried in ("long", "string", "bytes")]
+OTHER_KEYS = [case for case in CASES if case.carried in ("timestamp", "decimal(10,2)", "double")]
+UTF16 = Case(
+    replace(CASES[-2].type, kind=252, meta=b"\x02", collation=54, members=(), encode=lambda text: text_of(text)),
+    "string",
+    st.text(st.characters(codec="utf-16-be"), max_size=5),
+)
+FLOAT = Case(
+    ColumnType(4, b"\x04", struct.Struct("<f").pack),
+    "float",
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+)
+JSON = Case(
+    ColumnType(245, b"\x04", lambda raw: struct.pack("<I", len(raw)) + raw),
+    "json",
+    # A literal, an int16, and an empty object.
+    st.sampled_from([b"\x04\x01", b"\x05\x07\x00", b"\x00\x00\x00\x04\x00"]),
+)
+ALL = [*CASES, UTF16, FLOAT, JSON]
+
+
+def text_of(text: str) -> bytes:
+    raw = text.encode("utf-16-be")
+    return struct.pack("<H", len(raw)) + raw
 
 
 @pytest.fixture(autouse=True)
@@ -38,45 +78,84 @@ def core() -> None:
     needs.compiled_core()
 
 
+@dataclass
+class Logged:
+    """A table as a binlog has it."""
+
+    table: Table
+    decoder: RowDecoder
+    columns: list[tuple[str, ColumnType]]
+    cases: list[Case]
+    keys: int
+
+    def rows(self, operation: str, images: Sequence[Sequence[Any]], damage: Any = None) -> RawRows:
+        """Return their event. ``damage``: makes other bytes of it."""
+        front = 11 + self.decoder.bitmap * (2 if operation == UPDATE else 1)
+        body = rows(7, self.columns, images, 2 if operation == UPDATE else 1)[front:]
+        body = body if damage is None else damage(body)
+        return RawRows(self.table, self.decoder, operation, b"before" + body + b"after", 6, 6 + len(body), PLACE)
+
+
 class Tables:
     """The layouts of one source, some with other columns than before."""
 
     def __init__(self) -> None:
-        self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}, where={"some": {"id": 7}}))
+        self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}, where={"some": {"c0": 7}}))
 
-    def table(self, name: str, kinds: Sequence[str], keys: int = 1) -> Table:
-        columns = [Column("id" if not at else f"c{at}", kind) for at, kind in enumerate(kinds)]
-        made = self.layouts("d", name, columns, [column.name for column in columns[:keys]])
+    def table(self, name: str, cases: Sequence[Case], keys: int = 1) -> Logged:
+        columns = [(f"c{at}", case.type) for at, case in enumerate(cases)]
+        mapped = parse(table_map(7, "d", name, columns, range(keys))[8:], is_mariadb=False)
+        made = self.layouts("d", name, columns_of(mapped), mapped.primary)
         assert made is not None
-        return made
+        return Logged(made, RowDecoder(mapped), columns, list(cases), keys)
 
 
 @st.composite
-def layouts_of(draw: st.DrawFn, tables: Tables) -> list[Table]:
-    kinds = [kind for kind in KINDS if kind not in ("json", "rest", "boolean")]
+def tables_of(draw: st.DrawFn, tables: Tables) -> list[Logged]:
     found = []
     for name in ("t", "t", "u"):
-        keys = draw(st.lists(st.sampled_from([*KEYS, "timestamp", "decimal(5,2)"]), min_size=1, max_size=2))
-        others = draw(st.lists(st.sampled_from(kinds), max_size=3))
+        keys = draw(st.lists(st.sampled_from(KEYS * 3 + OTHER_KEYS), min_size=1, max_size=2))
+        others = draw(st.lists(st.sampled_from(ALL), max_size=8))
         found.append(tables.table(name, [*keys, *others], len(keys)))
-    return [*found, tables.table("some", ["long", "string"])]
+    return [*found, tables.table("some", [BIGINT, TEXT])]
 
 
 @st.composite
-def rows_of(draw: st.DrawFn, table: Table) -> tuple[Any, ...]:
-    def value(at: int, column: Column) -> Any:
-        if at in table.key and column.type == "timestamp":
-            return draw(st.integers(1, 1 << 40))
-        if at in table.key:
-            return draw(KEYS.get(column.type, VALUES.get(column.type, ANYTHING)))
-        return draw(st.none() | VALUES.get(column.type, ANYTHING) | ANYTHING)
-
-    return tuple(value(at, column) for at, column in enumerate(table.columns))
+def images_of(draw: st.DrawFn, logged: Logged, count: int) -> list[list[Any]]:
+    """Return rows, some of which have the key of the one before."""
+    images: list[list[Any]] = []
+    while len(images) < count:
+        key = [draw(case.values) for case in logged.cases[: logged.keys]]
+        is_same: bool = draw(st.booleans())
+        if images and is_same:
+            key = images[-1][: logged.keys]
+        images.append([*key, *(draw(case.values | st.none()) for case in logged.cases[logged.keys :])])
+    return images
 
 
 @st.composite
-def binlogs(draw: st.DrawFn, tables: list[Table]) -> list[BinlogEvent]:
-    """Return mostly whole transactions of rows; others have no end, a statement, or a GTID of one server."""
+def damages(draw: st.DrawFn) -> Any:
+    """Return what cuts an event, makes it longer, or changes a byte of it."""
+    at, byte, kind = (
+        draw(st.integers(0, 200)),
+        draw(st.integers(0, 255)),
+        draw(st.sampled_from(["cut", "more", "flip"])),
+    )
+
+    def damaged(body: bytes) -> bytes:
+        where = at % (len(body) or 1)
+        if kind == "cut":
+            return body[:where]
+        if kind == "more":
+            return body + bytes([byte]) * (at % 9)
+        return body[:where] + bytes([byte]) + body[where + 1 :]
+
+    return damaged
+
+
+@st.composite
+def binlogs(draw: st.DrawFn, tables: list[Logged]) -> list[BinlogEvent]:
+    """Return mostly whole transactions of rows; others have no end, a statement, a GTID of one server, or damage."""
     events: list[BinlogEvent] = []
     for number in range(101, 101 + draw(st.integers(1, 5))):
         gtid = f"{draw(st.sampled_from(['0-1-'] * 6 + [LOCAL]))}{number}"
@@ -84,14 +163,14 @@ def binlogs(draw: st.DrawFn, tables: list[Table]) -> list[BinlogEvent]:
         time = 1000 + draw(st.integers(-5, 5))
         committed_at = draw(st.none() | st.just(time * 1_000_000 + 7))
         events.append(kind(gtid, f"MariaDB/{gtid}", time, committed_at, False))
-        for _ in range(draw(st.integers(0, 3))):
-            table = draw(st.sampled_from(tables))
-            changes = []
-            for _ in range(draw(st.integers(1, 3))):
-                before, after = draw(rows_of(table)), draw(rows_of(table))
-                same = (*before[: len(table.key)], *after[len(table.key) :])
-                changes.append(draw(st.sampled_from([(None, after), (before, None), (before, after), (before, same)])))
-            events.append(Rows(table, changes, draw(st.sampled_from([10, 1000, 300_000]))))
+        for _ in range(draw(st.integers(0, 4))):
+            logged = draw(st.sampled_from(tables))
+            operation = draw(st.sampled_from([WRITE, UPDATE, DELETE]))
+            count = draw(st.integers(0, 3)) * (2 if operation == UPDATE else 1)
+            damage = draw(damages()) if not draw(st.integers(0, 19)) else None
+            event = logged.rows(operation, draw(images_of(logged, count)), damage)
+            # Some come from a stream that decodes them itself.
+            events.append(event if damage is not None or draw(st.integers(0, 9)) else event.decoded())
         ending = draw(st.integers(0, 9))
         if ending == 0 and type(events[-1]) is kind:
             continue  # the server died; it sends no rows of such a transaction
@@ -164,12 +243,12 @@ def shown(changes: Sequence[Change]) -> list[str]:
 
 @settings(deadline=None, max_examples=examples(150))
 @given(st.data(), st.sampled_from([1, 2, 5, 1000]), st.sampled_from([0, 1000]), st.booleans())
-def test_whole_transactions_give_the_same_changes_and_positions(
+def test_row_events_give_the_same_changes_positions_and_errors(
     data: st.DataObject, at_once: int, floor: int, is_partial: bool
 ) -> None:
     """I1, I2, I3, I4, I5: whatever is left to plain Python between them."""
     tables = Tables()
-    events = data.draw(binlogs(data.draw(layouts_of(tables))))
+    events = data.draw(binlogs(data.draw(tables_of(tables))))
     partial = {"transaction": "0-1-101", "rows_done": 1, "rows_of": {"t": 1}} if is_partial else None
     expected = played(events, tables.layouts, compiled=False, at_once=at_once, partial=partial, floor=floor)
     seen = played(events, tables.layouts, compiled=True, at_once=at_once, partial=partial, floor=floor)
@@ -183,10 +262,10 @@ def test_whole_transactions_give_the_same_changes_and_positions(
 def test_a_block_gives_the_records_of_its_changes(data: st.DataObject) -> None:
     """I2, I8: what cannot be carried is never in a block."""
     tables = Tables()
-    given_ = data.draw(layouts_of(tables))
+    given_ = data.draw(tables_of(tables))
     seen = played(data.draw(binlogs(given_)), tables.layouts, compiled=True)
     for block in seen.blocks:
-        schemas = [one.schema for one in given_ if one.name == block.table]
+        schemas = [one.table.schema for one in given_ if one.table.name == block.table]
         written = []
         for schema in schemas:  # of the layouts of a table, that of the block
             avro = change_schema(schema)
@@ -207,10 +286,10 @@ def begin(number: int) -> TransactionBegin:
 
 def test_usual_transactions_make_no_objects() -> None:
     tables = Tables()
-    t, u = tables.table("t", ["long", "string", "decimal(10,2)"]), tables.table("u", ["string"])
+    t, u = tables.table("t", [BIGINT, TEXT, PRICE]), tables.table("u", [TEXT])
     events: list[BinlogEvent] = [
-        *(begin(101), Rows(t, [(None, (7, "a", None))], 10), Rows(u, [(None, ("x",))], 5), COMMIT),
-        *(begin(102), Rows(t, [((7, "a", None), (7, "b", None)), ((7, "b", None), (8, "b", None))], 20), COMMIT),
+        *(begin(101), t.rows(WRITE, [(7, "a", None)]), u.rows(WRITE, [("x",)]), COMMIT),
+        *(begin(102), t.rows(UPDATE, [(7, "a", None), (7, "b", None), (7, "b", None), (8, "b", None)]), COMMIT),
     ]
     seen = played(events, tables.layouts, compiled=True)
     assert sum(map(len, seen.blocks)) == len(seen.changes) == 5
@@ -218,36 +297,88 @@ def test_usual_transactions_make_no_objects() -> None:
     assert shown(seen.changes) == shown(played(events, tables.layouts, compiled=False).changes)
 
 
-@pytest.mark.parametrize("value", ["\ud800", 1 << 40])
-def test_a_value_that_cannot_be_carried_leaves_its_transaction_to_plain_python(value: Any) -> None:
-    """I8: and what came before it."""
+@pytest.mark.parametrize(
+    "case", [*CASES, UTF16, FLOAT, JSON], ids=lambda case: f"{case.type.kind}-{case.type.meta.hex()}"
+)
+@settings(deadline=None, max_examples=examples(15))
+@given(data=st.data())
+def test_a_value_of_every_type_is_in_a_block(case: Case, data: st.DataObject) -> None:
+    """I8: what Avro cannot hold, such as a time after the year 9999, is not."""
     tables = Tables()
-    t = tables.table("t", ["long", "string" if isinstance(value, str) else "int"])
-    usual = "a" if isinstance(value, str) else 1
-    events: list[BinlogEvent] = []
-    for number, each in ((101, usual), (102, value), (103, usual)):
-        events += [begin(number), Rows(t, [(None, (7, usual)), (None, (8, each))], 10), COMMIT]
+    logged = tables.table("t", [BIGINT, case])
+    images = [(at, data.draw(case.values | st.none())) for at in range(3)]
+    events: list[BinlogEvent] = [begin(101), logged.rows(WRITE, images), COMMIT]
+    seen, expected = (played(events, tables.layouts, compiled=each) for each in (True, False))
+    assert shown(seen.changes) == shown(expected.changes)
+    assert sum(map(len, seen.blocks)) == 3
+    (block,) = seen.blocks
+    avro, schema = change_schema(logged.table.schema), logged.table.schema
+    writer = compiled_records(avro, HEADER, schema, KeyCodec(schema, "hash"), 6, 1 << 20)
+    assert writer is not None
+    plain = [ChangeEncoder(avro, HEADER).encode(replace(one, resume_timestamp=5)) for one in expected.changes]
+    assert [record and record[0] for record in writer.block_records(block, 5, 0)] == plain
+
+
+def test_a_value_that_only_python_takes_leaves_the_rest_of_its_transaction_to_it() -> None:
+    """I8: and what came before it is in a block, with its place in the transaction."""
+    tables = Tables()
+    t = tables.table("t", [BIGINT, text(50, LATIN1)])
+    u = tables.table("u", [CASES[0], Case(ColumnType(5, b"\x08", struct.Struct("<d").pack), "double", st.none())])
+    events: list[BinlogEvent] = [
+        *(begin(101), t.rows(WRITE, [(7, "a"), (8, "a")]), u.rows(WRITE, [(1, float("nan"))])),
+        *(t.rows(DELETE, [(8, "a"), (9, "a")]), COMMIT, begin(102), t.rows(WRITE, [(7, "a")]), COMMIT),
+    ]
     seen = played(events, tables.layouts, compiled=True)
-    assert sum(map(len, seen.blocks)) == 4
+    assert [len(block) for block in seen.blocks] == [2, 1]
     assert shown(seen.changes) == shown(played(events, tables.layouts, compiled=False).changes)
+    assert [(one.transaction.order, one.transaction.last) for one in seen.changes if one.transaction] == [
+        *((0, False), (1, False), (2, False), (3, False), (4, True), (0, True)),
+    ]
 
 
-def test_a_page_ends_before_a_transaction_that_does_not_fit() -> None:
-    """I11"""
+def test_a_page_ends_inside_a_transaction_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4, I11: and the next one continues there, after a crash too."""
+    monkeypatch.setenv("RELAY_NATIVE", "required")
     tables = Tables()
-    t = tables.table("t", ["long"])
-    events: list[BinlogEvent] = []
-    for number in range(101, 106):
-        events += [begin(number), Rows(t, [(None, (number,))], 100_000), COMMIT]
-    layouts = tables.layouts
-    transactions = ShardTransactions(
-        StreamId("shop", "d"), "-", layouts, BinlogPosition.from_json({"gtid": "MariaDB/0-1-100"}), 0, lambda _: False
-    )
-    transactions.feed(events)
-    pages = []
-    while True:
-        is_full = transactions.consume().is_full
-        pages.append((len(transactions.take()[0]), transactions.executed_position))
-        if not is_full:
-            break
-    assert pages == [(2, "MariaDB/0-1-102"), (2, "MariaDB/0-1-104"), (1, "MariaDB/0-1-105")]
+    t = tables.table("t", [BIGINT, text(30_000, UTF8MB4)])
+    inserted = [t.rows(WRITE, [(at, "x" * 10_000) for at in range(first, first + 10)]) for first in range(0, 100, 10)]
+    events: list[BinlogEvent] = [begin(101), *inserted, COMMIT]
+    pages: list[list[int]] = []
+    start: dict[str, Any] = {"gtid": "MariaDB/0-1-100"}
+    while start["gtid"] != "MariaDB/0-1-101":  # each page by a process of its own
+        transactions = ShardTransactions(
+            StreamId("shop", "d"), "-", tables.layouts, BinlogPosition.from_json(start), 0, lambda _: False
+        )
+        transactions.feed(events)
+        transactions.consume()
+        changes, size, _, _ = transactions.take()
+        assert size < STREAMED_PAGE + 110_000
+        start = transactions.position.to_json()
+        pages.append([one.key["c0"] for one in changes if one.key])
+    assert [number for page in pages for number in page] == list(range(100))
+    assert len(pages) == 4
+
+
+def test_keys_of_a_transaction_are_counted_on_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: the ids of the changes of a key are different, and the same as in plain Python."""
+    tables = Tables()
+    t = tables.table("t", [BIGINT, Case(ColumnType(5, b"\x08", struct.Struct("<d").pack), "double", st.none())])
+    pairs = [(7, 1.0), (7, 2.0), (7, 2.0), (7, 3.0)]
+    events: list[BinlogEvent] = [begin(101), t.rows(WRITE, [(7, 0.5)]), t.rows(UPDATE, pairs)]
+    # The core makes the first change of this event, and takes it back.
+    events += [t.rows(UPDATE, [(7, 3.0), (7, 4.0), (7, 4.0), (7, float("nan"))]), COMMIT]
+    seen, expected = (played(events, tables.layouts, compiled=each) for each in (True, False))
+    assert sum(map(len, seen.blocks)) == 3
+    assert [one.event_id for one in seen.changes] == [one.event_id for one in expected.changes]
+    assert len({one.event_id for one in seen.changes}) == 5
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(st.binary(max_size=60), st.lists(st.sampled_from(ALL), min_size=1, max_size=9), st.booleans())
+def test_any_bytes_are_read_or_refused(raw: bytes, cases: list[Case], is_update: bool) -> None:
+    """I8: with the message of plain Python, and neither a panic nor a loop."""
+    tables = Tables()
+    logged = tables.table("t", [BIGINT, *cases])
+    events: list[BinlogEvent] = [begin(101), logged.rows(UPDATE if is_update else WRITE, [], lambda _: raw), COMMIT]
+    seen, expected = (played(events, tables.layouts, compiled=each) for each in (True, False))
+    assert (shown(seen.changes), seen.error) == (shown(expected.changes), expected.error)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from relay.mysql.binlog.rows import Change
+from relay.mysql.binlog.rows import Change, RowDecoder
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
 from relay.sql.charsets import charset, decoder
@@ -73,6 +73,46 @@ class Rows(msgspec.Struct):
     size: int
 
 
+class BinlogPlace(NamedTuple):
+    """Where a server's binlog was read. ``gtid``: of the open transaction, or empty."""
+
+    address: str
+    file: str
+    position: int
+    gtid: str
+
+    def __str__(self) -> str:
+        gtid = f", GTID {self.gtid}" if self.gtid else ""
+        return f"{self.address}, {self.file} before {self.position}{gtid}"
+
+
+class RawRows(msgspec.Struct, gc=False):
+    """Rows as the binlog has them, from ``start`` to ``end`` of ``buffer``. ``operation``: such as `WRITE`."""
+
+    table: Table
+    decoder: RowDecoder
+    operation: str
+    buffer: bytes
+    start: int
+    end: int
+    place: BinlogPlace
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def decoded(self) -> Rows:
+        """Decode them. Raises ``NotCarried``, with the column that cannot be read."""
+        decoder, at, end = self.decoder, self.start, self.end
+        try:
+            changes = getattr(decoder, self.operation)(self.buffer, at, end)
+        except Exception:
+            # Malformed bytes may raise anything: decode again, slowly, to say where.
+            reason = decoder.explain(self.buffer, at, end, shows_values=not self.table.schema.protected)
+            raise NotCarried(f"{self.place}: rows of {decoder.name} cannot be read: {reason}") from None
+        return Rows(self.table, changes, end - at)
+
+
 class Statement(msgspec.Struct, gc=False):
     """A statement that is logged as text, usually DDL. ``relay.sql.statements`` classifies it.
 
@@ -103,7 +143,7 @@ class Rotate(msgspec.Struct, gc=False):
     position: int
 
 
-BinlogEvent = TransactionBegin | Rows | Statement | Commit | Heartbeat | Rotate
+BinlogEvent = TransactionBegin | Rows | RawRows | Statement | Commit | Heartbeat | Rotate
 COMMIT = Commit()
 
 

@@ -161,6 +161,7 @@ class RowDecoder:
 
     def __init__(self, table: TableMap) -> None:
         self.table = table
+        self.name = f"{table.database}.{table.table}"
         self.readers = [_column_reader(column) for column in table.columns]
         self.width = len(self.readers)
         # Bytes of the bitmaps: which columns an event has, and which columns of a row are NULL.
@@ -174,7 +175,7 @@ class RowDecoder:
         self.updates = self._compile_loop("(r0, r1)", 2)
 
     def __repr__(self) -> str:
-        return f"<RowDecoder[{self.table.database}.{self.table.table}: {self.width} columns]>"
+        return f"<RowDecoder[{self.name}: {self.width} columns]>"
 
     def is_full(self, bitmap: bytes) -> bool:
         """Whether an event with this bitmap has all columns. Bits past the last column have no meaning."""
@@ -195,7 +196,7 @@ class RowDecoder:
                     continue
                 start = at
                 try:
-                    _, at = self._single(number)(buffer, at)
+                    _, at = self.single(number)(buffer, at)
                 except Exception as fault:
                     where = f"column {self.table.columns[number].name} of image {row} of the event"
                     if not shows_values:
@@ -221,11 +222,12 @@ class RowDecoder:
             if nulls >> number & 1:
                 row.append(None)
             else:
-                (value,), at = self._single(number)(buffer, at)
+                (value,), at = self.single(number)(buffer, at)
                 row.append(value)
         return tuple(row), at
 
-    def _single(self, number: int) -> Callable[[bytes, int], tuple[Row, int]]:
+    def single(self, number: int) -> Callable[[bytes, int], tuple[Row, int]]:
+        """Return the function that reads only the value of a column, which is not NULL."""
         single = self._singles.get(number)
         if single is None:
             single = self._singles[number] = self._compile_row([number], 0, only=True)

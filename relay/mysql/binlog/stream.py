@@ -7,6 +7,7 @@ be relayed exactly end the stream (I8), with an error that names table and posit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet
@@ -14,7 +15,17 @@ from relay.gtid import parse as parse_set
 from relay.mysql.binlog import events, refusals
 from relay.mysql.binlog.compressed import unpacked
 from relay.mysql.binlog.dump import Dump, RawEvent
-from relay.mysql.binlog.events import COMMIT, ROWS, BinlogEvent, Heartbeat, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import (
+    COMMIT,
+    ROWS,
+    BinlogEvent,
+    BinlogPlace,
+    Heartbeat,
+    RawRows,
+    Rows,
+    Statement,
+    TransactionBegin,
+)
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, name_in, packed, parse
 from relay.mysql.connection import ServerConnection
@@ -39,15 +50,15 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
 
 
-class _KnownTable:
+class _KnownTable(NamedTuple):
     """The table of one TABLE_MAP: how its rows are decoded, and the caller's layout of them."""
 
-    __slots__ = ("decoder", "name", "table")
+    decoder: RowDecoder
+    table: Table
 
-    def __init__(self, decoder: RowDecoder, table: Table) -> None:
-        self.decoder = decoder
-        self.table = table
-        self.name = f"{decoder.table.database}.{decoder.table.table}"
+    @property
+    def name(self) -> str:
+        return self.decoder.name
 
 
 class BinlogEvents:
@@ -58,19 +69,24 @@ class BinlogEvents:
     """
 
     def __init__(
-        self, server: ServerConnection, start: GtidSet, layout: Layout | None, wanted: Wanted | None = None
+        self,
+        server: ServerConnection,
+        start: GtidSet,
+        layout: Layout | None,
+        wanted: Wanted | None = None,
+        *,
+        raw: bool = False,
     ) -> None:
-        """Without ``layout``: no rows. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
-        self._setup(server, layout, wanted, Executed(start, server.flavour))
-        self._dump = Dump.from_gtid(server, start)
+        """Without ``layout``: no rows. ``raw``: rows as `RawRows`, as far as nothing depends on them.
 
-    def _setup(
-        self, server: ServerConnection, layout: Layout | None, wanted: Wanted | None, executed: Executed
-    ) -> None:
+        Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour.
+        """
+        executed = Executed(start, server.flavour)
         self.file = ""
         self.position = 0
         self._server = server
         self._layout = layout
+        self._is_raw = raw
         self._wanted = wanted or (lambda _database, _table: layout is not None)
         self._executed = executed
         self._maps: dict[bytes, _KnownTable | None] = {}
@@ -91,6 +107,7 @@ class BinlogEvents:
         self._is_prepared = False
         self._xa_rows: list[Rows] | None = None
         self._xa_size = 0
+        self._dump = Dump.from_gtid(server, start)
 
     def __repr__(self) -> str:
         return f"<BinlogEvents[{self._server.account.address} at {self.file}:{self.position}]>"
@@ -137,8 +154,11 @@ class BinlogEvents:
 
     @property
     def _place(self) -> str:
-        gtid = f", GTID {self._gtid}" if self._gtid else ""
-        return f"{self._server.account.address}, {self.file} before {self.position}{gtid}"
+        return str(self._at)
+
+    @property
+    def _at(self) -> BinlogPlace:
+        return BinlogPlace(self._server.account.address, self.file, self.position, self._gtid)
 
     def _decode(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
         """Decode events up to a compressed transaction: its events, and those after it, are decoded later."""
@@ -275,21 +295,18 @@ class BinlogEvents:
         if is_compressed:
             buffer, at = events.inflated(buffer[at:end]), 0
             end = len(buffer)
-        read = decoder.inserts if operation == "inserts" else decoder.updates if operation == "updates" else None
-        try:
-            changes = (read or decoder.deletes)(buffer, at, end)
-        except Exception:
-            # Malformed bytes may raise anything: decode again, slowly, to say where.
-            reason = decoder.explain(buffer, at, end, shows_values=not entry.table.schema.protected)
-            raise NotCarried(f"{self._place}: rows of {entry.name} cannot be read: {reason}") from None
-        if self._pending_gtid is not None:
+        found = RawRows(entry.table, decoder, operation, buffer, at, end, self._at)
+        if self._is_raw and self._xa_rows is None:
             self._begin_pending(out, False)
-        found = Rows(entry.table, changes, end - at)
-        if self._xa_rows is None:
             out.append(found)
             return
-        self._xa_rows.append(found)
-        self._xa_size += found.size
+        rows = found.decoded()
+        self._begin_pending(out, False)
+        if self._xa_rows is None:
+            out.append(rows)
+            return
+        self._xa_rows.append(rows)
+        self._xa_size += rows.size
         if self._xa_size > _XA_HELD:
             raise refusals.unprepared_xa(self._place, entry.name, _XA_HELD)
 

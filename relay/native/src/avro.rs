@@ -137,18 +137,32 @@ impl Field {
 
     /// `text`: of a decimal, as a database prints it.
     pub fn write_decimal(&self, out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
-        let Kind::Decimal { scale, limit } = self.kind else { return None };
-        decimal(out, unscaled(text, scale, limit)?);
+        let Kind::Decimal { scale, .. } = self.kind else { return None };
+        self.write_unscaled(out, unscaled(text, scale)?)
+    }
+
+    /// `number`: a decimal without its point.
+    pub fn write_unscaled(&self, out: &mut Vec<u8>, number: i128) -> Option<()> {
+        match self.kind {
+            Kind::Decimal { limit, .. } if (1 - limit..limit).contains(&number) => decimal(out, number),
+            _ => return None,
+        }
         Some(())
     }
 
     /// `text`: of a double, which is the nearest one.
     pub fn write_double(&self, out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
         let is_number = text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte));
-        if !is_number || !matches!(self.kind, Kind::Double) {
+        if !is_number {
             return None;
         }
-        let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+        self.write_number(out, std::str::from_utf8(text).ok()?.parse().ok()?)
+    }
+
+    pub fn write_number(&self, out: &mut Vec<u8>, number: f64) -> Option<()> {
+        if number.is_nan() || !matches!(self.kind, Kind::Double) {
+            return None;
+        }
         out.extend_from_slice(&number.to_le_bytes());
         Some(())
     }
@@ -171,7 +185,7 @@ impl Field {
 }
 
 /// Databases return as many decimals as the column has, so the digits are the unscaled number. None for other texts.
-fn unscaled(text: &[u8], scale: usize, limit: i128) -> Option<i128> {
+fn unscaled(text: &[u8], scale: usize) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),
         None => (false, text),
@@ -192,9 +206,6 @@ fn unscaled(text: &[u8], scale: usize, limit: i128) -> Option<i128> {
             return None;
         }
         number = number.checked_mul(10)?.checked_add(i128::from(byte - b'0'))?;
-    }
-    if number >= limit {
-        return None;
     }
     Some(if negative { -number } else { number })
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::avro::{self, Field};
 use crate::records::token_json;
-use crate::rows::{joined, KeyPart, Layout};
+use crate::rows::{joined, KeyPart, Layout, Row};
 
 /// The operations of `relay.change` that rows of a stream have.
 pub const OPERATIONS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
@@ -42,24 +42,9 @@ pub struct One {
     pub old: Option<Range<usize>>,
     pub new: Option<Range<usize>>,
     pub keyspace_id: Option<Vec<u8>>,
-    /// The rows before and after the change.
-    rows: [Option<Kept>; 2],
-}
-
-/// A row as its source has it, of which a `Change` can be made.
-#[derive(Clone)]
-pub enum Kept {
-    /// A place in `answers`.
-    Place(Range<usize>),
-    Values(Arc<Py<PyTuple>>),
-}
-
-/// A row before or after a change. Its methods return None for what is not as usual.
-pub trait Image {
-    fn key(&self, py: Python<'_>, layout: &Layout) -> Option<Vec<KeyPart>>;
-    /// Write it as a row record.
-    fn write(&self, py: Python<'_>, layout: &Layout, out: &mut Vec<u8>) -> Option<()>;
-    fn kept(&self) -> Kept;
+    /// The number of a buffer, and the places in it of the rows before and after the change.
+    buffer: usize,
+    rows: [Option<Range<usize>>; 2],
 }
 
 /// By table and key, how often it was changed in a transaction.
@@ -72,7 +57,8 @@ pub struct ChangeBlock {
     pub transactions: Vec<Arc<Transaction>>,
     pub changes: Vec<One>,
     pub avro: Vec<u8>,
-    answers: Option<Py<PyBytes>>,
+    /// What was read from the source, of which a `Change` is made.
+    buffers: Vec<Py<PyBytes>>,
     pub resume_timestamp: i64,
     pub relayed_at: i64,
 }
@@ -88,13 +74,8 @@ impl ChangeBlock {
         let one = usize::try_from(at).ok().and_then(|at| self.changes.get(at));
         let one = one.ok_or_else(no_such_change)?;
         let transaction = &self.transactions[one.transaction];
-        let answers = self.answers.as_ref().map_or(&b""[..], |answers| answers.bind(py).as_bytes());
-        let [before, after] = one.rows.clone().map(|row| {
-            row.map(|row| match row {
-                Kept::Place(place) => PyBytes::new(py, &answers[place]).into_any(),
-                Kept::Values(values) => values.bind(py).clone().into_any(),
-            })
-        });
+        let buffer = self.buffers[one.buffer].bind(py).as_bytes();
+        let [before, after] = one.rows.clone().map(|row| row.map(|place| PyBytes::new(py, &buffer[place])));
         let given = PyDict::new(py);
         given.set_item("event_id", String::from_utf8_lossy(&one.event_id))?;
         given.set_item("operation", OPERATIONS[one.operation])?;
@@ -138,29 +119,77 @@ struct Mark {
     transactions: usize,
     changes: usize,
     avro: usize,
+    buffers: usize,
 }
 
 impl ChangeBlock {
-    pub fn new(layout: Arc<Layout>, answers: Option<Py<PyBytes>>) -> Self {
+    fn new(layout: Arc<Layout>) -> Self {
         Self {
             layout,
             transactions: Vec::new(),
             changes: Vec::new(),
             avro: Vec::new(),
-            answers,
+            buffers: Vec::new(),
             resume_timestamp: 0,
             relayed_at: 0,
         }
     }
 
     fn mark(&self) -> Mark {
-        Mark { transactions: self.transactions.len(), changes: self.changes.len(), avro: self.avro.len() }
+        Mark {
+            transactions: self.transactions.len(),
+            changes: self.changes.len(),
+            avro: self.avro.len(),
+            buffers: self.buffers.len(),
+        }
     }
 
     fn go_back(&mut self, mark: &Mark) {
         self.transactions.truncate(mark.transactions);
         self.changes.truncate(mark.changes);
         self.avro.truncate(mark.avro);
+        self.buffers.truncate(mark.buffers);
+    }
+
+    /// Let the changes that come next be of a transaction, and their rows in a buffer.
+    fn continue_with(&mut self, transaction: &Arc<Transaction>, buffer: &Bound<'_, PyBytes>) {
+        if self.transactions.last().is_none_or(|last| !Arc::ptr_eq(last, transaction)) {
+            self.transactions.push(transaction.clone());
+        }
+        if self.buffers.last().is_none_or(|last| !last.is(buffer)) {
+            self.buffers.push(buffer.clone().unbind());
+        }
+    }
+
+    /// Add the changes of a block of the same layout.
+    fn append(&mut self, other: Self) {
+        let (avro, buffers) = (self.avro.len(), self.buffers.len());
+        let is_same = self.transactions.last().zip(other.transactions.first()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        let transactions = self.transactions.len() - usize::from(is_same);
+        let moved = |place: Range<usize>| place.start + avro..place.end + avro;
+        self.changes.extend(other.changes.into_iter().map(|one| One {
+            transaction: one.transaction + transactions,
+            buffer: one.buffer + buffers,
+            key_record: moved(one.key_record),
+            old: one.old.map(moved),
+            new: one.new.map(moved),
+            ..one
+        }));
+        self.avro.extend_from_slice(&other.avro);
+        self.transactions.extend(other.transactions.into_iter().skip(usize::from(is_same)));
+        self.buffers.extend(other.buffers);
+    }
+
+    /// Take its changes out of `counts`.
+    pub fn uncount(&self, counts: &mut Counts) {
+        for one in &self.changes {
+            let Some(key) = joined(&one.key) else { continue };
+            let counted = (Arc::as_ptr(&self.layout) as usize, key);
+            match counts.get_mut(&counted) {
+                Some(n) if *n > 0 => *n -= 1,
+                _ => _ = counts.remove(&counted),
+            }
+        }
     }
 
     /// The key by column, as `relay.kafka.keys` takes it.
@@ -172,7 +201,7 @@ impl ChangeBlock {
         Ok(key)
     }
 
-    fn image(&mut self, py: Python<'_>, image: Option<&impl Image>) -> Option<Option<Range<usize>>> {
+    fn image(&mut self, py: Python<'_>, image: Option<&Row<'_>>) -> Option<Option<Range<usize>>> {
         let Some(image) = image else { return Some(None) };
         let begun = self.avro.len();
         image.write(py, &self.layout, &mut self.avro)?;
@@ -227,28 +256,25 @@ pub struct Adding<'a, 'py> {
 }
 
 impl<'a, 'py> Adding<'a, 'py> {
-    /// Add to the last block if it is of the same table, else to a new one.
+    /// Add to the last block if it is of the same table, else to a new one. `buffer`: has the rows.
     pub fn to(
-        py: Python<'py>,
         blocks: &'a mut Vec<ChangeBlock>,
         layout: &Arc<Layout>,
         transaction: &Arc<Transaction>,
-        answers: Option<&Bound<'py, PyBytes>>,
+        buffer: &Bound<'py, PyBytes>,
         counts: &'a mut Counts,
         order: i32,
     ) -> Option<Self> {
         if blocks.last().is_none_or(|block| !Arc::ptr_eq(&block.layout, layout)) {
-            blocks.push(ChangeBlock::new(layout.clone(), answers.map(|answers| answers.clone().unbind())));
+            blocks.push(ChangeBlock::new(layout.clone()));
         }
         let block = blocks.last_mut()?;
-        if block.transactions.last().is_none_or(|last| !Arc::ptr_eq(last, transaction)) {
-            block.transactions.push(transaction.clone());
-        }
-        Some(Self { py, block, counts, order })
+        block.continue_with(transaction, buffer);
+        Some(Self { py: buffer.py(), block, counts, order })
     }
 
     /// Add the changes of a row, as `relay.sql.changes` makes them. None if something is not as usual.
-    pub fn row<I: Image>(&mut self, before: Option<&I>, after: Option<&I>) -> Option<()> {
+    pub fn row(&mut self, before: Option<&Row<'_>>, after: Option<&Row<'_>>) -> Option<()> {
         let (py, layout) = (self.py, self.block.layout.clone());
         match (before, after) {
             (None, None) => None,
@@ -266,27 +292,21 @@ impl<'a, 'py> Adding<'a, 'py> {
         }
     }
 
-    fn change<I: Image>(
+    fn change(
         &mut self,
         operation: usize,
         key: Vec<KeyPart>,
-        before: Option<&I>,
-        after: Option<&I>,
+        before: Option<&Row<'_>>,
+        after: Option<&Row<'_>>,
     ) -> Option<()> {
         let (py, block) = (self.py, &mut *self.block);
         let counted = (Arc::as_ptr(&block.layout) as usize, joined(&key)?);
-        let n = self.counts.get_mut(&counted).map_or(0, |n| {
-            *n += 1;
-            *n
-        });
+        let n = self.counts.get(&counted).map_or(0, |n| n + 1);
         let transaction = block.transactions.len() - 1;
         let event_id = block.layout.event_id(&block.transactions[transaction].gtid, &counted.1, n);
-        if n == 0 {
-            self.counts.insert(counted, 0);
-        }
         let (old, new) = (block.image(py, before)?, block.image(py, after)?);
         let key_record = block.key_record(&key)?;
-        block.changes.push(One {
+        let one = One {
             transaction,
             operation,
             event_id,
@@ -297,10 +317,23 @@ impl<'a, 'py> Adding<'a, 'py> {
             key_record,
             old,
             new,
-            rows: [before, after].map(|row| row.map(Image::kept)),
-        });
+            buffer: block.buffers.len() - 1,
+            rows: [before, after].map(|row| row.map(|row| row.place.clone())),
+        };
         self.order = self.order.checked_add(1)?;
+        block.changes.push(one);
+        self.counts.insert(counted, n);
         Some(())
+    }
+}
+
+/// Put `more` behind `blocks`.
+pub fn append(blocks: &mut Vec<ChangeBlock>, more: Vec<ChangeBlock>) {
+    for block in more {
+        match blocks.last_mut() {
+            Some(last) if Arc::ptr_eq(&last.layout, &block.layout) => last.append(block),
+            _ => blocks.push(block),
+        }
     }
 }
 

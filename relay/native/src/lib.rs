@@ -8,6 +8,7 @@ mod block;
 mod keys;
 mod records;
 mod rows;
+mod stored;
 mod transactions;
 mod vstream;
 mod wire;
@@ -15,7 +16,7 @@ mod wire;
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 4;
+const INTERFACE: u32 = 5;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,4 +1,6 @@
-//! Rows of VStream, the concatenated texts of their values: to Avro, and to the parts of their keys.
+//! Rows, the values of their columns as VStream or a binlog has them: to Avro, and to the parts of their keys.
+
+use std::ops::Range;
 
 use blake2b_simd::{Params, State};
 use pyo3::exceptions::PyValueError;
@@ -6,8 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyNone, PyString, PyTuple};
 
 use crate::avro::{self, Field};
+use crate::stored::{Stored, Value};
 
-/// How the text of a value is read. What has no kind of its own is decoded in Python.
+/// How the text of a value is read, or its bytes in a binlog. What has no kind of its own is decoded in Python.
 enum Cell {
     Integer,
     Decimal,
@@ -15,6 +18,7 @@ enum Cell {
     Text,
     Bytes,
     Other,
+    Stored(Stored),
 }
 
 pub struct Column {
@@ -29,34 +33,89 @@ pub struct Column {
 impl Column {
     /// Write a value. None if it is not as usual, after which `out` may have a part of it.
     pub fn write(&self, py: Python<'_>, out: &mut Vec<u8>, raw: &[u8]) -> Option<()> {
-        match self.cell {
+        match &self.cell {
             Cell::Integer => self.field.write_integer(out, integer(raw)?),
             Cell::Decimal => self.field.write_decimal(out, raw),
             Cell::Double => self.field.write_double(out, raw),
             Cell::Text => self.field.write_text(out, raw),
             Cell::Bytes => self.field.write_bytes(out, raw),
-            Cell::Other => {
-                let value = self.decode.bind(py).call1((PyBytes::new(py, raw),)).ok()?;
-                self.field.write(out, &value).ok()
-            }
+            Cell::Other => self.field.write(out, &self.decoded(py, raw)?).ok(),
+            Cell::Stored(stored) => match stored.value(raw)? {
+                Value::Integer(number) => self.field.write_integer(out, number),
+                Value::Unscaled(number) => self.field.write_unscaled(out, number),
+                Value::Double(number) => self.field.write_number(out, number),
+                Value::Text(text) => self.field.write_text(out, &text),
+                Value::Bytes(bytes) => self.field.write_bytes(out, &bytes),
+                Value::Other => self.field.write(out, &self.decoded(py, raw)?).ok(),
+            },
         }
     }
 
+    fn decoded<'py>(&self, py: Python<'py>, raw: &[u8]) -> Option<Bound<'py, PyAny>> {
+        self.decode.bind(py).call1((PyBytes::new(py, raw),)).ok()
+    }
+
+    /// Take the bytes of a binlog's value off the beginning of `rest`.
+    pub fn take<'a>(&self, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+        let Cell::Stored(stored) = &self.cell else { return None };
+        let (raw, left) = rest.split_at_checked(stored.size(rest)?)?;
+        *rest = left;
+        Some(raw)
+    }
+
     pub fn key_part(&self, py: Python<'_>, raw: &[u8]) -> Option<KeyPart> {
-        Some(match self.cell {
+        Some(match &self.cell {
             Cell::Integer => KeyPart::Integer(integer(raw)?),
             Cell::Text => KeyPart::Text(std::str::from_utf8(raw).ok()?.to_owned()),
             Cell::Bytes => KeyPart::Bytes(raw.to_vec()),
             Cell::Decimal | Cell::Double => return None,
-            Cell::Other => {
-                let value = self.decode.bind(py).call1((PyBytes::new(py, raw),)).ok()?;
-                if let Ok(bytes) = value.cast_exact::<PyBytes>() {
-                    KeyPart::Bytes(bytes.as_bytes().to_vec())
-                } else {
-                    KeyPart::Text(value.cast_exact::<PyString>().ok()?.to_str().ok()?.to_owned())
+            Cell::Other => return self.decoded_part(py, raw),
+            Cell::Stored(stored) => match stored.value(raw)? {
+                Value::Integer(number) => KeyPart::Integer(number),
+                Value::Text(text) => KeyPart::Text(std::str::from_utf8(&text).ok()?.to_owned()),
+                Value::Bytes(bytes) => KeyPart::Bytes(bytes.into_owned()),
+                Value::Unscaled(_) | Value::Double(_) => return None,
+                Value::Other => return self.decoded_part(py, raw),
+            },
+        })
+    }
+
+    fn decoded_part(&self, py: Python<'_>, raw: &[u8]) -> Option<KeyPart> {
+        let value = self.decoded(py, raw)?;
+        Some(match value.cast_exact::<PyBytes>() {
+            Ok(bytes) => KeyPart::Bytes(bytes.as_bytes().to_vec()),
+            Err(_) => KeyPart::Text(value.cast_exact::<PyString>().ok()?.to_str().ok()?.to_owned()),
+        })
+    }
+}
+
+/// A row before or after a change. None among its cells is NULL.
+pub struct Row<'a> {
+    pub cells: Vec<Option<&'a [u8]>>,
+    /// Bytes of the values.
+    pub size: usize,
+    /// Where it is in its buffer.
+    pub place: Range<usize>,
+}
+
+impl Row<'_> {
+    /// None for what is not as usual.
+    pub fn key(&self, py: Python<'_>, layout: &Layout) -> Option<Vec<KeyPart>> {
+        layout.key.iter().map(|column| layout.columns[column.at].key_part(py, self.cells[column.at]?)).collect()
+    }
+
+    /// Write it as a row record. None for what is not as usual.
+    pub fn write(&self, py: Python<'_>, layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
+        for (column, cell) in layout.columns.iter().zip(&self.cells) {
+            match cell {
+                None => out.push(avro::NULL),
+                Some(raw) => {
+                    out.push(avro::PRESENT);
+                    column.write(py, out, raw)?;
                 }
             }
-        })
+        }
+        Some(())
     }
 }
 
@@ -125,7 +184,13 @@ pub struct Layout {
     table_part: Vec<u8>,
 }
 
-type ColumnSpec = (String, Py<PyAny>, bool, bool, (Py<PyString>, String, (i64, i64), Py<PyAny>));
+#[derive(FromPyObject)]
+enum CellSpec {
+    Text(String),
+    Stored(String, usize, usize, usize, Vec<String>),
+}
+
+type ColumnSpec = (CellSpec, Py<PyAny>, bool, bool, (Py<PyString>, String, (i64, i64), Py<PyAny>));
 type KeySpec = (usize, (Py<PyString>, String, (i64, i64), Py<PyAny>));
 
 #[pyclass(module = "relay.native._core", frozen)]
@@ -133,7 +198,7 @@ pub struct CompiledRows(pub std::sync::Arc<Layout>);
 
 #[pymethods]
 impl CompiledRows {
-    /// `columns`: of each how its text is read, its decoder, whether NULL is doubtful in it before a change, whether it
+    /// `columns`: of each how its text is read, or how a binlog has it (see `Stored::new`), its decoder, whether NULL is doubtful in it before a change, whether it
     /// is part of the primary key, and its field in the row. `key`: of each column its place in a row, and its field.
     /// `change`: makes a change of what `ChangeBlock` knows of it. `keyspace_id`: of a row, of which it needs the key.
     #[new]
@@ -148,14 +213,20 @@ impl CompiledRows {
         keyspace_id: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let columns = columns.into_iter().map(|(cell, decode, doubtful, primary, field)| {
-            let cell = match cell.as_str() {
-                "integer" => Cell::Integer,
-                "decimal" => Cell::Decimal,
-                "double" => Cell::Double,
-                "text" => Cell::Text,
-                "bytes" => Cell::Bytes,
-                "other" => Cell::Other,
-                _ => return Err(PyValueError::new_err(format!("{cell} is no kind of value"))),
+            let cell = match cell {
+                CellSpec::Text(kind) => match kind.as_str() {
+                    "integer" => Cell::Integer,
+                    "decimal" => Cell::Decimal,
+                    "double" => Cell::Double,
+                    "text" => Cell::Text,
+                    "bytes" => Cell::Bytes,
+                    "other" => Cell::Other,
+                    _ => return Err(PyValueError::new_err(format!("{kind} is no kind of value"))),
+                },
+                CellSpec::Stored(form, size, width, decimals, members) => {
+                    let stored = Stored::new(&form, size, width, decimals, members);
+                    Cell::Stored(stored.ok_or_else(|| PyValueError::new_err(format!("{form} is no form of a value")))?)
+                }
             };
             Ok(Column { cell, decode, field: Field::new(field.0, &field.1, field.2, field.3)?, doubtful, primary })
         });
@@ -178,6 +249,11 @@ impl CompiledRows {
         let layout =
             Layout { source, table, names, columns, key, change, keyspace_id, has_others, event_id, table_part };
         Ok(Self(std::sync::Arc::new(layout)))
+    }
+
+    #[getter]
+    fn table(&self) -> &str {
+        &self.0.table
     }
 }
 

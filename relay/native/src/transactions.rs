@@ -1,56 +1,31 @@
-//! Whole transactions whose rows are values of Python, from a binlog, to blocks.
+//! Row events of a binlog to blocks, one transaction after another.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::PyBytes;
 
-use crate::avro;
-use crate::block::{go_back, mark, Adding, ChangeBlock, Counts, Image, Kept, Transaction};
-use crate::rows::{CompiledRows, KeyPart, Layout};
+use crate::block::{append, Adding, ChangeBlock, Counts, Transaction};
+use crate::rows::{CompiledRows, Layout, Row};
 
-struct Values<'py>(Bound<'py, PyTuple>);
+/// Keys of a transaction that are counted here. Python counts more of them, in a file (I11).
+const COUNTED: usize = 200_000;
 
-impl Image for Values<'_> {
-    fn key(&self, _: Python<'_>, layout: &Layout) -> Option<Vec<KeyPart>> {
-        layout.key.iter().map(|column| key_part(&self.0.get_item(column.at).ok()?)).collect()
-    }
-
-    fn write(&self, _: Python<'_>, layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
-        if self.0.len() != layout.columns.len() {
-            return None;
-        }
-        for (column, value) in layout.columns.iter().zip(&self.0) {
-            if value.is_none() {
-                out.push(avro::NULL);
-                continue;
-            }
-            out.push(avro::PRESENT);
-            column.field.write(out, &value).ok()?;
-        }
-        Some(())
-    }
-
-    fn kept(&self) -> Kept {
-        Kept::Values(Arc::new(self.0.clone().unbind()))
-    }
-}
-
-fn key_part(value: &Bound<'_, PyAny>) -> Option<KeyPart> {
-    if let Ok(number) = value.cast_exact::<PyInt>() {
-        return Some(KeyPart::Integer(number.extract().ok()?));
-    }
-    if let Ok(text) = value.cast_exact::<PyString>() {
-        return Some(KeyPart::Text(text.to_str().ok()?.to_owned()));
-    }
-    Some(KeyPart::Bytes(value.cast_exact::<PyBytes>().ok()?.as_bytes().to_vec()))
+/// The open transaction.
+struct Open {
+    transaction: Arc<Transaction>,
+    order: i32,
+    /// Of its tables, each with one layout.
+    layouts: Vec<Arc<Layout>>,
 }
 
 #[pyclass(module = "relay.native._core")]
 pub struct BlockBuilder {
     shard: String,
     blocks: Vec<ChangeBlock>,
-    /// Of the transaction being added.
+    /// The changes of the last row, held back because one of them may be the last of the transaction.
+    held: Vec<ChangeBlock>,
+    open: Option<Open>,
     counts: Counts,
 }
 
@@ -59,65 +34,138 @@ impl BlockBuilder {
     /// `shard`: globally qualified.
     #[new]
     fn new(shard: String) -> Self {
-        Self { shard, blocks: Vec::new(), counts: Counts::new() }
+        Self { shard, blocks: Vec::new(), held: Vec::new(), open: None, counts: Counts::new() }
     }
 
-    /// Add a transaction, and return how many changes it has; None if it is not as usual: then nothing is added.
+    /// Begin a transaction. Return whether its rows may be added.
     ///
-    /// `timestamp`: of its token, in seconds. `rows`: by table, each with the tuples before and after each change.
-    fn add(
-        &mut self,
-        py: Python<'_>,
-        gtid: &str,
-        position: &str,
-        timestamp: i64,
-        committed_at: i64,
-        rows: Vec<(PyRef<'_, CompiledRows>, Bound<'_, PyList>)>,
-    ) -> Option<i32> {
-        let mark = mark(&self.blocks);
-        let transaction = Transaction::new(gtid, timestamp, &self.shard, position, committed_at)?;
-        let added = self.add_rows(py, &transaction, &rows);
-        if added.is_none() {
-            go_back(&mut self.blocks, mark);
-        }
-        added
+    /// `timestamp`: of its token, in seconds.
+    fn begin(&mut self, gtid: &str, position: &str, timestamp: i64, committed_at: i64) -> bool {
+        self.held.clear();
+        self.counts.clear();
+        let transaction = Transaction::new(gtid, timestamp, &self.shard, position, committed_at);
+        self.open = transaction.map(|transaction| Open { transaction, order: 0, layouts: Vec::new() });
+        self.open.is_some()
     }
 
-    /// Return the blocks, and keep none.
+    /// Add the rows of an event, between `start` and `end`. All but the last one may be taken.
+    ///
+    /// Return how many rows and changes they are. None if something is not as usual: then nothing has changed.
+    fn rows(
+        &mut self,
+        table: &CompiledRows,
+        operation: &str,
+        buffer: &Bound<'_, PyBytes>,
+        start: usize,
+        end: usize,
+    ) -> Option<(usize, i32)> {
+        let open = self.open.as_mut()?;
+        let layout = &table.0;
+        if !open.layouts.iter().any(|other| Arc::ptr_eq(other, layout)) {
+            if open.layouts.iter().any(|other| other.table == layout.table) {
+                return None;
+            }
+            open.layouts.push(layout.clone());
+        }
+        let (begun, mut event) = (open.order, Event { made: Vec::new(), last: Vec::new(), rows: 0 });
+        let rest = buffer.as_bytes().get(start..end)?;
+        if event.add(open, layout, operation, buffer, rest, &mut self.counts).is_none() {
+            open.order = begun;
+            event.made.iter().chain(&event.last).for_each(|block| block.uncount(&mut self.counts));
+            return None;
+        }
+        if event.rows > 0 {
+            append(&mut self.blocks, std::mem::replace(&mut self.held, event.last));
+            append(&mut self.blocks, event.made);
+        }
+        Some((event.rows, open.order - begun))
+    }
+
+    /// End the transaction: its last change is the last one.
+    fn end(&mut self) {
+        if let Some(last) = self.held.last_mut().and_then(|block| block.changes.last_mut()) {
+            last.last = true;
+        }
+        self.release();
+    }
+
+    /// Leave the rest of the transaction to Python. Return by table and key how often it was changed.
+    fn leave<'py>(&mut self, py: Python<'py>) -> Vec<(String, Bound<'py, PyBytes>, u32)> {
+        let Some(open) = self.release() else { return Vec::new() };
+        let table = |at: usize| open.layouts.iter().find(|layout| Arc::as_ptr(layout) as usize == at);
+        let counts = self.counts.drain();
+        counts.filter_map(|((at, key), n)| Some((table(at)?.table.clone(), PyBytes::new(py, &key), n + 1))).collect()
+    }
+
+    /// Return the blocks, and keep none but what is held back.
     fn take(&mut self) -> Vec<ChangeBlock> {
         std::mem::take(&mut self.blocks)
     }
 }
 
 impl BlockBuilder {
-    fn add_rows(
-        &mut self,
-        py: Python<'_>,
-        transaction: &Arc<Transaction>,
-        rows: &[(PyRef<'_, CompiledRows>, Bound<'_, PyList>)],
-    ) -> Option<i32> {
-        self.counts.clear();
-        let mut order = 0;
-        for (table, changes) in rows {
-            let (blocks, counts) = (&mut self.blocks, &mut self.counts);
-            let mut adding = Adding::to(py, blocks, &table.0, transaction, None, counts, order)?;
-            for change in changes {
-                let change = change.cast_exact::<PyTuple>().ok()?;
-                let (before, after) = (image(change, 0)?, image(change, 1)?);
-                adding.row(before.as_ref(), after.as_ref())?;
-            }
-            order = adding.order;
-        }
-        self.blocks.last_mut()?.changes.last_mut()?.last = true;
-        Some(order)
+    /// End the transaction, and let all of it be taken.
+    fn release(&mut self) -> Option<Open> {
+        append(&mut self.blocks, std::mem::take(&mut self.held));
+        self.open.take()
     }
 }
 
-/// Return the row at a place of a change; None if it is not a tuple.
-fn image<'py>(change: &Bound<'py, PyTuple>, at: usize) -> Option<Option<Values<'py>>> {
-    let row = change.get_item(at).ok()?;
-    if row.is_none() {
-        return Some(None);
+/// What is made of an event with rows, its last row apart.
+struct Event {
+    made: Vec<ChangeBlock>,
+    last: Vec<ChangeBlock>,
+    rows: usize,
+}
+
+impl Event {
+    /// Add its rows. None if something is not as usual, after which it has a part of them.
+    fn add(
+        &mut self,
+        open: &mut Open,
+        layout: &Arc<Layout>,
+        operation: &str,
+        buffer: &Bound<'_, PyBytes>,
+        mut rest: &[u8],
+        counts: &mut Counts,
+    ) -> Option<()> {
+        let all = buffer.as_bytes();
+        while !rest.is_empty() {
+            let first = image(layout, all, &mut rest)?;
+            let (before, after) = match operation {
+                "inserts" => (None, Some(first)),
+                "deletes" => (Some(first), None),
+                "updates" => (Some(first), Some(image(layout, all, &mut rest)?)),
+                _ => return None,
+            };
+            let blocks = if rest.is_empty() { &mut self.last } else { &mut self.made };
+            let mut adding = Adding::to(blocks, layout, &open.transaction, buffer, counts, open.order)?;
+            adding.row(before.as_ref(), after.as_ref())?;
+            open.order = adding.order;
+            self.rows += 1;
+            if counts.len() > COUNTED {
+                return None;
+            }
+        }
+        Some(())
     }
-    Some(Some(Values(row.cast_into_exact::<PyTuple>().ok()?)))
+}
+
+/// Take the row off the beginning of `rest`, which is a part of `all`.
+fn image<'a>(layout: &Layout, all: &[u8], rest: &mut &'a [u8]) -> Option<Row<'a>> {
+    let whole = *rest;
+    let (nulls, left) = rest.split_at_checked(layout.columns.len().div_ceil(8))?;
+    if nulls.is_empty() {
+        return None; // a row must not be empty, or there is no end of them
+    }
+    *rest = left;
+    let cells = layout.columns.iter().enumerate().map(|(at, column)| {
+        if nulls[at / 8] >> (at % 8) & 1 == 1 {
+            return Some(None);
+        }
+        column.take(rest).map(Some)
+    });
+    let cells = cells.collect::<Option<Vec<_>>>()?;
+    let (begun, size) = (whole.as_ptr() as usize - all.as_ptr() as usize, whole.len() - rest.len());
+    Some(Row { cells, size, place: begun..begun + size })
 }

@@ -4,15 +4,13 @@
 //! left to `relay.vitess.events`, from the transaction's BEGIN on, and refused there (I8).
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::avro;
-use crate::block::{go_back, mark, Adding, ChangeBlock, Counts, Image, Kept, Transaction};
-use crate::rows::{CompiledRows, KeyPart, Layout};
+use crate::block::{go_back, mark, Adding, ChangeBlock, Counts, Transaction};
+use crate::rows::{CompiledRows, Layout, Row};
 use crate::wire::{once, Message, Odd};
 
 const BEGIN: u64 = 2;
@@ -21,8 +19,6 @@ const ROW: u64 = 12;
 const VGTID: u64 = 15;
 /// The other events that `relay.vitess.events` handles.
 const HANDLED: [u64; 9] = [4, 5, 6, 7, 8, 9, 11, 13, 16];
-
-type Cells<'a> = Vec<Option<&'a [u8]>>;
 
 #[derive(Default)]
 struct Event<'a> {
@@ -39,12 +35,6 @@ struct Events<'a> {
     timestamp: i64,
     rows: Vec<&'a [u8]>,
     vgtid: &'a [u8],
-}
-
-struct Row<'a> {
-    cells: Cells<'a>,
-    size: usize,
-    place: Range<usize>,
 }
 
 /// What was read of some answers.
@@ -205,8 +195,8 @@ impl VStreamReader {
             if changes.is_empty() {
                 return None;
             }
-            let (py, blocks, counts) = (answers.py(), &mut whole.blocks, &mut self.counts);
-            let mut adding = Adding::to(py, blocks, &layout, &transaction, Some(answers), counts, order)?;
+            let (blocks, counts) = (&mut whole.blocks, &mut self.counts);
+            let mut adding = Adding::to(blocks, &layout, &transaction, answers, counts, order)?;
             for change in changes {
                 let (before, after) = images(change, base).ok()?;
                 let bytes: usize = before.iter().chain(&after).map(|row| row.size).sum();
@@ -221,29 +211,6 @@ impl VStreamReader {
         }
         whole.blocks.last_mut()?.changes.last_mut()?.last = true;
         Some((rows, size, usize::try_from(order).ok()?))
-    }
-}
-
-impl Image for Row<'_> {
-    fn key(&self, py: Python<'_>, layout: &Layout) -> Option<Vec<KeyPart>> {
-        layout.key.iter().map(|column| layout.columns[column.at].key_part(py, self.cells[column.at]?)).collect()
-    }
-
-    fn write(&self, py: Python<'_>, layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
-        for (column, cell) in layout.columns.iter().zip(&self.cells) {
-            match cell {
-                None => out.push(avro::NULL),
-                Some(raw) => {
-                    out.push(avro::PRESENT);
-                    column.write(py, out, raw)?;
-                }
-            }
-        }
-        Some(())
-    }
-
-    fn kept(&self) -> Kept {
-        Kept::Place(self.place.clone())
     }
 }
 
