@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from relay.avro.compiled_fields import compiled_fields
 from relay.mysql.binlog import table_map
 from relay.mysql.binlog.rows import RowDecoder
 from relay.sql.charsets import BINARY, is_utf8
@@ -57,7 +58,7 @@ class CompiledTables:
             return row
 
         cells = [(_stored(decoder, at), _value(decoder, at), False, False) for at in range(decoder.width)]
-        return compiled_rows(table, self.source, self.shard, cells, read)
+        return compiled_rows(table, self.source, self.shard, cells, compiled_fields(table.schema), read)
 
 
 def _stored(decoder: RowDecoder, at: int) -> Stored:

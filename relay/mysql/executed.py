@@ -38,6 +38,7 @@ class Executed:
         """Split the text into a member for each domain or server."""
         _, _, text = self.position.partition("/")
         self._member: str | int = ""  # domain or server UUID of the last transaction
+        self._server = 0  # MariaDB: of the last transaction
         self._last = 0
         self._front = self._back = ""  # the text around its last number
         self._members: dict[str | int, str] = {}
@@ -66,7 +67,7 @@ class Executed:
                 f"the GTID {domain}-{server}-{sequence} is out of order: it follows one with sequence number "
                 f"{self._last}, and no position can contain both. Run `SET GLOBAL gtid_strict_mode = ON` on all servers"
             )
-        self._last = sequence
+        self._server, self._last = server, sequence
         self.position = f"{self._front}{domain}-{server}-{sequence}{self._back}"
         return self.position
 
@@ -87,6 +88,27 @@ class Executed:
         self._last = number
         self.position = f"{self._front}{number}{self._back}"
         return self.position
+
+    @property
+    def run(self) -> tuple[bytes, int, str, str, str] | None:
+        """What the next GTIDs of the last transaction's server have in common with it; None before the first one.
+
+        The server in the form of events, the last number, what is before the number in a GTID, and what is around it in
+        a position.
+        """
+        if self._member == "":
+            return None
+        if isinstance(self._member, int):
+            server = struct.pack("<II", self._member, self._server)
+            gtid = f"{self._member}-{self._server}-"
+            return server, self._last, gtid, self._front + gtid, self._back
+        return uuid.UUID(self._member).bytes, self._last, f"{self._member}:", self._front, self._back
+
+    def reach(self, number: int) -> None:
+        """Add those transactions of `run` up to ``number`` that are logged."""
+        (_, _, _, front, back) = self.run or (b"", 0, "", "", "")
+        self._last = number
+        self.position = f"{front}{number}{back}"
 
     def _keep(self) -> None:
         """Store the text of the last transaction's member."""

@@ -16,7 +16,16 @@ from relay.change import Change, ChangeParts, SchemaChange
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
-from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, RawRows, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import (
+    BinlogEvent,
+    Commit,
+    Heartbeat,
+    RawRows,
+    RawTransactions,
+    Rows,
+    Statement,
+    TransactionBegin,
+)
 from relay.mysql.compiled_rows import CompiledTables
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
@@ -216,6 +225,10 @@ class ShardTransactions:
                     return True
             elif kind is Commit:
                 self._commit(consumed)
+            elif isinstance(event, RawTransactions):
+                if self._whole(event, consumed):
+                    return True
+                continue
             elif isinstance(event, TransactionBegin):
                 if self._begun is not None:
                     self.followed.undo()
@@ -231,6 +244,35 @@ class ShardTransactions:
             if self._changes.size >= STREAMED_PAGE:
                 return True
         return False
+
+    def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:
+        """Read whole transactions. One that the compiled core leaves becomes events of its own.
+
+        Return whether the page is full.
+        """
+        scanned = event.scanned
+        if not len(scanned):
+            self._events.popleft()
+            return False
+        tables = {known.table for known in scanned.tables}
+        if self.has_changes and any(self._tables.get(table.name, table) is not table for table in tables):
+            return True  # the page has another layout
+        last = None
+        if self._compiled is not None and self._takes_whole(scanned.gtids):
+            compiled = [self._compiled.rows(known.table, known.decoder) for known in scanned.tables]
+            last = self._changes.whole(scanned, compiled, STREAMED_PAGE - self._changes.size)
+        if last is None:
+            self._events.extendleft(reversed(event.pop()))
+            return False
+        for table in tables:
+            self._use(table)
+        gtid, position, timestamp = last
+        self._ended(TransactionBegin(gtid, position, timestamp, None, False), consumed)
+        return self._changes.size >= STREAMED_PAGE
+
+    def _takes_whole(self, gtids: str) -> bool:
+        """Whether nothing is special about the next transactions: their tokens have the positions of the stream."""
+        return self._begun is None and not self._partial and not self.local and not self._is_local(gtids)
 
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""

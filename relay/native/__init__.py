@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relay.native._core import BlockBuilder, RecordWriter, VStreamReader
+    from relay.native._core import BinlogScanner, BlockBuilder, RecordWriter, VStreamReader
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,12 @@ def block_builder() -> type[BlockBuilder] | None:
     """Return the compiled class, as `record_writer` does."""
     found = _loaded()
     return None if found is None else found.BlockBuilder
+
+
+def binlog_scanner() -> type[BinlogScanner] | None:
+    """Return the compiled class, as `record_writer` does."""
+    found = _loaded()
+    return None if found is None else found.BinlogScanner
 
 
 def _loaded() -> ModuleType | None:

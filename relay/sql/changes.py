@@ -29,7 +29,7 @@ from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
 if TYPE_CHECKING:
-    from relay.native._core import ChangeBlock, CompiledRows
+    from relay.native._core import ChangeBlock, CompiledRows, ScannedTransactions
 
 _NO_ATTRIBUTES: dict[str, str] = {}
 
@@ -157,6 +157,27 @@ class TransactionChanges:
         self._order += changes
         self.behind += changes if self._is_behind else 0
         return True
+
+    def whole(
+        self, scanned: ScannedTransactions, tables: Sequence[CompiledRows | None], room: int
+    ) -> tuple[str, str, int] | None:
+        """Make the changes of whole transactions without an origin, until they have ``room`` bytes.
+
+        Return GTID, position and timestamp of the last one that the compiled core has made, and taken from ``scanned``;
+        None if it leaves the first to `begin`, `rows` and `end`. ``tables``: how it takes the rows of theirs.
+        """
+        if self._builder is None or self._is_open:
+            return None
+        self._end_part()
+        made = self._builder.whole(scanned, tables, self.floor, room)
+        if made is None:
+            return None
+        gtid, timestamp, executed, size, behind, self.floor, position = made
+        self.size += size
+        self.behind += behind
+        if position is not None:
+            self.token = EventToken(self.floor, self.shard, position)
+        return gtid, executed, timestamp
 
     def _leave_built(self) -> None:
         """Let Python make what comes next in this transaction."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relay.avro.compiled_fields import compiled_fields
 from relay.change import Change, Images, Operation, Transaction
 from relay.sql.row_functions import imager, keyer
 from relay.sql.tables import Row, Table
 from relay.token import EventToken
 
 if TYPE_CHECKING:
-    from relay.native._core import CompiledRows
+    from relay.native._core import CompiledRows, Field
 
 Stored = tuple[str, int, int, int, Sequence[str]]
 """How a binlog has a value: its form, the bytes of the value or of the length before it, its width or digits, its
@@ -28,13 +27,14 @@ def compiled_rows(
     source: str,
     shard: str,
     cells: Sequence[Cell],
+    fields: tuple[Sequence[Field], Sequence[Field]] | None,
     read: Callable[[bytes], Row],
 ) -> CompiledRows | None:
     """Return how the core takes the rows of ``table``; None if only Python does, as where not all rows are published.
 
-    ``shard``: globally qualified. ``read``: decodes a row as the source has it.
+    ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
+    ``read``: decodes a row as the source has it.
     """
-    fields = compiled_fields(table.schema)
     if fields is None or table.wanted is not None:
         return None
     from relay.native._core import CompiledRows

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay import native
+from relay.avro.compiled_fields import compiled_fields
 from relay.sql.compiled_changes import compiled_rows
+from relay.sql.tables import Row
 from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder
@@ -33,6 +35,9 @@ def rows_of(shard: VitessShard, decoder: VStreamRowDecoder) -> CompiledRows | No
         (cell, decode, at in decoder.doubtful, at not in decoder.others)
         for at, ((_, decode), cell) in enumerate(zip(decoder.columns, decoder.cells, strict=True))
     ]
-    return compiled_rows(
-        decoder.table, shard.source, shard.qualified, cells, lambda raw: decoder.decode(pb.Row.FromString(raw))
-    )
+    table = decoder.table
+
+    def read(raw: bytes) -> Row:
+        return decoder.decode(pb.Row.FromString(raw))
+
+    return compiled_rows(table, shard.source, shard.qualified, cells, compiled_fields(table.schema), read)

@@ -16,7 +16,8 @@ import struct
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, overload
 from zlib import crc32
 
 import pymysql
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pymysql.cursors import Cursor
 
     from relay.mysql.connection import ServerConnection
+    from relay.native._core import ScannedTransactions
 
 HEARTBEAT = 0.5
 """Seconds without an event after which the server sends a heartbeat."""
@@ -38,10 +40,13 @@ HEARTBEAT = 0.5
 SILENT = 60.0
 """Seconds without any event after which a connection counts as dead. A server that searches the start is silent."""
 
-ROTATE, FORMAT_DESCRIPTION = 4, 15
+ROTATE, FORMAT_DESCRIPTION, XID = 4, 15, 16
 
 RawEvent = tuple[int, int, int, int, int, int, int]
 """Type, timestamp, server id, end in the server's file, flags, and where in the buffer its body begins and ends."""
+
+Scan = Callable[[bytes, bool], "ScannedTransactions | None"]
+"""``scan(buffer, is_checked)``: the whole transactions at its beginning, if there are any and they can be read so."""
 
 _RECEIVE = 1 << 15  # a larger buffer is allocated for each call, which costs more than it saves
 _LONGEST = 0xFFFFFF  # bytes of a packet; a longer payload continues in the next
@@ -134,8 +139,15 @@ class Dump:
         with self._lock:
             self._connection._force_close()  # type: ignore[attr-defined]
 
-    def read(self, timeout: float) -> tuple[bytes, list[RawEvent]]:
+    @overload
+    def read(self, timeout: float) -> tuple[bytes, list[RawEvent]]: ...
+    @overload
+    def read(self, timeout: float, scan: Scan | None) -> tuple[bytes, list[RawEvent]] | ScannedTransactions: ...
+    def read(self, timeout: float, scan: Scan | None = None) -> tuple[bytes, list[RawEvent]] | ScannedTransactions:
         """Return a buffer and the events in it as soon as there are any; none after ``timeout`` seconds.
+
+        Return what ``scan`` makes of a buffer's beginning instead, unless that is None. With it, events end with those
+        of a transaction, so that it sees the next one.
 
         Raises ``Closed``, ``Interrupted``, for the server's errors ``Denied``, ``BinlogPurged``, ``Diverged`` and
         ``Unavailable``, and ``NotCarried`` for an event with a wrong checksum.
@@ -144,7 +156,11 @@ class Dump:
             deadline = time.monotonic() + timeout
             while True:
                 if self._size >= self._needed:
-                    buffer, events = self._take()
+                    buffer = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+                    if scan is not None and (scanned := scan(buffer, bool(self._is_checked))) is not None:
+                        self._keep(buffer[scanned.end :], 4)
+                        return scanned
+                    buffer, events = self._take(buffer, scan is not None)
                     if events:
                         return buffer, events
                     continue
@@ -187,9 +203,11 @@ class Dump:
         self._size = len(rest)
         self._needed = needed
 
-    def _take(self) -> tuple[bytes, list[RawEvent]]:
-        """Split the bytes that have arrived into events, as far as they are complete."""
-        buffer = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+    def _take(self, buffer: bytes, ends: bool) -> tuple[bytes, list[RawEvent]]:
+        """Split the bytes that have arrived into events, as far as they are complete.
+
+        ``ends``: up to the end of a transaction.
+        """
         view, size = memoryview(buffer), len(buffer)
         events: list[RawEvent] = []
         at, needed = 0, 4
@@ -218,6 +236,9 @@ class Dump:
             else:
                 events.append((kind, timestamp, server_id, position, flags, at + 24, end))
             at = end
+            if ends and kind == XID:
+                self._keep(buffer[at:], 4)
+                return buffer, events
         if needed == 4 and at + 4 <= size:
             # Too short for an event: the start of one, or another short packet.
             length = int.from_bytes(buffer[at : at + 3], "little")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,6 +16,9 @@ from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
 from relay.sql.charsets import charset, decoder
 from relay.sql.tables import Table
+
+if TYPE_CHECKING:
+    from relay.native._core import ScannedTransactions
 
 QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID = 2, 3, 4, 5, 13, 14, 15, 16
 TABLE_MAP, INCIDENT, HEARTBEAT, IGNORABLE, ROWS_QUERY = 19, 26, 27, 28, 29
@@ -113,6 +116,26 @@ class RawRows(msgspec.Struct, gc=False):
         return Rows(self.table, changes, end - at)
 
 
+class RawTransactions(msgspec.Struct):
+    """Whole transactions, whose rows were not decoded, of the server at ``address`` and of its ``file``."""
+
+    scanned: ScannedTransactions
+    address: str
+    file: str
+
+    def pop(self) -> list[BinlogEvent]:
+        """Take the first of them; return its events."""
+        gtid, position, timestamp, committed_at, rows = self.scanned.pop()
+        begin, buffer = TransactionBegin(gtid, position, timestamp, committed_at, False), self.scanned.buffer
+        logged = (
+            RawRows(
+                known.table, known.decoder, kind, buffer, start, end, BinlogPlace(self.address, self.file, at, gtid)
+            )
+            for known, kind, start, end, at in rows
+        )
+        return [begin, *logged, COMMIT]
+
+
 class Statement(msgspec.Struct, gc=False):
     """A statement that is logged as text, usually DDL. ``relay.sql.statements`` classifies it.
 
@@ -143,7 +166,7 @@ class Rotate(msgspec.Struct, gc=False):
     position: int
 
 
-BinlogEvent = TransactionBegin | Rows | RawRows | Statement | Commit | Heartbeat | Rotate
+BinlogEvent = TransactionBegin | Rows | RawRows | RawTransactions | Statement | Commit | Heartbeat | Rotate
 COMMIT = Commit()
 
 

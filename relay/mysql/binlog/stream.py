@@ -7,8 +7,9 @@ be relayed exactly end the stream (I8), with an error that names table and posit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from relay import native
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
@@ -22,6 +23,7 @@ from relay.mysql.binlog.events import (
     BinlogPlace,
     Heartbeat,
     RawRows,
+    RawTransactions,
     Rows,
     Statement,
     TransactionBegin,
@@ -34,6 +36,9 @@ from relay.mysql.executed import Executed
 from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
 from relay.table import Column
+
+if TYPE_CHECKING:
+    from relay.native._core import ScannedTransactions
 
 Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
 """``layout(database, table, columns, primary)``: the layout of rows, None for a table that is not relayed."""
@@ -77,7 +82,7 @@ class BinlogEvents:
         *,
         raw: bool = False,
     ) -> None:
-        """Without ``layout``: no rows. ``raw``: rows as `RawRows`, as far as nothing depends on them.
+        """Without ``layout``: no rows. ``raw``: `RawRows` and `RawTransactions` instead of rows, where they will do.
 
         Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour.
         """
@@ -87,6 +92,9 @@ class BinlogEvents:
         self._server = server
         self._layout = layout
         self._is_raw = raw
+        scanner = native.binlog_scanner() if raw and layout is not None else None
+        # Finds whole transactions of known tables; None without the compiled core.
+        self._scanner = None if scanner is None else scanner()
         self._wanted = wanted or (lambda _database, _table: layout is not None)
         self._executed = executed
         self._maps: dict[bytes, _KnownTable | None] = {}
@@ -142,8 +150,11 @@ class BinlogEvents:
             elif has_read:
                 break
             else:
-                buffer, some = self._dump.read(timeout)
-                found, has_read = iter(some), True
+                arrived = self._dump.read(timeout, None if self._scanner is None else self._scan)
+                if not isinstance(arrived, tuple):
+                    out.append(RawTransactions(arrived, self._server.account.address, self.file))
+                    break
+                buffer, found, has_read = arrived[0], iter(arrived[1]), True
             try:
                 self._decode(buffer, found, out)
             except RelayError as error:
@@ -151,6 +162,18 @@ class BinlogEvents:
                     raise
                 self._error = error  # raised after the events before it
         return out
+
+    def _scan(self, buffer: bytes, is_checked: bool) -> ScannedTransactions | None:
+        """Read whole transactions at the beginning of ``buffer``. Return None where only `_decode` can read on."""
+        run = self._executed.run
+        if self._scanner is None or run is None or self._gtid:
+            return None
+        found = self._scanner.scan(buffer, is_checked, *run)
+        if found is not None:
+            self.position = found.position or self.position
+            self._executed.reach(found.last)
+            self._committed = self._executed.position
+        return found
 
     @property
     def _place(self) -> str:
@@ -241,6 +264,8 @@ class BinlogEvents:
         """Decode a new TABLE_MAP."""
         if len(self._maps) >= _LAYOUTS:
             self._maps.clear()
+            if self._scanner is not None:
+                self._scanner.forget()
         database, name = name_in(raw)
         entry = None
         if self._wanted(database, name):
@@ -255,6 +280,8 @@ class BinlogEvents:
             layout = self._layout(database, name, columns, table.primary) if self._layout is not None else None
             entry = None if layout is None else _KnownTable(RowDecoder(table), layout)
         self._maps[raw] = entry
+        if self._scanner is not None:
+            self._scanner.know(raw, None if entry is None else (entry, entry.decoder.width))
         return entry
 
     def _rows(self, kind: int, buffer: bytes, start: int, end: int, out: list[BinlogEvent]) -> None:

@@ -4,6 +4,7 @@
 //! `relay.kafka.topic_writer` writes it or refuses it, so that there is one place that refuses (I8).
 
 mod avro;
+mod binlog;
 mod block;
 mod keys;
 mod records;
@@ -21,6 +22,8 @@ const INTERFACE: u32 = 5;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
+    module.add_class::<binlog::BinlogScanner>()?;
+    module.add_class::<binlog::ScannedTransactions>()?;
     module.add_class::<block::ChangeBlock>()?;
     module.add_class::<transactions::BlockBuilder>()?;
     module.add_class::<records::RecordWriter>()?;

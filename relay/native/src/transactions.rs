@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::block::{append, Adding, ChangeBlock, Counts, Transaction};
+use crate::binlog::{Scanned, ScannedTransactions};
+use crate::block::{append, go_back, mark, Adding, ChangeBlock, Counts, Transaction};
 use crate::rows::{CompiledRows, Layout, Row};
 
 /// Keys of a transaction that are counted here. Python counts more of them, in a file (I11).
@@ -81,6 +82,45 @@ impl BlockBuilder {
         Some((event.rows, open.order - begun))
     }
 
+    /// Take whole transactions until they have `room` bytes, or up to one that is not as usual.
+    ///
+    /// `tables`: of `ScannedTransactions`, None for what is left to Python. `floor`: of their tokens. Return the number,
+    /// timestamp and position of the last one, the bytes of its rows and those before, how many changes are older than
+    /// the floor, the floor, and the position of the last one that has rows. None if none was taken.
+    #[allow(clippy::type_complexity)]
+    fn whole(
+        &mut self,
+        py: Python<'_>,
+        scanned: &mut ScannedTransactions,
+        tables: Vec<Option<PyRef<'_, CompiledRows>>>,
+        floor: i64,
+        room: usize,
+    ) -> Option<(String, u32, String, usize, usize, i64, Option<String>)> {
+        let buffer = scanned.buffer.clone_ref(py).into_bound(py);
+        let (mut size, mut behind, mut reached, mut position) = (0, 0, floor, None);
+        let first = scanned.at;
+        while let Some(one) = scanned.transactions.get(scanned.at).filter(|_| size < room) {
+            if !one.rows.is_empty() {
+                let mark = mark(&self.blocks);
+                let timestamp = i64::from(one.timestamp);
+                let Some(added) = self.one(scanned, one, &tables, &buffer, reached.max(timestamp)) else {
+                    self.open = None;
+                    self.held.clear();
+                    go_back(&mut self.blocks, mark);
+                    break;
+                };
+                size += added.0;
+                behind += if timestamp < reached { added.1 } else { 0 };
+                reached = reached.max(timestamp);
+                position = Some(scanned.run.position(one.number));
+            }
+            scanned.at += 1;
+        }
+        let last = &scanned.transactions[scanned.at.checked_sub(1)?];
+        let (gtid, executed) = (scanned.run.gtid(last.number), scanned.run.position(last.number));
+        (scanned.at > first).then_some((gtid, last.timestamp, executed, size, behind, reached, position))
+    }
+
     /// End the transaction: its last change is the last one.
     fn end(&mut self) {
         if let Some(last) = self.held.last_mut().and_then(|block| block.changes.last_mut()) {
@@ -104,6 +144,34 @@ impl BlockBuilder {
 }
 
 impl BlockBuilder {
+    /// Add a whole transaction with rows. Return their bytes, and how many changes they are.
+    fn one(
+        &mut self,
+        scanned: &ScannedTransactions,
+        one: &Scanned,
+        tables: &[Option<PyRef<'_, CompiledRows>>],
+        buffer: &Bound<'_, PyBytes>,
+        timestamp: i64,
+    ) -> Option<(usize, usize)> {
+        let (gtid, position) = (scanned.run.gtid(one.number), scanned.run.position(one.number));
+        let committed_at = one.committed_at.map_or(i64::from(one.timestamp) * 1_000_000, |at| at as i64);
+        if !self.begin(&gtid, &position, timestamp, committed_at) {
+            return None;
+        }
+        let (mut size, mut changes) = (0, 0);
+        for rows in &one.rows {
+            let table = tables.get(rows.table)?.as_ref()?;
+            let (count, made) = self.rows(table, rows.operation, buffer, rows.start, rows.end)?;
+            size += (rows.end - rows.start).checked_div(count).map_or(0, |each| (each + 1) * count);
+            changes += made as usize;
+        }
+        if changes == 0 {
+            return None;
+        }
+        self.end();
+        Some((size, changes))
+    }
+
     /// End the transaction, and let all of it be taken.
     fn release(&mut self) -> Option<Open> {
         append(&mut self.blocks, std::mem::take(&mut self.held));
