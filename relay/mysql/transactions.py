@@ -257,10 +257,12 @@ class ShardTransactions:
         tables = {known.table for known in scanned.tables}
         if self.has_changes and any(self._tables.get(table.name, table) is not table for table in tables):
             return True  # the page has another layout
-        last = None
+        last, room = None, STREAMED_PAGE - self._changes.size
+        if self.has_changes and scanned.size > room:
+            return True
         if self._compiled is not None and self._takes_whole(scanned.gtids):
             compiled = [self._compiled.rows(known.table, known.decoder) for known in scanned.tables]
-            last = self._changes.whole(scanned, compiled, STREAMED_PAGE - self._changes.size)
+            last = self._changes.whole(scanned, compiled, room)
         if last is None:
             self._events.extendleft(reversed(event.pop()))
             return False
@@ -310,7 +312,7 @@ class ShardTransactions:
 
     def _are_compiled(self, event: RawRows) -> bool:
         """Whether the compiled core has made the changes of the rows."""
-        if self._compiled is None or event.size > STREAMED_PAGE:  # I11: an event of many rows is divided among pages
+        if self._compiled is None or event.size > STREAMED_PAGE:  # which Python divides among pages
             return False
         rows = self._compiled.rows(event.table, event.decoder)
         if rows is None:

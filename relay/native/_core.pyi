@@ -21,6 +21,7 @@ class ScannedTransactions:
     buffer: bytes
     end: int
     position: int
+    size: int
     last: int
     gtids: str
     def __len__(self) -> int: ...

@@ -161,7 +161,7 @@ class TransactionChanges:
     def whole(
         self, scanned: ScannedTransactions, tables: Sequence[CompiledRows | None], room: int
     ) -> tuple[str, str, int] | None:
-        """Make the changes of whole transactions without an origin, until they have ``room`` bytes.
+        """Make the changes of whole transactions without an origin, of up to ``room`` bytes.
 
         Return GTID, position and timestamp of the last one that the compiled core has made, and taken from ``scanned``;
         None if it leaves the first to `begin`, `rows` and `end`. ``tables``: how it takes the rows of theirs.

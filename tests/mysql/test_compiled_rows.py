@@ -359,6 +359,23 @@ def test_a_page_ends_inside_a_transaction_that_does_not_fit(monkeypatch: pytest.
     assert len(pages) == 4
 
 
+def test_an_event_of_many_rows_is_divided_among_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11"""
+    monkeypatch.setenv("RELAY_NATIVE", "required")
+    tables = Tables()
+    t = tables.table("t", [BIGINT, text(30_000, UTF8MB4)])
+    events: list[BinlogEvent] = [begin(101), t.rows(WRITE, [(at, "x" * 10_000) for at in range(100)]), COMMIT]
+    start = BinlogPosition.from_json({"gtid": "MariaDB/0-1-100"})
+    transactions = ShardTransactions(StreamId("shop", "d"), "-", tables.layouts, start, 0, lambda _: False)
+    transactions.feed(events)
+    sizes = []
+    while transactions.has_events:
+        transactions.consume()
+        sizes.append(transactions.take()[1])
+    assert max(sizes) < STREAMED_PAGE + 11_000
+    assert len(sizes) == 4
+
+
 def test_keys_of_a_transaction_are_counted_on_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3: the ids of the changes of a key are different, and the same as in plain Python."""
     tables = Tables()

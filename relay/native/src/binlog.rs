@@ -37,6 +37,13 @@ pub struct Scanned {
     pub rows: Vec<Rows>,
 }
 
+impl Scanned {
+    /// Bytes of its rows.
+    pub fn size(&self) -> usize {
+        self.rows.iter().map(|rows| rows.end - rows.start).sum()
+    }
+}
+
 /// Whole transactions of one server, of which those from `at` on were not taken.
 #[pyclass(module = "relay.native._core")]
 pub struct ScannedTransactions {
@@ -79,6 +86,12 @@ impl ScannedTransactions {
     /// How many were not taken.
     fn __len__(&self) -> usize {
         self.transactions.len() - self.at
+    }
+
+    /// Bytes of the rows of the first that was not taken.
+    #[getter]
+    fn size(&self) -> usize {
+        self.transactions.get(self.at).map_or(0, Scanned::size)
     }
 
     /// The number of the last one.

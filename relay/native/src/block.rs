@@ -42,8 +42,7 @@ pub struct One {
     pub old: Option<Range<usize>>,
     pub new: Option<Range<usize>>,
     pub keyspace_id: Option<Vec<u8>>,
-    /// The number of a buffer, and the places in it of the rows before and after the change.
-    buffer: usize,
+    /// Places in `raw` of the rows before and after the change.
     rows: [Option<Range<usize>>; 2],
 }
 
@@ -57,8 +56,8 @@ pub struct ChangeBlock {
     pub transactions: Vec<Arc<Transaction>>,
     pub changes: Vec<One>,
     pub avro: Vec<u8>,
-    /// What was read from the source, of which a `Change` is made.
-    buffers: Vec<Py<PyBytes>>,
+    /// The rows as the source has them, of which a `Change` is made.
+    raw: Vec<u8>,
     pub resume_timestamp: i64,
     pub relayed_at: i64,
 }
@@ -74,8 +73,7 @@ impl ChangeBlock {
         let one = usize::try_from(at).ok().and_then(|at| self.changes.get(at));
         let one = one.ok_or_else(no_such_change)?;
         let transaction = &self.transactions[one.transaction];
-        let buffer = self.buffers[one.buffer].bind(py).as_bytes();
-        let [before, after] = one.rows.clone().map(|row| row.map(|place| PyBytes::new(py, &buffer[place])));
+        let [before, after] = one.rows.clone().map(|row| row.map(|place| PyBytes::new(py, &self.raw[place])));
         let given = PyDict::new(py);
         given.set_item("event_id", String::from_utf8_lossy(&one.event_id))?;
         given.set_item("operation", OPERATIONS[one.operation])?;
@@ -119,7 +117,7 @@ struct Mark {
     transactions: usize,
     changes: usize,
     avro: usize,
-    buffers: usize,
+    raw: usize,
 }
 
 impl ChangeBlock {
@@ -129,7 +127,7 @@ impl ChangeBlock {
             transactions: Vec::new(),
             changes: Vec::new(),
             avro: Vec::new(),
-            buffers: Vec::new(),
+            raw: Vec::new(),
             resume_timestamp: 0,
             relayed_at: 0,
         }
@@ -140,7 +138,7 @@ impl ChangeBlock {
             transactions: self.transactions.len(),
             changes: self.changes.len(),
             avro: self.avro.len(),
-            buffers: self.buffers.len(),
+            raw: self.raw.len(),
         }
     }
 
@@ -148,36 +146,33 @@ impl ChangeBlock {
         self.transactions.truncate(mark.transactions);
         self.changes.truncate(mark.changes);
         self.avro.truncate(mark.avro);
-        self.buffers.truncate(mark.buffers);
-    }
-
-    /// Let the changes that come next be of a transaction, and their rows in a buffer.
-    fn continue_with(&mut self, transaction: &Arc<Transaction>, buffer: &Bound<'_, PyBytes>) {
-        if self.transactions.last().is_none_or(|last| !Arc::ptr_eq(last, transaction)) {
-            self.transactions.push(transaction.clone());
-        }
-        if self.buffers.last().is_none_or(|last| !last.is(buffer)) {
-            self.buffers.push(buffer.clone().unbind());
-        }
+        self.raw.truncate(mark.raw);
     }
 
     /// Add the changes of a block of the same layout.
     fn append(&mut self, other: Self) {
-        let (avro, buffers) = (self.avro.len(), self.buffers.len());
+        let (avro, raw) = (self.avro.len(), self.raw.len());
         let is_same = self.transactions.last().zip(other.transactions.first()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         let transactions = self.transactions.len() - usize::from(is_same);
-        let moved = |place: Range<usize>| place.start + avro..place.end + avro;
+        let behind = |place: Range<usize>, begun: usize| place.start + begun..place.end + begun;
         self.changes.extend(other.changes.into_iter().map(|one| One {
             transaction: one.transaction + transactions,
-            buffer: one.buffer + buffers,
-            key_record: moved(one.key_record),
-            old: one.old.map(moved),
-            new: one.new.map(moved),
+            key_record: behind(one.key_record, avro),
+            old: one.old.map(|place| behind(place, avro)),
+            new: one.new.map(|place| behind(place, avro)),
+            rows: one.rows.map(|row| row.map(|place| behind(place, raw))),
             ..one
         }));
         self.avro.extend_from_slice(&other.avro);
+        self.raw.extend_from_slice(&other.raw);
         self.transactions.extend(other.transactions.into_iter().skip(usize::from(is_same)));
-        self.buffers.extend(other.buffers);
+    }
+
+    /// Keep a row as it is, and return its place.
+    fn kept(&mut self, row: Option<&Row<'_>>) -> Option<Range<usize>> {
+        let begun = self.raw.len();
+        self.raw.extend_from_slice(row?.raw);
+        Some(begun..self.raw.len())
     }
 
     /// Take its changes out of `counts`.
@@ -256,12 +251,12 @@ pub struct Adding<'a, 'py> {
 }
 
 impl<'a, 'py> Adding<'a, 'py> {
-    /// Add to the last block if it is of the same table, else to a new one. `buffer`: has the rows.
+    /// Add to the last block if it is of the same table, else to a new one.
     pub fn to(
+        py: Python<'py>,
         blocks: &'a mut Vec<ChangeBlock>,
         layout: &Arc<Layout>,
         transaction: &Arc<Transaction>,
-        buffer: &Bound<'py, PyBytes>,
         counts: &'a mut Counts,
         order: i32,
     ) -> Option<Self> {
@@ -269,8 +264,10 @@ impl<'a, 'py> Adding<'a, 'py> {
             blocks.push(ChangeBlock::new(layout.clone()));
         }
         let block = blocks.last_mut()?;
-        block.continue_with(transaction, buffer);
-        Some(Self { py: buffer.py(), block, counts, order })
+        if block.transactions.last().is_none_or(|last| !Arc::ptr_eq(last, transaction)) {
+            block.transactions.push(transaction.clone());
+        }
+        Some(Self { py, block, counts, order })
     }
 
     /// Add the changes of a row, as `relay.sql.changes` makes them. None if something is not as usual.
@@ -317,8 +314,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             key_record,
             old,
             new,
-            buffer: block.buffers.len() - 1,
-            rows: [before, after].map(|row| row.map(|row| row.place.clone())),
+            rows: [before, after].map(|row| block.kept(row)),
         };
         self.order = self.order.checked_add(1)?;
         block.changes.push(one);

@@ -1,7 +1,5 @@
 //! Rows, the values of their columns as VStream or a binlog has them: to Avro, and to the parts of their keys.
 
-use std::ops::Range;
-
 use blake2b_simd::{Params, State};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -94,8 +92,8 @@ pub struct Row<'a> {
     pub cells: Vec<Option<&'a [u8]>>,
     /// Bytes of the values.
     pub size: usize,
-    /// Where it is in its buffer.
-    pub place: Range<usize>,
+    /// The row as its source has it.
+    pub raw: &'a [u8],
 }
 
 impl Row<'_> {

@@ -70,7 +70,7 @@ impl BlockBuilder {
         }
         let (begun, mut event) = (open.order, Event { made: Vec::new(), last: Vec::new(), rows: 0 });
         let rest = buffer.as_bytes().get(start..end)?;
-        if event.add(open, layout, operation, buffer, rest, &mut self.counts).is_none() {
+        if event.add(open, layout, operation, buffer.py(), rest, &mut self.counts).is_none() {
             open.order = begun;
             event.made.iter().chain(&event.last).for_each(|block| block.uncount(&mut self.counts));
             return None;
@@ -82,7 +82,7 @@ impl BlockBuilder {
         Some((event.rows, open.order - begun))
     }
 
-    /// Take whole transactions until they have `room` bytes, or up to one that is not as usual.
+    /// Take whole transactions up to one that is not as usual, or with which they would have more than `room` bytes.
     ///
     /// `tables`: of `ScannedTransactions`, None for what is left to Python. `floor`: of their tokens. Return the number,
     /// timestamp and position of the last one, the bytes of its rows and those before, how many changes are older than
@@ -99,7 +99,10 @@ impl BlockBuilder {
         let buffer = scanned.buffer.clone_ref(py).into_bound(py);
         let (mut size, mut behind, mut reached, mut position) = (0, 0, floor, None);
         let first = scanned.at;
-        while let Some(one) = scanned.transactions.get(scanned.at).filter(|_| size < room) {
+        while let Some(one) = scanned.transactions.get(scanned.at) {
+            if size + one.size() > room {
+                break;
+            }
             if !one.rows.is_empty() {
                 let mark = mark(&self.blocks);
                 let timestamp = i64::from(one.timestamp);
@@ -193,21 +196,20 @@ impl Event {
         open: &mut Open,
         layout: &Arc<Layout>,
         operation: &str,
-        buffer: &Bound<'_, PyBytes>,
+        py: Python<'_>,
         mut rest: &[u8],
         counts: &mut Counts,
     ) -> Option<()> {
-        let all = buffer.as_bytes();
         while !rest.is_empty() {
-            let first = image(layout, all, &mut rest)?;
+            let first = image(layout, &mut rest)?;
             let (before, after) = match operation {
                 "inserts" => (None, Some(first)),
                 "deletes" => (Some(first), None),
-                "updates" => (Some(first), Some(image(layout, all, &mut rest)?)),
+                "updates" => (Some(first), Some(image(layout, &mut rest)?)),
                 _ => return None,
             };
             let blocks = if rest.is_empty() { &mut self.last } else { &mut self.made };
-            let mut adding = Adding::to(blocks, layout, &open.transaction, buffer, counts, open.order)?;
+            let mut adding = Adding::to(py, blocks, layout, &open.transaction, counts, open.order)?;
             adding.row(before.as_ref(), after.as_ref())?;
             open.order = adding.order;
             self.rows += 1;
@@ -219,8 +221,8 @@ impl Event {
     }
 }
 
-/// Take the row off the beginning of `rest`, which is a part of `all`.
-fn image<'a>(layout: &Layout, all: &[u8], rest: &mut &'a [u8]) -> Option<Row<'a>> {
+/// Take the row off the beginning of `rest`.
+fn image<'a>(layout: &Layout, rest: &mut &'a [u8]) -> Option<Row<'a>> {
     let whole = *rest;
     let (nulls, left) = rest.split_at_checked(layout.columns.len().div_ceil(8))?;
     if nulls.is_empty() {
@@ -234,6 +236,6 @@ fn image<'a>(layout: &Layout, all: &[u8], rest: &mut &'a [u8]) -> Option<Row<'a>
         column.take(rest).map(Some)
     });
     let cells = cells.collect::<Option<Vec<_>>>()?;
-    let (begun, size) = (whole.as_ptr() as usize - all.as_ptr() as usize, whole.len() - rest.len());
-    Some(Row { cells, size, place: begun..begun + size })
+    let raw = &whole[..whole.len() - rest.len()];
+    Some(Row { cells, size: raw.len(), raw })
 }

@@ -188,7 +188,6 @@ impl VStreamReader {
         let committed_at = events.timestamp.checked_mul(1_000_000)?;
         let transaction = Transaction::new(events.gtid, timestamp, &self.qualified, executed, committed_at)?;
         let (mut rows, mut size, mut order) = (0, 0, 0);
-        let base = answers.as_bytes();
         for event in &events.rows {
             let (table, changes) = row_event(event).ok()?;
             let layout = self.tables.get(table)?.clone();
@@ -196,9 +195,9 @@ impl VStreamReader {
                 return None;
             }
             let (blocks, counts) = (&mut whole.blocks, &mut self.counts);
-            let mut adding = Adding::to(blocks, &layout, &transaction, answers, counts, order)?;
+            let mut adding = Adding::to(answers.py(), blocks, &layout, &transaction, counts, order)?;
             for change in changes {
-                let (before, after) = images(change, base).ok()?;
+                let (before, after) = images(change).ok()?;
                 let bytes: usize = before.iter().chain(&after).map(|row| row.size).sum();
                 size += bytes.max(1);
                 rows += 1;
@@ -278,7 +277,7 @@ fn row_event(bytes: &[u8]) -> Result<(&[u8], Vec<&[u8]>), Odd> {
 
 type Images<'a> = (Option<Row<'a>>, Option<Row<'a>>);
 
-fn images<'a>(change: &'a [u8], base: &[u8]) -> Result<Images<'a>, Odd> {
+fn images<'a>(change: &'a [u8]) -> Result<Images<'a>, Odd> {
     let (mut before, mut after, mut fields) = (None, None, Message(change));
     while let Some((number, value)) = fields.field()? {
         match number {
@@ -288,11 +287,11 @@ fn images<'a>(change: &'a [u8], base: &[u8]) -> Result<Images<'a>, Odd> {
             _ => (),
         }
     }
-    let row = |bytes: Option<&'a [u8]>| bytes.map(|bytes| row(bytes, base)).transpose();
+    let row = |bytes: Option<&'a [u8]>| bytes.map(row).transpose();
     Ok((row(before)?, row(after)?))
 }
 
-fn row<'a>(bytes: &'a [u8], base: &[u8]) -> Result<Row<'a>, Odd> {
+fn row<'a>(bytes: &'a [u8]) -> Result<Row<'a>, Odd> {
     let (mut lengths, mut values, mut fields) = (None, None, Message(bytes));
     while let Some((number, value)) = fields.field()? {
         match number {
@@ -319,8 +318,7 @@ fn row<'a>(bytes: &'a [u8], base: &[u8]) -> Result<Row<'a>, Odd> {
     if !values.is_empty() {
         return Err(Odd);
     }
-    let begun = bytes.as_ptr() as usize - base.as_ptr() as usize;
-    Ok(Row { cells, size, place: begun..begun + bytes.len() })
+    Ok(Row { cells, size, raw: bytes })
 }
 
 /// Whether an executed set is one GTID of MariaDB, or all transactions of one MySQL server: `<uuid>:1-57`.

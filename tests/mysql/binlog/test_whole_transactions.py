@@ -144,7 +144,7 @@ def popped(whole: RawTransactions) -> list[BinlogEvent]:
 
 
 @pytest.mark.parametrize("is_mariadb", [False, True])
-@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), chunk=st.sampled_from([70, 700, 1 << 20]))
 def test_a_stream_gives_the_same_events_and_ends_alike(data: st.DataObject, chunk: int, is_mariadb: bool) -> None:
     """I1, I4, I8."""
@@ -164,7 +164,7 @@ def test_a_stream_gives_the_same_events_and_ends_alike(data: st.DataObject, chun
 
 
 @pytest.mark.parametrize("is_mariadb", [False, True])
-@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(
     data=st.data(),
     chunk=st.sampled_from([700, 1 << 20]),
@@ -243,3 +243,28 @@ def test_an_event_with_a_wrong_checksum_is_refused_after_what_was_before_it() ->
     assert sum(len(each.scanned) for each in found if isinstance(each, RawTransactions)) == 9
     assert executed == parse(f"{A}:1-19")
     assert "wrong checksum" in error
+
+
+@pytest.mark.parametrize(("page", "counts"), [(100, [8, 8, 4]), (40, [2] * 10), (10, [1] * 20)])
+def test_a_page_ends_before_a_transaction_that_does_not_fit(
+    page: int, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11: and inside of one that is larger than a page."""
+    monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", page)
+    monkeypatch.setenv("RELAY_NATIVE", "required")
+    events: list[bytes] = []
+    for number in range(10, 20):
+        changed = logged(False, "orders", 0, [(number, b"a"), (number + 100, b"a")])
+        events += [*begin(number, A, False), *changed, event(XID, bytes(8))]
+    of = layouts()
+    found, _ = read(events, of, is_mariadb=False, compiled=True)
+    transactions = ShardTransactions(
+        StreamId("shop", "d"), "-", of, BinlogPosition.from_json({"gtid": START[False]}), 0, lambda _: False
+    )
+    transactions.feed(found)
+    pages = []
+    while transactions.has_events:
+        transactions.consume()
+        pages.append([one.key["id"] for one in transactions.take()[0] if one.key])
+    assert [key for each in pages for key in each] == [key for n in range(10, 20) for key in (n, n + 100)]
+    assert [len(each) for each in pages if each] == counts
