@@ -106,7 +106,8 @@ class Executed:
 
     def reach(self, number: int) -> None:
         """Add those transactions of `run` up to ``number`` that are logged."""
-        (_, _, _, front, back) = self.run or (b"", 0, "", "", "")
+        assert self.run is not None
+        *_, front, back = self.run
         self._last = number
         self.position = f"{front}{number}{back}"
 
