@@ -58,7 +58,10 @@ class CompiledTables:
             return row
 
         cells = [(_stored(decoder, at), _value(decoder, at), False, False) for at in range(decoder.width)]
-        return compiled_rows(table, self.source, self.shard, cells, compiled_fields(table.schema), read)
+        try:
+            return compiled_rows(table, self.source, self.shard, cells, compiled_fields(table.schema), read)
+        except ValueError:  # no value of a column has the size that its TABLE_MAP says, so Python reads or refuses them
+            return None
 
 
 def _stored(decoder: RowDecoder, at: int) -> Stored:

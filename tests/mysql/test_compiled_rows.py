@@ -390,6 +390,15 @@ def test_keys_of_a_transaction_are_counted_on_by_python(monkeypatch: pytest.Monk
     assert len({one.event_id for one in seen.changes}) == 5
 
 
+def test_a_column_of_a_size_that_the_core_does_not_know_is_left_to_plain_python() -> None:
+    tables = Tables()
+    column = ColumnType(247, b"\x03", lambda value: value.to_bytes(3, "little"), collation=UTF8MB4, members=("a", "b"))
+    logged = tables.table("t", [BIGINT, Case(column, "string", st.none())])
+    events: list[BinlogEvent] = [begin(101), logged.rows(WRITE, [(7, 2)]), COMMIT]
+    seen = played(events, tables.layouts, compiled=True)
+    assert (seen.blocks, [one.new for one in seen.changes]) == ([], [{"c0": 7, "c1": "b"}])
+
+
 @settings(deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=60), st.lists(st.sampled_from(ALL), min_size=1, max_size=9), st.booleans())
 def test_any_bytes_are_read_or_refused(raw: bytes, cases: list[Case], is_update: bool) -> None:
