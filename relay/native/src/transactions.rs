@@ -84,9 +84,9 @@ impl BlockBuilder {
 
     /// Take whole transactions up to one that is not as usual, or with which they would have more than `room` bytes.
     ///
-    /// `tables`: of `ScannedTransactions`, None for what is left to Python. `floor`: of their tokens. Return the number,
-    /// timestamp and position of the last one, the bytes of its rows and those before, how many changes are older than
-    /// the floor, the floor, and the position of the last one that has rows. None if none was taken.
+    /// `tables`: of `ScannedTransactions`, None for what is left to Python. `floor`: of their tokens. Return GTID, timestamp
+    /// and position of the last one, the bytes of all rows, how many changes are older than the floor, the floor now,
+    /// and the position of the last one with rows. None if none was taken.
     #[allow(clippy::type_complexity)]
     fn whole(
         &mut self,
