@@ -180,6 +180,8 @@ class SnapshotSource(Protocol):
     """Whether the config names the tables, so that one is added that has rows already."""
     margin: float
     """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
+    reads_at_once: int
+    """How many segments a worker reads at once: more only where their reads wait for the network most of the time."""
 
     def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
         """Whether the reading of a stream with this ``plan`` begins with a snapshot. ``published``: its checkpoints."""

@@ -46,6 +46,7 @@ class TableSnapshots:
     """
 
     margin = MARGIN
+    reads_at_once = 4  # a scan waits for the service
     is_selective = False
 
     def __init__(

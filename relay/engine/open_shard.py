@@ -56,11 +56,16 @@ class ShardOwner(Protocol):
 
 @dataclass(eq=False)
 class OpenShard:
-    """A shard that is being read. ``key``: of its checkpoint. Used by the worker's thread, but for ``reader``."""
+    """A shard that is being read. ``key``: of its checkpoint. Used by the worker's thread, but for ``reader``.
+
+    ``most_at_once``: of a segment of a snapshot, with how many others at most it is read. Its pages let those of
+    streams pass. 0: it is a shard of a stream.
+    """
 
     reader: ShardReader
     key: bytes
     owner: ShardOwner
+    most_at_once: int = 0
     # Consecutive empty pages, and consecutive failed reads.
     empty: int = 0
     failures: int = 0
@@ -94,6 +99,11 @@ class OpenShard:
         now = (page.position, page.reached)
         last, self._last = self._last, now
         return not self.reader.streams or bool(page.records or page.finished or page.gap) or now != last
+
+    @property
+    def yields(self) -> bool:
+        """Whether its pages let those of streams pass."""
+        return self.most_at_once > 0
 
     @property
     def largest_page(self) -> int:

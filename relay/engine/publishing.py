@@ -91,6 +91,11 @@ class Publishing:
         return self._transaction.is_long
 
     @property
+    def is_due(self) -> bool:
+        """Whether what else waits must not delay the open transaction, but for changes of streams."""
+        return self._transaction.is_due
+
+    @property
     def linger(self) -> float:
         return self._transaction.linger if self.open else 0.0
 
@@ -155,6 +160,13 @@ class Publishing:
         self._unconfirmed.clear()
         return written
 
+    def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
+        """Commit, and return what says whether the view shows the records, without waiting for it.
+
+        ``earlier``: as for `commit_and_see`.
+        """
+        return self._view.watch(self.commit() | earlier)
+
     def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
         """Commit, and wait until the view shows the records, so that they are not written twice.
 
@@ -205,7 +217,7 @@ class Publishing:
         if page.gap is not None and not self._is_reported(owner.stream, page.gap):
             self.gap(owner.source, page.gap)
         if page.changes:
-            self._send_changes(owner, page)
+            self._send_changes(owner, page, yields=shard.yields)
         if page.schema_changes:
             self._send_schema_changes(owner, page.schema_changes)
         checkpoint = owner.checkpoint(page)
@@ -216,7 +228,7 @@ class Publishing:
                 if record is not None:
                     self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
-    def _send_changes(self, owner: ShardOwner, page: Page) -> None:
+    def _send_changes(self, owner: ShardOwner, page: Page, *, yields: bool) -> None:
         self._transaction.begin()
         resume = owner.resume_timestamp()
         publisher, size = self._transaction.publisher, 0
@@ -233,8 +245,9 @@ class Publishing:
             size += writer.send_page(publisher, run, resume)
             for _ in range(writer.dead_lettered - kept):
                 self._metrics.count_dead_letter(source)
-        self._transaction.size += size
-        self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
+        self._transaction.sent(size, yields=yields)
+        if not yields:
+            self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
         self._metrics.count_page(owner.source.name, page, size)
 
     def _send_schema_changes(self, owner: ShardOwner, changes: Sequence[SchemaChange]) -> None:
@@ -244,7 +257,7 @@ class Publishing:
         for change in changes:
             value, key, headers = statement_record(change, resume, relayed_at, topic, largest)
             self._transaction.publisher.send(topic, value, key, 0, headers)
-            self._transaction.size += len(value)
+            self._transaction.sent(len(value), yields=False)
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""

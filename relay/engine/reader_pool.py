@@ -11,10 +11,14 @@ import itertools
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from relay.engine.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
+
+LONGEST_YIELD = 0.1
+"""Seconds for which a page of a snapshot lets the pages of the stream pass that keep arriving."""
 
 IDLE_READS = 250
 """Reads a second that the idle shards of a worker share: with more shards, each waits longer."""
@@ -44,6 +48,11 @@ class ReaderPool:
         # Shards to read next: by the clock, in order of time.
         self._due: list[tuple[float, int, OpenShard]] = []
         self._numbers = itertools.count()
+        # Segments of snapshots that are due once fewer of them are read, and how many are.
+        self._postponed: list[tuple[float, int, OpenShard]] = []
+        self._segments_read = 0
+        # What was read of snapshots and has not been taken yet, and since when it waits by the clock.
+        self._yielding: deque[tuple[OpenShard, ReadResult | BaseException, float]] = deque()
         # How late, in seconds, the last read started.
         self._late = 0.0
         # Every open shard by identity, how many of them stream, and how many reads are under way or not yet taken.
@@ -56,10 +65,10 @@ class ReaderPool:
     def __repr__(self) -> str:
         return f"<ReaderPool[{len(self._open)} open, {self._running} under way]>"
 
-    def open(self, reader: ShardReader, key: bytes, owner: ShardOwner) -> OpenShard:
-        """Start reading a shard. ``key``: of its checkpoint."""
+    def open(self, reader: ShardReader, key: bytes, owner: ShardOwner, *, most_at_once: int = 0) -> OpenShard:
+        """Start reading a shard. ``key``: of its checkpoint. ``most_at_once``: see `OpenShard`."""
         now = self.clock()
-        shard = OpenShard(reader, key, owner, read_at=now, polled=now)
+        shard = OpenShard(reader, key, owner, most_at_once, read_at=now, polled=now)
         self._open[id(shard)] = shard
         self._streaming += reader.streams
         self._schedule(shard, 0.0)
@@ -111,22 +120,27 @@ class ReaderPool:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))  # daemons: a call that hangs is left behind
         self._arrived()
+        while self._yielding:
+            self._unpack(*self._yielding.popleft()[:2])
 
-    def take(self, timeout: float) -> list[tuple[OpenShard, ReadResult]]:
+    def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadResult]]:
         """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
 
-        Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
+        Those of snapshots come one at a time, and let others pass, but not for ever; with ``snapshots`` false, none
+        comes. Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
         """
         deadline = self.clock() + timeout
         while True:
             self._start()
             results = self._arrived()
             now = self.clock()
+            if snapshots and self._yielding and (not results or now - self._yielding[0][2] > LONGEST_YIELD):
+                results += self._unpack(*self._yielding.popleft()[:2])
             if results or now >= deadline:
                 return results
             wake = min(deadline, self._due[0][0]) if self._due and self._has_room() else deadline
             try:
-                results = self._unpack(self._done.get(timeout=max(0.001, wake - now)))
+                results = self._sort(*self._done.get(timeout=max(0.001, wake - now)))
             except queue.Empty:
                 continue
             if results:
@@ -136,8 +150,11 @@ class ReaderPool:
         """Start the reads that are due and that there is room for."""
         now = self.clock()
         while self._due and self._due[0][0] <= now and self._has_room():
-            due, _, shard = heapq.heappop(self._due)
-            if not shard.closed:
+            due, number, shard = heapq.heappop(self._due)
+            if shard.yields and self._segments_read >= shard.most_at_once:
+                self._postponed.append((due, number, shard))
+            elif not shard.closed:
+                self._segments_read += shard.yields
                 shard.read_at, self._late = now, now - due
                 shard.running = True
                 self._running += 1
@@ -178,14 +195,25 @@ class ReaderPool:
         results = []
         while True:
             try:
-                results += self._unpack(self._done.get_nowait())
+                results += self._sort(*self._done.get_nowait())
             except queue.Empty:
                 return results
 
-    def _unpack(self, done: tuple[OpenShard, ReadResult | BaseException]) -> list[tuple[OpenShard, ReadResult]]:
-        shard, result = done
+    def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
+        """Return a result that has arrived, or put it behind those that it yields to."""
+        if not shard.yields:
+            return self._unpack(shard, result)
+        # I11: it counts against the budget until it is taken.
+        self._yielding.append((shard, result, self.clock()))
+        return []
+
+    def _unpack(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
         shard.running = False
         self._running -= 1
+        if shard.yields:
+            self._segments_read -= 1
+            while self._postponed:
+                heapq.heappush(self._due, self._postponed.pop())
         self._under_way -= shard.largest_page
         if shard.closed:
             self._close_reader(shard)

@@ -98,6 +98,8 @@ class Snapshots:
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
         self._requested = RequestedSnapshots(beside.source, beside.view)
+        # Says whether the view shows the records that this worker has written last; None if it did.
+        self.sees: Callable[[], bool] | None = None
 
     def __repr__(self) -> str:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
@@ -122,6 +124,13 @@ class Snapshots:
     def is_stopped(self) -> bool:
         """Whether a person has stopped the snapshot that runs."""
         return self._requested.is_stopped(self.control)
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the view has yet to show what this worker has written. Until then, nothing follows from it."""
+        if self.sees is not None and self.sees():
+            self.sees = None
+        return self.sees is not None  # I3
 
     # ------------------------------------------------------------------ the control record
 
@@ -230,7 +239,7 @@ class Snapshots:
     def is_settled(self) -> bool:
         """Whether no snapshot is running, due or requested, but for those that are stopped."""
         control = self.control
-        if self.is_due or self._requested.waiting(control):
+        if self.sees is not None or self.is_due or self._requested.waiting(control):
             return False
         return not is_running(control) or self.is_stopped
 
@@ -318,7 +327,7 @@ class Snapshots:
             part = fields["parts"][number] if "parts" in fields else None
             segment = Segment(Shard(name), snapshot, number, fields["segments"], position, part, self._published)
             reader = self.tables.open(segment)
-            self.open[name] = self.readers.open(reader, key, self)
+            self.open[name] = self.readers.open(reader, key, self, most_at_once=self.tables.reads_at_once)
             self._latest[name] = committed or Checkpoint(ShardState.PLANNED)
 
     def close_stopped(self) -> None:

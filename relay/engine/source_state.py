@@ -135,7 +135,7 @@ class SourceState:
         return (
             self.succession.is_connected
             or self.discovery.is_due
-            or (self.snapshots is not None and self.snapshots.is_measured)
+            or (self.snapshots is not None and (self.snapshots.is_measured or self.snapshots.sees is not None))
         )
 
     def _next_answer(self) -> float:

@@ -132,6 +132,9 @@ class Upkeep:
             self._publishing.record(key, checkpoint.to_json())
 
     def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
+        """Do what is due of snapshots. Changes are published while the view has yet to show what this writes."""
+        if snapshots.is_watching:
+            return
         if self._owns(snapshots.control_key) and (step := snapshots.next_step()) is not None:
             control, mark = step
             if mark is not None:
@@ -140,22 +143,31 @@ class Upkeep:
                 for change in snapshots.mark(control, mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
             self._publishing.record(snapshots.control_key, control.to_json())
-            self._publishing.commit_and_see()
-        self._remove([*snapshots.prunable(), *snapshots.fulfilled()])
+            snapshots.sees = self._publishing.commit_and_watch()
+            return
+        if self._record_removal([*snapshots.prunable(), *snapshots.fulfilled()]):
+            snapshots.sees = self._publishing.commit_and_watch()
+            return
         snapshots.close_stopped()
         if snapshots.unseen:
             # I3: whoever opens them again has to see how far they were published.
-            self._publishing.commit_and_see(snapshots.unseen)
+            snapshots.sees = self._publishing.commit_and_watch(snapshots.unseen)
             snapshots.unseen.clear()
+            return
         snapshots.open_ready_segments(self._group.owned)
         snapshots.report_progress(self._show())
 
     def _remove(self, keys: Sequence[bytes]) -> None:
         """Remove those of these records of ``checkpoints`` that this worker owns."""
-        if owned := list(filter(self._owns, keys)):
-            for key in owned:
-                self._publishing.record(key, None)
+        if self._record_removal(keys):
             self._publishing.commit_and_see()
+
+    def _record_removal(self, keys: Sequence[bytes]) -> bool:
+        """Have the next commit remove those of ``keys`` that this worker owns. Return whether there are any."""
+        owned = list(filter(self._owns, keys))
+        for key in owned:
+            self._publishing.record(key, None)
+        return bool(owned)
 
     def _owns(self, key: bytes) -> bool:
         return partition_of(key) in self._group.owned

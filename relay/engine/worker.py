@@ -152,7 +152,8 @@ class Worker:
                 self._serve()
             # Do not keep the records of an open transaction waiting for more, unless much arrives.
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
-                self._receive(self._take(self._publishing.linger if self._publishing.open else _TURN_SECONDS))
+                wait = self._publishing.linger if self._publishing.open else _TURN_SECONDS
+                self._receive(self._take(wait, snapshots=not self._publishing.is_due))
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
@@ -173,13 +174,13 @@ class Worker:
         unconfirmed_since, delay = self._publishing.unconfirmed_since, self._readers.delay
         return take(self._group, self._sources, fencing_since, unconfirmed_since, delay)
 
-    def _take(self, timeout: float) -> list[tuple[OpenShard, ReadResult]]:
+    def _take(self, timeout: float, *, snapshots: bool) -> list[tuple[OpenShard, ReadResult]]:
         """Take what was read. Raises what a reader raised, after committing what it had read before.
 
         The way past a statement that is refused is a reset to a later position: what came before it must be published.
         """
         try:
-            return self._readers.take(timeout)
+            return self._readers.take(timeout, snapshots=snapshots)
         except RelayError:
             self._try_to_commit()
             raise

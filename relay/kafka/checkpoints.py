@@ -23,6 +23,7 @@ from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
 from relay.lineage import CommittedRecords
 
 _READ_PATIENCE = 60.0
+_ASK_TIMEOUT = 5.0
 """Seconds without progress after which a command gives up reading."""
 
 
@@ -151,6 +152,24 @@ class CheckpointView(CommittedRecords):
             self._take(0.02)
         self._finish(ends, asked_at)
 
+    def watch(self, partitions: Collection[int]) -> Callable[[], bool]:
+        """Return what says whether everything that was committed to ``partitions`` before this call is in the view.
+
+        It never waits: `poll` reads on. It raises ``Unavailable`` if the broker refuses to tell the end offsets.
+        """
+        asked = self._ask_ends(partitions, _ASK_TIMEOUT)
+        ends: dict[int, int] | None = None
+
+        def is_seen() -> bool:
+            nonlocal asked, ends
+            if ends is None and all(future.done() for future in asked.values()):
+                ends = self._answered(asked)
+                if ends is None:
+                    asked = self._ask_ends(partitions, _ASK_TIMEOUT)
+            return ends is not None and not self._missing(ends) and not self._unapplied  # I3
+
+        return is_seen
+
     def _finish(self, ends: Mapping[int, int], asked_at: Moment) -> bool:
         """Apply what was read, and return whether that is everything before ``ends``."""
         missing = self._missing(ends)
@@ -167,22 +186,26 @@ class CheckpointView(CommittedRecords):
         """Return the high watermarks, None if the broker does not answer in time."""
         timeout = 1.0
         while True:
-            try:
-                found = self._ask_ends(partitions, timeout)
-                ends = {where.partition: future.result().offset for where, future in found.items()}
-                # I3: a timed-out request gives offset -1001 without an error.
-                if all(end >= 0 for end in ends.values()):
-                    return ends
-            except KafkaException as error:
-                # Leaders move, and not every broker knows those of a new topic at once.
-                if not is_transient(error.args[0]):
-                    raise Unavailable(f"topic {self.topic}: cannot look up its end offsets: {error}") from error
+            if (ends := self._answered(self._ask_ends(partitions, timeout))) is not None:
+                return ends
             if self.clock() > deadline:
                 return None
             self._check_stop()
             refresh_metadata(self._admin)
             timeout = min(2 * timeout, 5.0)
             time.sleep(0.1)
+
+    def _answered(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[int, int] | None:
+        """Wait for the answers, and return the ends; None if the broker has to be asked again."""
+        try:
+            ends = {where.partition: future.result().offset for where, future in asked.items()}
+        except KafkaException as error:
+            # Leaders move, and not every broker knows those of a new topic at once.
+            if not is_transient(error.args[0]):
+                raise Unavailable(f"topic {self.topic}: cannot look up its end offsets: {error}") from error
+            return None
+        # I3: a timed-out request gives offset -1001 without an error.
+        return ends if all(end >= 0 for end in ends.values()) else None
 
     def _ask_ends(self, partitions: Collection[int], timeout: float) -> Mapping[TopicPartition, Future[Any]]:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

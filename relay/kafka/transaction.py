@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,9 @@ LARGEST_TRANSACTION = 32 << 20
 
 GATHER_FOR = 0.03
 """Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
+
+LONGEST_SHARED = 0.02
+"""Seconds for which rows of a snapshot may still join a transaction that has changes of a stream."""
 
 LATE_AFTER = 2.0
 """Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
@@ -48,9 +52,13 @@ class OpenTransaction:
         self.group = group
         self.checkpoints = checkpoints
         self.size = 0
+        # Those of the rows of snapshots.
+        self.yielding = 0
         # Seconds since its newest change was committed at the source.
         self.lag = 0.0
         self._begun = 0.0
+        # When the first of what must not be kept waiting was sent.
+        self._urgent_since = math.inf
         # Seconds that the last commit took.
         self._commit_took = 0.0
         self._committed_at = 0.0
@@ -87,7 +95,7 @@ class OpenTransaction:
         """Seconds for which to keep it open although no change waits: 0 unless the load is high."""
         since = self.clock() - self._committed_at
         # The changes that waited for the last commit arrived while it ran.
-        if self.size < _HIGH_LOAD * (since + self._commit_took):
+        if self.size - self.yielding < _HIGH_LOAD * (since + self._commit_took):
             return 0.0
         return max(0.0, self._longest - self.age if self.lag > LATE_AFTER else GATHER_FOR - since)
 
@@ -96,6 +104,19 @@ class OpenTransaction:
         if not self.open:
             self.publisher.begin()
             self._begun = self.clock()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has changes of a stream that rows of snapshots must not keep waiting any longer."""
+        return self.clock() - self._urgent_since >= LONGEST_SHARED
+
+    def sent(self, size: int, *, yields: bool) -> None:
+        """Count what was sent. ``yields``: rows of a snapshot, which let the changes of streams pass."""
+        self.size += size
+        if yields:
+            self.yielding += size
+        else:
+            self._urgent_since = min(self._urgent_since, self.clock())
 
     def record(self, key: bytes, value: bytes | None) -> None:
         """Add a checkpoint or plan record; None removes it."""
@@ -136,5 +157,6 @@ class OpenTransaction:
     def _reset(self) -> None:
         self._records.clear()
         self._required.clear()
-        self.size = 0
+        self.size = self.yielding = 0
+        self._urgent_since = math.inf
         self.lag = 0.0

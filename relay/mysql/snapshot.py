@@ -56,6 +56,7 @@ class DatabaseSnapshots:
     """
 
     margin = MARGIN
+    reads_at_once = 2  # while one chunk is decoded, the server reads another
 
     def __init__(
         self,

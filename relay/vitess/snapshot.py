@@ -30,6 +30,7 @@ class KeyspaceSnapshots:
     """Reads the tables of a keyspace. ``tables``: makes what the reader of one segment knows of them."""
 
     margin = MARGIN
+    reads_at_once = 2  # rows arrive by themselves, so more would only decode in turn
 
     def __init__(
         self,

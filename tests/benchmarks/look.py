@@ -82,6 +82,7 @@ class _NoSnapshot:
     """The snapshots of a source whose config asks for none."""
 
     margin = 0.0
+    reads_at_once = 1
     is_selective = False
 
     def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:

@@ -26,6 +26,7 @@ class Tables:
     """The snapshots of a database with two tables, each a segment."""
 
     margin = 65.0
+    reads_at_once = 1
     is_selective = False
 
     def __init__(self, source: ScriptedSource, *, initial: bool) -> None:

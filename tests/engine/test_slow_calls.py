@@ -98,6 +98,7 @@ class SlowSnapshot:
     """The snapshot of a table that is measured for as long as its source holds ``measure``."""
 
     margin = 0.0
+    reads_at_once = 1
     is_selective = False
 
     def __init__(self, source: ScriptedSource) -> None:

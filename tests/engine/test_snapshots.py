@@ -22,6 +22,7 @@ class PartedSnapshots:
     """The snapshots of a database with two tables, which may begin once the stream has a checkpoint."""
 
     margin = 65.0
+    reads_at_once = 1
     is_selective = False
 
     def __init__(self, source: ScriptedSource) -> None:

@@ -12,6 +12,7 @@ import pytest
 from relay.engine.config_reload import ConfigReload
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.snapshot_records import CONTROL, records_of
+from relay.engine.snapshot_requests import SnapshotRequest
 from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
@@ -32,6 +33,10 @@ class Committed:
         self.fails: list[Exception | None] = []
         # Partitions that were waited for although nothing was written to them.
         self.seen: set[int] = set()
+        # Whether the view shows at once what is written for snapshots, which nobody waits for.
+        self.shows = True
+        # What it does not show yet.
+        self._hidden: list[dict[bytes, bytes | None]] = []
         self._records: dict[bytes, bytes | None] = {}
         self._gaps: list[Gap] = []
 
@@ -40,6 +45,26 @@ class Committed:
 
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
+
+    def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
+        records = {} if self.shows else dict(self._records)
+        if not self.shows:
+            self._records.clear()
+        self.commit_and_see(earlier)
+        self._hidden.append(records)
+        return lambda: not records or records not in self._hidden
+
+    @property
+    def hidden(self) -> list[set[bytes]]:
+        return [set(records) for records in self._hidden if records]
+
+    def show(self) -> None:
+        """Let the view show what it does not show yet."""
+        self.shows = True
+        for records in self._hidden:
+            for key, value in records.items():
+                self.view.apply(key, value)
+        self._hidden.clear()
 
     def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
         records, self._records = self._records, {}
@@ -257,6 +282,7 @@ class NoRows:
     """The snapshots of a table without rows."""
 
     margin = 0.0
+    reads_at_once = 1
     is_selective = False
 
     def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
@@ -286,3 +312,43 @@ def test_segments_that_were_stopped_wait_until_their_last_checkpoints_are_seen(s
     assert (snapshots.unseen, relay.committed.seen) == ({7}, set())
     relay.serve_until(lambda: not snapshots.unseen)
     assert relay.committed.seen == {7}
+
+
+def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_and_nothing_waits_for_that(
+    source: ScriptedSource,
+) -> None:
+    """I3: or it would be written and marked twice."""
+    source.snapshots = NoRows()
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    snapshots = relay.state.snapshots
+    assert snapshots is not None
+    relay.committed.shows = False
+    request = SnapshotRequest.new("orders", (), relay.now)
+    relay.view.apply(request.key, request.to_json())
+    relay.serve_until(lambda: snapshots.is_watching)
+    for _ in range(5):
+        relay.now += 10.0
+        relay.state.look.soon()
+        relay.serve()
+    assert relay.committed.hidden == [{snapshots.control_key}]
+    assert snapshots.control is None
+    assert not snapshots.is_settled()
+    relay.committed.show()
+    relay.serve_until(lambda: snapshots.control is not None and snapshots.control.snapshot is not None)
+
+
+def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: ScriptedSource) -> None:
+    """I1"""
+    source.snapshots = NoRows()
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    snapshots = relay.state.snapshots
+    assert snapshots is not None
+    request = SnapshotRequest.new("orders", (), relay.now)
+    relay.view.apply(request.key, request.to_json())
+    relay.committed.fails = [Aborted("in which it was requested")]
+    relay.state.look.soon()
+    relay.serve_until(lambda: not relay.committed.fails)
+    assert snapshots.control is None
+    relay.serve_until(lambda: snapshots.control is not None)

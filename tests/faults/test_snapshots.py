@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +16,11 @@ import pytest
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
+from relay.operations.snapshot import request
+from relay.operations.status import status
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.faults.harness import Relay
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, tail_topic, write_config
 
 pytestmark = pytest.mark.services
@@ -103,3 +108,34 @@ def test_a_loss_under_resnapshot_is_followed_by_one_snapshot_of_what_is_left(
     [changed] = [row for row in rows if row["key"]["id"] == "item-1"]
     assert orjson.loads(changed["new"])["version"]["N"] == "2"
     assert len(marks) == 2 * load(path).kafka.partitions
+
+
+@pytest.mark.parametrize(("step", "number"), [("before_commit", 2), ("after_commit", 1)])
+def test_a_requested_snapshot_that_is_killed_at_each_of_its_commits_is_marked_and_read_once(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str, step: str, number: int
+) -> None:
+    """I1, I3: between its request and its begin, its begin and its first page, its last page and its end, and after."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, transaction_timeout=1000)
+    run_until_caught_up(path)
+    config = load(path)
+    request(config, "s", [])
+
+    def is_served() -> bool:
+        [found] = status(config).to_json()["sources"]
+        return bool(found["snapshot"]) and found["snapshot"]["state"] == "finished" and not found["snapshot_requests"]
+
+    kills = 0
+    while not is_served():
+        relay = Relay(
+            [sys.executable, "-m", "tests.faults.killed_worker", str(path), step, str(number)],
+            tmp_path / f"killed-{kills}.log",
+        )
+        assert relay.wait(120) == -signal.SIGKILL, relay.log()
+        kills += 1
+    assert kills > 3
+    run_until_caught_up(path)
+    rows, marks = read(path)
+    assert Counter(row["key"]["id"] for row in rows) == {f"item-{item}": 1 for item in range(ITEMS)}
+    assert [(where, change["attributes"]["snapshot"]) for where, change in marks] == [
+        (where, kind) for where in range(config.kafka.partitions) for kind in ("begin", "end")
+    ]

@@ -63,6 +63,30 @@ def test_a_read_that_advances_is_never_given_up(client: dict[str, Any], topic: s
         assert view.checkpoints[STREAM]["a"].state is ShardState.FINISHED
 
 
+def test_a_view_that_is_watched_says_once_it_shows_what_was_committed_and_never_waits(
+    broker: ProxiedBroker, unique: str
+) -> None:
+    client = {"bootstrap.servers": broker.bootstrap_servers}
+    topic = create_topic(client, unique)
+    with closing(CheckpointView(client, topic)) as view:
+        view.require_end(EVERYTHING, 60.0)
+        broker.proxy.lose(Api.FETCH, Api.LIST_OFFSETS)
+        write(client, topic, READING)
+        is_seen = view.watch({partition_of(KEY)})
+        for _ in range(10):
+            view.poll(0.01)
+            assert not is_seen()
+        assert STREAM not in view.checkpoints
+        broker.proxy.rule = passing
+
+        def seen() -> bool:
+            view.poll(0.01)
+            return is_seen()
+
+        assert wait_until(seen, 90)
+        assert view.checkpoints[STREAM]["a"].state is ShardState.READING
+
+
 def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(
     broker: ProxiedBroker, unique: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted
-from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
+from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, LONGEST_SHARED, OpenTransaction
 
 
 class SteppedClock:
@@ -94,6 +94,36 @@ def test_at_high_load_a_transaction_stays_open_for_a_short_time(
     assert transaction.linger == pytest.approx(GATHER_FOR - 0.005)
     clock.now += GATHER_FOR
     assert transaction.linger == 0.0
+
+
+def test_rows_of_a_snapshot_are_no_load_that_changes_have_to_wait_for(
+    transaction: OpenTransaction, clock: SteppedClock
+) -> None:
+    clock.now += 0.005
+    transaction.begin()
+    transaction.sent(4 << 20, yields=True)
+    transaction.sent(1000, yields=False)
+    assert transaction.linger == 0.0
+
+
+def test_rows_of_a_snapshot_join_changes_for_a_moment_only(transaction: OpenTransaction, clock: SteppedClock) -> None:
+    def is_due() -> bool:
+        return transaction.is_due
+
+    transaction.begin()
+    transaction.sent(1 << 20, yields=True)
+    clock.now += 10 * LONGEST_SHARED
+    assert not is_due()
+    transaction.sent(1000, yields=False)
+    clock.now += LONGEST_SHARED / 2
+    transaction.sent(1000, yields=False)
+    assert not is_due()
+    clock.now += LONGEST_SHARED
+    assert is_due()
+    transaction.commit()
+    assert not is_due()
+    transaction.begin()
+    assert not is_due()
 
 
 def test_while_catching_up_a_transaction_stays_open_until_it_is_long(
