@@ -23,8 +23,9 @@ from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
 from relay.lineage import CommittedRecords
 
 _READ_PATIENCE = 60.0
-_ASK_TIMEOUT = 5.0
 """Seconds without progress after which a command gives up reading."""
+
+_ASK_TIMEOUT = 5.0  # seconds, for the end offsets
 
 
 @lru_cache(maxsize=1 << 16)

@@ -94,8 +94,10 @@ class OpenTransaction:
     def linger(self) -> float:
         """Seconds for which to keep it open although no change waits: 0 unless the load is high."""
         since = self.clock() - self._committed_at
+        # Rows of a snapshot gather too, until there are changes, which do not wait because of them.
+        load = self.size if self._urgent_since == math.inf else self.size - self.yielding
         # The changes that waited for the last commit arrived while it ran.
-        if self.size - self.yielding < _HIGH_LOAD * (since + self._commit_took):
+        if load < _HIGH_LOAD * (since + self._commit_took):
             return 0.0
         return max(0.0, self._longest - self.age if self.lag > LATE_AFTER else GATHER_FOR - since)
 
