@@ -8,13 +8,15 @@ They are under a stream of their own (``<label>/snapshot``). ``Checkpoint.snapsh
 - ``tables``: what it reads, if that is not all tables;
 - ``repaired``: the ids of gaps that snapshots before it have repaired, and ``read``, if one of them read all tables and
   has finished: kept by a snapshot that was requested, which takes the place of their control record;
-- ``covered``: the tables that have been read once it has finished, by it or before it.
+- ``covered``: the tables that have been read once it has finished, by it or before it;
+- ``left_out``: those that were taken out of the config while it ran, and for which it does not end.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from relay.engine import gap_decisions
@@ -74,6 +76,26 @@ def covered_by(control: Checkpoint | None) -> Set[str] | None:
         return None
     covered = fields_of(control).get("covered")
     return set(covered) if covered is not None else None
+
+
+def without_absent(control: Checkpoint | None, tables: Set[str], now: float) -> Checkpoint | None:
+    """Return the control record without what it says of tables that are not among ``tables``; None if nothing.
+
+    If they come back, changes of them were missed. Then they are read again, and a snapshot that runs, and may have
+    read a part of them, has no end for them, at which copies would delete the rest (I7).
+    """
+    fields = fields_of(control)
+    covered, left_out = set(fields.get("covered", ())), set(fields.get("left_out", ()))
+    read = set(covered)
+    if control is not None and control.state is ShardState.READING:
+        read |= set(fields.get("tables", ()))
+    absent = read - tables - left_out
+    if control is None or not absent:
+        return None
+    more: dict[str, Any] = {"covered": sorted(covered - absent)} if "covered" in fields else {}
+    if control.state is ShardState.READING:
+        more["left_out"] = sorted(left_out | absent)
+    return replace(control, snapshot={**fields, **more}, updated_at=now)
 
 
 def is_running(control: Checkpoint | None) -> bool:

@@ -32,6 +32,7 @@ from relay.engine.snapshot_records import (
     records_of,
     repaired_by,
     requested,
+    without_absent,
 )
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import partition_of
@@ -149,6 +150,10 @@ class Snapshots:
         beside, control = self._beside, self.control
         if beside.plan is None:
             return None
+        if self.tables.is_selective:
+            tables = {table.table for table in self.source.tables()}
+            if (remaining := without_absent(control, tables, self.clock())) is not None:
+                return remaining, None
         if self._is_wanted(control):
             return self._request(), None
         if added := self._added(control):
@@ -214,7 +219,8 @@ class Snapshots:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
         fields = fields_of(control)
         for table in self.source.tables():
-            if table.table not in fields.get("tables", (table.table,)):
+            # I7: no end for a table of which only a part was read.
+            if table.table not in fields.get("tables", (table.table,)) or table.table in fields.get("left_out", ()):
                 continue
             yield Change(
                 event_id=event_id(self.stream.label, f"{fields['id']}/{kind}", table.table, b"", 0),
