@@ -314,7 +314,8 @@ def test_pages_of_snapshots_that_wait_count_as_read_ahead(pump: ReaderPool, arri
         pump.open(Reads(PAGE), b"", OWNER, most_at_once=100)
     pump._start()
     arrived(64)
-    assert pump.take(0.0, snapshots=False) == []
+    for _ in range(3):
+        assert pump.take(0.0, snapshots=False) == []
     assert sum(shard.running for shard in pump._open.values()) * LARGEST_PAGE == 64 << 20
 
 

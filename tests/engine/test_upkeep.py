@@ -326,7 +326,7 @@ def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_a
     relay.committed.shows = False
     request = SnapshotRequest.new("orders", (), relay.now)
     relay.view.apply(request.key, request.to_json())
-    relay.serve_until(lambda: snapshots.is_watching)
+    relay.serve_until(lambda: relay.committed.hidden)
     for _ in range(5):
         relay.now += 10.0
         relay.state.look.soon()
