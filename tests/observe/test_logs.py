@@ -61,7 +61,7 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_that_ends_a_command_is_a_log_line_too(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [*name.split(), tmp_path / "missing.yaml"]
+    command = [*name.split(), str(tmp_path / "missing.yaml")]
     for arguments in (["--log-format", "json"], []):
         logging.getLogger().handlers.clear()
         ended = relay(*command, *arguments)
