@@ -85,11 +85,11 @@ def redrive(
     Consumers complete the changes that were incomplete and ignore those that newer changes have replaced. Exit code 1:
     some could not be sent; the errors say what to do.
     """
+    begin = None if since is None else _time(since)
     if bool(names) == every:
         raise ConfigError("give the ids of the dead letters to redrive, or --all")
     if not every and (since, reason, at_most) != (None, None, None):
         raise ConfigError("--since, --reason and --max choose among --all: omit the ids")
-    begin = None if since is None else _time(since)
     loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetter, DeadLetters
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def test_a_redrive_needs_ids_or_all(tmp_path: Path) -> None:
         result = relay("dead-letters", "redrive", path, "x", *options)
         assert result.exit_code == 2
         assert errors(result) == ["--since, --reason and --max choose among --all: omit the ids"]
-    for since in ("soon", "latest", "trim_horizon"):
-        result = relay("dead-letters", "redrive", path, "--all", "--since", since)
+    for since, chosen in product(("soon", "latest", "trim_horizon"), (["--all"], [], ["some-id"])):
+        result = relay("dead-letters", "redrive", path, *chosen, "--since", since)
         assert result.exit_code == 2
         assert errors(result)[0].startswith(f"--since {since}: must be an ISO time")
