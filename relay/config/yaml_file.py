@@ -25,6 +25,12 @@ _SCALARS = {"tag:yaml.org,2002:" + kind for kind in ("null", "bool", "int", "flo
 _TEXTS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value")}
 _MERGE = "tag:yaml.org,2002:merge"
 
+_DEEPEST = 50
+# A value that is repeated by aliases (*) counts each time: a few lines of aliases to aliases are billions.
+_MOST_VALUES = 100_000
+_TOO_DEEP = f"more than {_DEEPEST} values inside each other"
+_TOO_MANY = f"the file has more than {_MOST_VALUES:,} values, counting each alias (*) as what it repeats"
+
 
 @dataclass
 class Document:
@@ -75,7 +81,9 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text (at byte {error.start})") from error
+        before = error.object[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        raise ConfigError(f"{path}:{line}:{column}: not UTF-8 text (at byte {error.start})") from error
     return parse(str(path), text, environment)
 
 
@@ -103,9 +111,29 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
     return document
 
 
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses what would exhaust the stack or the memory."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(problem=_TOO_DEEP, problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_VALUES:
+            raise yaml.composer.ComposerError(problem=_TOO_MANY, problem_mark=node.start_mark)
+
+
 def _loader(document: Document, text: str) -> yaml.SafeLoader:
     try:
-        return yaml.SafeLoader(text)
+        return _BoundedLoader(text)
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
@@ -126,6 +154,8 @@ class _NodeReader:
         self.document.data = self._value(root, location)
 
     def _value(self, node: yaml.Node, location: Location) -> Any:
+        if len(self.document.values) >= _MOST_VALUES:
+            raise self.document.error(_place(node), _TOO_MANY)
         self.document.values[location] = _place(node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, location)
