@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.config.errors import invalid
+from relay.config.hidden import is_secret
 from relay.config.schema_forms import form, like
 
 POSTGRES = ("postgresql", "postgres")
@@ -53,16 +54,27 @@ class Url:
         if scheme not in self.schemes and not (
             self.prefix and scheme.startswith(self.prefix) and scheme != self.prefix
         ):
-            raise invalid("must start with " + " or ".join(f"{s}://" for s in self.schemes))
+            raise _wrong(value, "must start with " + " or ".join(f"{s}://" for s in self.schemes))
         if scheme in _WITH_HOSTS and not _has_hosts(value):
-            raise invalid(f"needs hosts with numeric ports: {scheme}://host:port,host:port")
+            raise _wrong(value, f"needs hosts with ports from 1 to 65535: {scheme}://host:port,host:port")
         if scheme in POSTGRES and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
-            raise invalid(f"needs a host and a database: {scheme}://user:password@host:port/database")
+            raise _wrong(
+                value,
+                f"needs a host, a port from 1 to 65535, and a database: {scheme}://user:password@host:port/database",
+            )
         if scheme in _WITH_SERVICE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
-            raise invalid(f"needs hosts with numeric ports and a service: {scheme}://host:port,host:port/service")
+            raise _wrong(
+                value, f"needs hosts with ports from 1 to 65535 and a service: {scheme}://host:port,host:port/service"
+            )
         if scheme in _WITH_HOST and not _has_host(value):
-            raise invalid(f"needs a host and a numeric port: {scheme}://host:port")
+            raise _wrong(value, f"needs a host and a port from 1 to 65535: {scheme}://host:port")
         return value
+
+
+def _wrong(value: str, problem: str) -> PydanticCustomError:
+    """Return the error about a URL, with the URL unless it may be or hold a secret, such as a password with a slash."""
+    shown = re.split("[?#]", value)[0]
+    return invalid(problem if "@" in value or "://" not in value or is_secret(shown) else f"{shown!r} {problem}")
 
 
 def _after(scheme: str) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from relay.config.hidden import holds_secret, redacted, reference
+from relay.config.hidden import holds_secret, is_secret, redacted, reference
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
@@ -48,13 +48,18 @@ def invalid(*problems: str | tuple[Location, str]) -> PydanticCustomError:
 
 
 def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[tuple[Location, str]]:
-    """Return what is wrong with settings of another program. ``fixed``: those that cannot be set, and why."""
-    problems: list[tuple[Location, str]] = [
-        ((key,), "must be text, a number, true or false")
-        for key, setting in given.items()
-        if not isinstance(setting, (str, int, float))
-    ]
-    return problems + [((key,), f"cannot be set: {fixed[key]}") for key in given if key in fixed]
+    """Return what is wrong with settings of another program: one problem each, with the value unless it is a secret.
+
+    ``fixed``: those that cannot be set so, and why.
+    """
+    problems: list[tuple[Location, str]] = []
+    for key, setting in given.items():
+        if key in fixed:
+            shown = _kind_of(setting) if is_secret(key) else _value(setting)
+            problems.append(((key,), f"cannot be set to {shown}: {fixed[key]}"))
+        elif not isinstance(setting, (str, int, float)):
+            problems.append(((key,), f"must be text, a number, true or false, not {_kind_of(setting)}"))
+    return problems
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
@@ -110,7 +115,12 @@ def _shown(detail: ErrorDetails, document: Document) -> str:
     location, value = detail["loc"], detail["input"]
     if location in document.variables:
         return f"the value of {reference(document.variables[location], secret=True)}"
-    if holds_secret(location) or not isinstance(value, (str, int, float)) or len(str(value)) > _LONGEST_SHOWN:
+    return _kind_of(value) if holds_secret(location) else _value(value)
+
+
+def _value(value: Any) -> str:
+    """Return a value that is no secret, or only its kind if it is long or has others inside."""
+    if not isinstance(value, (str, int, float)) or len(str(value)) > _LONGEST_SHOWN:
         return _kind_of(value)
     return repr(redacted(value)) if isinstance(value, str) else json.dumps(value)
 

@@ -90,7 +90,7 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
          "2:58: `kafka.partitions`: Input should be greater than or equal to 1, not 0"),
         ("producer: {}", "producer: []", "2:71: `kafka.producer` must be a mapping of keys to values, not a list"),
         ("producer: {}", "producer: {linger.ms: [5]}",
-         "2:83: `kafka.producer.linger.ms`: must be text, a number, true or false"),
+         "2:83: `kafka.producer.linger.ms`: must be text, a number, true or false, not a list"),
         ('["order:{order_id}"]', '"order:{order_id}"',
          "15:74: `cache.keys.orders` must be a list, not 'order:{order_id}'"),
         ("key: hash", "key: hashed", "13:10: `sources[0].key` must be 'hash' or 'item', not 'hashed'"),
@@ -113,17 +113,19 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ('"127.0.0.1:9092"', '"127.0.0.1:9092, :"',
          "2:28: `kafka.bootstrap_servers`: ' :' is not a broker address, such as 127.0.0.1:9092"),
         ('"redis://127.0.0.1:6379/0"', '"redis://127.0.0.1:port"',
-         "15:14: `cache.url`: needs a host and a numeric port: redis://host:port"),
+         "15:14: `cache.url`: 'redis://127.0.0.1:port' needs a host and a port from 1 to 65535: redis://host:port"),
         ('"redis://127.0.0.1:6379/0"', "localhost",
          "15:14: `cache.url`: must start with redis:// or rediss:// or unix:// or redis+cluster:// or "
          "rediss+cluster:// or redis+sentinel:// or rediss+sentinel:// or memcached:// or memcacheds://"),
         ('"redis://127.0.0.1:6379/0"', '"redis+cluster://a:1,b:port"',
-         "15:14: `cache.url`: needs hosts with numeric ports: redis+cluster://host:port,host:port"),
+         "15:14: `cache.url`: 'redis+cluster://a:1,b:port' needs hosts with ports from 1 to 65535: "
+         "redis+cluster://host:port,host:port"),
         ('"redis://127.0.0.1:6379/0"', '"redis+sentinel://a:1,b:2/"',
-         "15:14: `cache.url`: needs hosts with numeric ports and a service: "
+         "15:14: `cache.url`: 'redis+sentinel://a:1,b:2/' needs hosts with ports from 1 to 65535 and a service: "
          "redis+sentinel://host:port,host:port/service"),
         ('"redis://127.0.0.1:6379/0"', '"memcached://a:1,b:port"',
-         "15:14: `cache.url`: needs hosts with numeric ports: memcached://host:port,host:port"),
+         "15:14: `cache.url`: 'memcached://a:1,b:port' needs hosts with ports from 1 to 65535: "
+         "memcached://host:port,host:port"),
         ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: must be text without spaces or braces"),
         ("name: shop\n", "name: my shop\n",
          "1:7: `name`: 'my shop' may contain only letters a-z and A-Z, digits, dots, underscores and dashes"),
@@ -137,16 +139,16 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ("delta:///var/lib", "delta+file:///var/lib",
          "17:13: `copy.url`: is a folder of this machine: write delta:///var/lib/relay/copy"),
         ("delta:///var", "delta+://var",
-         "17:13: `copy.url`: must start with delta:// or postgresql:// or postgres://"),
+         "17:13: `copy.url`: 'delta+://var/lib/relay/copy' must start with delta:// or postgresql:// or postgres://"),
         ("spark://spark:7077", "spark:7077",
          "18:17: `spark.master`: 'spark:7077' is not a master of Spark, such as local[*], spark://host:7077, yarn or "
          "k8s://URL"),
         ("spark.cores.max", "cores.max",
          "18:84: `spark.conf.cores.max`: is not a setting of Spark: their names begin with `spark.`"),
         ("spark.cores.max: 4", "spark.master: yarn",
-         "18:87: `spark.conf.spark.master`: cannot be set: use `spark.master`, or --master"),
+         "18:87: `spark.conf.spark.master`: cannot be set to 'yarn': use `spark.master`, or --master"),
         ("spark.cores.max: 4", "spark.cores.max: [4]",
-         "18:90: `spark.conf.spark.cores.max`: must be text, a number, true or false"),
+         "18:90: `spark.conf.spark.cores.max`: must be text, a number, true or false, not a list"),
         ('http: "127.0.0.1:9400"', 'http: "9400"',
          "19:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
         ("9092", "65536",
@@ -163,13 +165,21 @@ def test_an_invalid_value_is_reported_with_line_and_column(file: Path, old: str,
 
 
 @pytest.mark.parametrize(
+    "url", ["redis://:hunter2/x@h:1", "redis://h:0/?password=hunter2", "hunter2", "redis:/:hunter2@h"]
+)
+def test_a_wrong_url_that_may_hold_a_password_is_not_shown(file: Path, url: str) -> None:
+    (said,) = refused(file, change("redis://127.0.0.1:6379/0", url))
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),
         ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1",
-         "17:13: `copy.url`: needs a host and a database: postgresql://user:password@host:port/database"),
+         "17:13: `copy.url`: needs a host, a port from 1 to 65535, and a database: postgresql://user:password@host:port/database"),
         ("delta:///var/lib/relay/copy", "mysql://h/copy",
-         "17:13: `copy.url`: must start with delta:// or postgresql:// or postgres://"),
+         "17:13: `copy.url`: 'mysql://h/copy' must start with delta:// or postgresql:// or postgres://"),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_built_yet_are_refused_and_never_ignored(

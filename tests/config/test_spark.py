@@ -30,7 +30,7 @@ def test_a_master_that_nobody_chose_stays_so(file: Path) -> None:
         ("spark:7077", [], "--master 'spark:7077' is not a master of Spark"),
         (None, ["spark.cores.max"], "--conf spark.cores.max: must be key=value"),
         (None, ["cores.max=4"], "--conf cores.max is not a setting of Spark"),
-        (None, ["spark.master=yarn"], "--conf spark.master cannot be set: use `spark.master`, or --master"),
+        (None, ["spark.master=yarn"], "--conf spark.master cannot be set to 'yarn': use `spark.master`, or --master"),
     ],
 )
 def test_a_bad_option_for_spark_is_named(file: Path, master: str | None, conf: list[str], said: str) -> None:
