@@ -113,18 +113,18 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ('"127.0.0.1:9092"', '"127.0.0.1:9092, :"',
          "2:28: `kafka.bootstrap_servers`: ' :' is not a broker address, such as 127.0.0.1:9092"),
         ('"redis://127.0.0.1:6379/0"', '"redis://127.0.0.1:port"',
-         "15:14: `cache.url`: 'redis://127.0.0.1:port' needs a host and a port from 1 to 65535: redis://host:port"),
+         "15:14: `cache.url`: 'redis://127.0.0.1:***' needs a host and a port from 1 to 65535: redis://host:port"),
         ('"redis://127.0.0.1:6379/0"', "localhost",
          "15:14: `cache.url`: must start with redis:// or rediss:// or unix:// or redis+cluster:// or "
          "rediss+cluster:// or redis+sentinel:// or rediss+sentinel:// or memcached:// or memcacheds://"),
         ('"redis://127.0.0.1:6379/0"', '"redis+cluster://a:1,b:port"',
-         "15:14: `cache.url`: 'redis+cluster://a:1,b:port' needs hosts with ports from 1 to 65535: "
+         "15:14: `cache.url`: 'redis+cluster://a:1,b:***' needs hosts with ports from 1 to 65535: "
          "redis+cluster://host:port,host:port"),
         ('"redis://127.0.0.1:6379/0"', '"redis+sentinel://a:1,b:2/"',
          "15:14: `cache.url`: 'redis+sentinel://a:1,b:2/' needs hosts with ports from 1 to 65535 and a service: "
          "redis+sentinel://host:port,host:port/service"),
         ('"redis://127.0.0.1:6379/0"', '"memcached://a:1,b:port"',
-         "15:14: `cache.url`: 'memcached://a:1,b:port' needs hosts with ports from 1 to 65535: "
+         "15:14: `cache.url`: 'memcached://a:1,b:***' needs hosts with ports from 1 to 65535: "
          "memcached://host:port,host:port"),
         ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: must be text without spaces or braces"),
         ("name: shop\n", "name: my shop\n",
@@ -165,7 +165,15 @@ def test_an_invalid_value_is_reported_with_line_and_column(file: Path, old: str,
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://:hunter2/x@h:1", "redis://h:0/?password=hunter2", "hunter2", "redis:/:hunter2@h"]
+    "url",
+    [
+        "redis://:hunter2/x@h:1",
+        "redis://me:hunter2",
+        "redis://:hunter2:6379/0",
+        "redis://h:0/?password=hunter2",
+        "hunter2",
+        "redis:/:hunter2@h",
+    ],
 )
 def test_a_wrong_url_that_may_hold_a_password_is_not_shown(file: Path, url: str) -> None:
     (said,) = refused(file, change("redis://127.0.0.1:6379/0", url))
