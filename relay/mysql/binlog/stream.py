@@ -266,7 +266,10 @@ class BinlogEvents:
             self._maps.clear()
             if self._scanner is not None:
                 self._scanner.forget()
-        database, name = name_in(raw)
+        try:
+            database, name = name_in(raw)
+        except BadTableMap as fault:
+            raise NotCarried(f"{self._place}: {fault}. Start after this position") from None  # I8
         entry = None
         if self._wanted(database, name):
             try:

@@ -61,9 +61,15 @@ class TableMap:
 
 
 def name_in(raw: bytes) -> tuple[str, str]:
-    """Return the database and table of a TABLE_MAP. ``raw``: its body without table id and flags."""
-    end = 1 + raw[0]
-    return raw[1:end].decode(), raw[end + 2 : end + 2 + raw[end + 1]].decode()
+    """Return the database and table of a TABLE_MAP. ``raw``: its body without table id and flags.
+
+    Raises ``BadTableMap``.
+    """
+    try:
+        end = 1 + raw[0]
+        return raw[1:end].decode(), raw[end + 2 : end + 2 + raw[end + 1]].decode()
+    except (IndexError, UnicodeDecodeError) as fault:
+        raise BadTableMap(f"the names in a TABLE_MAP event are malformed: {fault!r}") from None
 
 
 def packed(raw: bytes, at: int) -> tuple[int, int]:

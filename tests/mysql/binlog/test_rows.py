@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog.rows import RowDecoder, columns_of
-from relay.mysql.binlog.table_map import BadTableMap, parse
+from relay.mysql.binlog.table_map import BadTableMap, name_in, parse
 from relay.table import Column
 from tests.examples import examples
 from tests.mysql.encoder import ColumnType, image, rows, table_map
@@ -180,3 +180,10 @@ def test_a_bitmap_of_columns_may_have_bits_past_the_last_one() -> None:
     assert decoder.is_full(b"\x07")
     assert not decoder.is_full(b"\xfd")
     assert image(columns, [1, None])[0] == 0xFE
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x04shop", b"\x01\xff\0\x01t\0", b"\x01s\0\x01\xff\0"])
+def test_names_that_cannot_be_read_are_refused(raw: bytes) -> None:
+    """I8"""
+    with pytest.raises(BadTableMap, match="the names in a TABLE_MAP event are malformed"):
+        name_in(raw)
