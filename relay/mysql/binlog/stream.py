@@ -269,7 +269,7 @@ class BinlogEvents:
         try:
             database, name = name_in(raw)
         except BadTableMap as fault:
-            raise NotCarried(f"{self._place}: {fault}. Start after this position") from None  # I8
+            raise NotCarried(f"{self._place}: {fault}. Start after this position") from None
         entry = None
         if self._wanted(database, name):
             try:
