@@ -29,7 +29,7 @@ from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
 if TYPE_CHECKING:
-    from relay.native._core import ChangeBlock, CompiledRows, ScannedTransactions
+    from relay.native._core import BlockBuilder, ChangeBlock, CompiledRows, ScannedTransactions
 
 _NO_ATTRIBUTES: dict[str, str] = {}
 
@@ -63,17 +63,15 @@ class TransactionChanges:
         self._ready: list[Change] = []
         # What is ready before them, in parts.
         self._parts: list[list[Change] | ChangeBlock] = []
-        # Makes changes of rows as a binlog has them, and has those that come last; whether it makes all of the open
-        # transaction.
+        # Makes changes of rows as a binlog has them, and has those between the parts and `_ready`; whether it has made
+        # all of the open transaction, and holds back the last row.
         builder = native.block_builder()
         self._builder = None if builder is None else builder(shard)
         self._is_built = False
-        # Whether it holds back the last row.
-        self._has_held = False
         self._schema_changes: list[SchemaChange] = []
         # How many statements of the open transaction are among them.
         self._statements = 0
-        # How many at the end of `_ready` are held back, the bytes of their row, and its table.
+        # How many at the end of `_ready` are held back, the bytes of the row that is, 0 if none is, and its table.
         self._held = 0
         self._held_size = 0
         self._held_table = ""
@@ -120,17 +118,8 @@ class TransactionChanges:
         # Timestamps never decrease along a lineage, so a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
         self._token = EventToken(self.floor, self.shard, position, origin)
-        self._has_held = False
-        self._is_built = (
-            self._builder is not None
-            and origin is None
-            and not skip
-            and self._builder.begin(gtid, position, self.floor, self._committed_at)
-        )
         if self._is_built:
-            self._end_part()
-        else:
-            self._take_built()
+            self._is_built, self._held_size = False, 0  # the one before had no end
 
     def rows(self, rows: CompiledRows, operation: str, buffer: bytes, start: int, end: int) -> bool:
         """Make the changes of all rows of an event at once, as `row` does. Return whether the compiled core made them.
@@ -138,7 +127,7 @@ class TransactionChanges:
         If not, none is made, and `row` makes those of the rest of the transaction. The last row is held back as
         there. ``rows``: how the core takes them; the others say how and where a binlog has them.
         """
-        if self._builder is None or not self._is_built:
+        if self._builder is None or not (self._is_built or self._begin_built(self._builder)):
             return False
         made = self._builder.rows(rows, operation, buffer, start, end)
         if made is None:
@@ -146,10 +135,9 @@ class TransactionChanges:
         count, changes = made
         if not count:
             return True
-        if self._has_held:
+        if self._held_size:
             self._release()
-        self._has_held, self._held_table = True, rows.table
-        self._held_size = (end - start) // count + 1
+        self._held_table, self._held_size = rows.table, (end - start) // count + 1
         if count > 1:
             self.rows_of[rows.table] = self.rows_of.get(rows.table, 0) + count - 1
             self.size += self._held_size * (count - 1)
@@ -179,14 +167,21 @@ class TransactionChanges:
             self.token = EventToken(self.floor, self.shard, position)
         return gtid, executed, timestamp
 
+    def _begin_built(self, builder: BlockBuilder) -> bool:
+        """Whether the compiled core makes the changes of the open transaction, of which none was made yet."""
+        if self._order or self._skips or self._origin is not None:
+            return False
+        self._end_part()
+        self._is_built = builder.begin(self._gtid, self._token.position, self.floor, self._committed_at)
+        return self._is_built
+
     def _leave_built(self) -> None:
         """Let Python make what comes next in this transaction."""
         self._is_built = False
         if self._builder is not None:
             self._counts.load(self._builder.leave())
-        if self._has_held:
+        if self._held_size:
             self._release()
-        self._take_built()
 
     def _take_built(self) -> None:
         """Put what the builder has among the parts."""
@@ -196,6 +191,7 @@ class TransactionChanges:
     def _end_part(self) -> None:
         """Let what comes next be behind what is ready."""
         if self._ready:
+            self._take_built()
             self._parts.append(self._ready)
             self._ready = []
 
@@ -307,7 +303,7 @@ class TransactionChanges:
         if self._is_built and self._builder is not None:
             self._builder.end()
             self._is_built = False
-            if self._has_held:
+            if self._held_size:
                 self._release()
         if self._held:
             self._ready[-1].transaction = Transaction(self._gtid, self._order - 1, True)
@@ -371,7 +367,7 @@ class TransactionChanges:
 
     def _release(self) -> None:
         self.size += self._held_size
-        self._held, self._has_held = 0, False
+        self._held = self._held_size = 0
         done, table = self.rows_of, self._held_table
         done[table] = done.get(table, 0) + 1  # `_count` inlined: this runs for every row
         self.token = self._token

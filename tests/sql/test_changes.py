@@ -66,6 +66,17 @@ def test_the_last_change_of_a_transaction_is_held_back_until_its_end_and_marked_
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 2, True)]
 
 
+def test_changes_of_rows_that_python_reads_are_one_list_whether_the_compiled_core_is_there_or_not() -> None:
+    changes = TransactionChanges("s", SHARD)
+    for number in (1, 2, 3):
+        changes.begin(f"0-1-{number}", f"MariaDB/0-1-{number}", 100)
+        changes.row(TABLE, None, (number, "a"))
+        changes.end()
+    made = changes.take()
+    assert isinstance(made, list)
+    assert [change.key for change in made] == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
 def test_the_size_is_that_of_the_changes_that_are_ready() -> None:
     """A reader waits while the size is 0, and ends a page by it, so a row that is held back does not count."""
     changes = TransactionChanges("s", SHARD)
