@@ -13,6 +13,7 @@ from relay.engine.config_reload import ConfigReload
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.snapshot_records import CONTROL, records_of
 from relay.engine.snapshot_requests import SnapshotRequest
+from relay.engine.snapshots import Snapshots
 from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
@@ -298,13 +299,18 @@ class NoRows:
         raise AssertionError("it has no segments")
 
 
-def test_segments_that_were_stopped_wait_until_their_last_checkpoints_are_seen(source: ScriptedSource) -> None:
-    """I3: also if the transaction is aborted in which they were stopped."""
+def without_segments(source: ScriptedSource) -> tuple[Maintained, Snapshots]:
+    """Return what reads the source, whose snapshots have nothing to read."""
     source.snapshots = NoRows()
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    snapshots = relay.state.snapshots
-    assert snapshots is not None
+    assert relay.state.snapshots is not None
+    return relay, relay.state.snapshots
+
+
+def test_segments_that_were_stopped_wait_until_their_last_checkpoints_are_seen(source: ScriptedSource) -> None:
+    """I3: also if the transaction is aborted in which they were stopped."""
+    relay, snapshots = without_segments(source)
     snapshots.unseen = {7}
     relay.committed.fails = [Aborted("in which they were stopped")]
     relay.state.look.soon()
@@ -318,11 +324,7 @@ def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_a
     source: ScriptedSource,
 ) -> None:
     """I3: or it would be written and marked twice."""
-    source.snapshots = NoRows()
-    relay = Maintained(source)
-    relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    snapshots = relay.state.snapshots
-    assert snapshots is not None
+    relay, snapshots = without_segments(source)
     relay.committed.shows = False
     request = SnapshotRequest.new("orders", (), relay.now)
     relay.view.apply(request.key, request.to_json())
@@ -340,11 +342,7 @@ def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_a
 
 def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: ScriptedSource) -> None:
     """I1"""
-    source.snapshots = NoRows()
-    relay = Maintained(source)
-    relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    snapshots = relay.state.snapshots
-    assert snapshots is not None
+    relay, snapshots = without_segments(source)
     request = SnapshotRequest.new("orders", (), relay.now)
     relay.view.apply(request.key, request.to_json())
     relay.committed.fails = [Aborted("in which it was requested")]
