@@ -6,8 +6,8 @@ be relayed exactly end the stream (I8), with an error that names table and posit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from relay import native
 from relay.errors import RelayError
@@ -28,42 +28,22 @@ from relay.mysql.binlog.events import (
     Statement,
     TransactionBegin,
 )
-from relay.mysql.binlog.rows import RowDecoder, columns_of
-from relay.mysql.binlog.table_map import BadTableMap, name_in, packed, parse
+from relay.mysql.binlog.known_tables import MOST_KNOWN, KnownTable, KnownTables, Layout, Wanted
+from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import IncidentEvent, NotCarried
 from relay.mysql.executed import Executed
 from relay.sql.statements import Classified, Kind, classify
-from relay.sql.tables import Table
-from relay.table import Column
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
 
-Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
-"""``layout(database, table, columns, primary)``: the layout of rows, None for a table that is not relayed."""
-
-Wanted = Callable[[str, str], bool]
-"""``wanted(database, table)``. Rows and columns of other tables are never decoded."""
-
-_LAYOUTS = 10_000
 _XA_HELD = 16 << 20
 """Bytes of rows that are held at most until an XA transaction commits."""
 _TRANSIT = 1.0
 """Seconds that a heartbeat takes at most from the server to here."""
 _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
-
-
-class _KnownTable(NamedTuple):
-    """The table of one TABLE_MAP: how its rows are decoded, and the caller's layout of them."""
-
-    decoder: RowDecoder
-    table: Table
-
-    @property
-    def name(self) -> str:
-        return self.decoder.name
 
 
 class BinlogEvents:
@@ -90,15 +70,14 @@ class BinlogEvents:
         self.file = ""
         self.position = 0
         self._server = server
-        self._layout = layout
         self._is_raw = raw
         scanner = native.binlog_scanner() if raw and layout is not None else None
         # Finds whole transactions of known tables; None without the compiled core.
         self._scanner = None if scanner is None else scanner()
-        self._wanted = wanted or (lambda _database, _table: layout is not None)
+        self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
         self._executed = executed
-        self._maps: dict[bytes, _KnownTable | None] = {}
-        self._open: dict[bytes, _KnownTable | None] = {}
+        # By the ids of the server's tables.
+        self._open: dict[bytes, KnownTable | None] = {}
         self._gtid = ""
         self._committed = executed.position
         # A GTID of MySQL whose begin was not returned yet: only the next event says whether it is DDL.
@@ -185,17 +164,17 @@ class BinlogEvents:
 
     def _decode(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
         """Decode events up to a compressed transaction: its events, and those after it, are decoded later."""
+        known = self._tables.by_map
         for kind, timestamp, server_id, position, flags, start, end in found:
             if kind in ROWS:
                 self.position = position or self.position
                 self._rows(kind, buffer, start, end, out)
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
-                entry = self._maps.get(raw, self)
-                if entry is self:
+                if raw not in known:
                     self.position = position or self.position
-                    entry = self._learn(raw)
-                self._open[buffer[start : start + 6]] = entry  # type: ignore[assignment]
+                    self._tables.learn(raw, self._at)
+                self._open[buffer[start : start + 6]] = known[raw]
             elif kind == events.XID:
                 self.position = position or self.position
                 self._commit(out)
@@ -220,7 +199,7 @@ class BinlogEvents:
                 self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, out)
             elif kind == events.TRANSACTION_PAYLOAD:
                 self.position = position or self.position
-                if self._layout is None:
+                if self._tables.layout is None:
                     self._commit(out)  # the payload is the complete transaction
                     continue
                 if self._unpacking is not None:
@@ -242,7 +221,7 @@ class BinlogEvents:
         self._has_rows = ""
         self._is_statement = self._is_prepared = False
         self._pending_gtid = self._xa_rows = None
-        if len(self._open) > _LAYOUTS:
+        if len(self._open) > MOST_KNOWN:
             self._open.clear()
 
     def _begin_pending(self, out: list[BinlogEvent], is_ddl: bool) -> None:
@@ -259,33 +238,6 @@ class BinlogEvents:
             out.append(COMMIT)
 
     # ------------------------------------------------------------------ rows
-
-    def _learn(self, raw: bytes) -> _KnownTable | None:
-        """Decode a new TABLE_MAP."""
-        if len(self._maps) >= _LAYOUTS:
-            self._maps.clear()
-            if self._scanner is not None:
-                self._scanner.forget()
-        try:
-            database, name = name_in(raw)
-        except BadTableMap as fault:
-            raise NotCarried(f"{self._place}: {fault}. Start after this position") from None
-        entry = None
-        if self._wanted(database, name):
-            try:
-                table = parse(raw, self._server.is_mariadb)
-                columns = columns_of(table)
-            except BadTableMap as fault:
-                raise NotCarried(
-                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. Start after this position, or "
-                    "exclude the table"
-                ) from None
-            layout = self._layout(database, name, columns, table.primary) if self._layout is not None else None
-            entry = None if layout is None else _KnownTable(RowDecoder(table), layout)
-        self._maps[raw] = entry
-        if self._scanner is not None:
-            self._scanner.know(raw, None if entry is None else (entry, entry.decoder.width))
-        return entry
 
     def _rows(self, kind: int, buffer: bytes, start: int, end: int, out: list[BinlogEvent]) -> None:
         try:
@@ -376,7 +328,8 @@ class BinlogEvents:
             self._commit(out)
 
     def _refuse(self, sql: str, database: str, said: Classified) -> None:
-        touched = [f"{schema}.{table}" for schema, table in said.names if self._wanted(schema or database, table)]
+        wanted = self._tables.wanted
+        touched = [f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)]
         if touched:
             raise refusals.statement(self._place, sql, said, touched[0])
 

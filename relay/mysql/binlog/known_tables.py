@@ -1,0 +1,80 @@
+"""The tables whose TABLE_MAP events were read: how the rows behind each are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from relay.mysql.binlog.events import BinlogPlace
+from relay.mysql.binlog.rows import RowDecoder, columns_of
+from relay.mysql.binlog.table_map import BadTableMap, name_in, parse
+from relay.mysql.errors import NotCarried
+from relay.sql.tables import Table
+from relay.table import Column
+
+if TYPE_CHECKING:
+    from relay.native._core import BinlogScanner
+
+Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
+"""``layout(database, table, columns, primary)``: the layout of rows, None for a table that is not relayed."""
+
+Wanted = Callable[[str, str], bool]
+"""``wanted(database, table)``. Rows and columns of other tables are never decoded."""
+
+MOST_KNOWN = 10_000
+
+
+class KnownTable(NamedTuple):
+    """The table of one TABLE_MAP: how its rows are decoded, and the caller's layout of them."""
+
+    decoder: RowDecoder
+    table: Table
+
+    @property
+    def name(self) -> str:
+        return self.decoder.name
+
+
+class KnownTables:
+    """The tables by the bodies of their TABLE_MAPs, ``by_map``, without ids and flags; None for those not relayed.
+
+    ``scanner`` is told about them, too.
+    """
+
+    def __init__(
+        self, layout: Layout | None, wanted: Wanted | None, scanner: BinlogScanner | None, *, is_mariadb: bool
+    ) -> None:
+        self.layout = layout
+        self.wanted = wanted or (lambda _database, _table: layout is not None)
+        self.by_map: dict[bytes, KnownTable | None] = {}
+        self._scanner = scanner
+        self._is_mariadb = is_mariadb
+
+    def __repr__(self) -> str:
+        return f"<KnownTables[{len(self.by_map)}]>"
+
+    def learn(self, raw: bytes, place: BinlogPlace) -> None:
+        """Decode the new TABLE_MAP ``raw`` at ``place``. Raises ``NotCarried``, also for what ``layout`` refuses."""
+        if len(self.by_map) >= MOST_KNOWN:
+            self.by_map.clear()
+            if self._scanner is not None:
+                self._scanner.forget()
+        try:
+            database, name = name_in(raw)
+        except BadTableMap as fault:
+            raise NotCarried(f"{place}: {fault}. Start after this position") from None
+        known = None
+        if self.wanted(database, name):
+            try:
+                table = parse(raw, self._is_mariadb)
+                columns = columns_of(table)
+            except BadTableMap as fault:
+                raise NotCarried(
+                    f"{place}: rows of {database}.{name} cannot be read: {fault}. Start after this position, or "
+                    "exclude the table"
+                ) from None
+            layout = self.layout(database, name, columns, table.primary) if self.layout is not None else None
+            known = None if layout is None else KnownTable(RowDecoder(table), layout)
+        self.by_map[raw] = known
+        if self._scanner is not None:
+            self._scanner.know(raw, None if known is None else (known, known.decoder.width))
