@@ -21,7 +21,7 @@ Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
 Wanted = Callable[[str, str], bool]
 """``wanted(database, table)``. Rows and columns of other tables are never decoded."""
 
-MOST_KNOWN = 10_000
+_MOST = 10_000
 
 
 class KnownTable(NamedTuple):
@@ -55,7 +55,7 @@ class KnownTables:
 
     def learn(self, raw: bytes, place: BinlogPlace) -> None:
         """Decode the new TABLE_MAP ``raw`` at ``place``. Raises ``NotCarried``, also for what ``layout`` refuses."""
-        if len(self.by_map) >= MOST_KNOWN:
+        if len(self.by_map) >= _MOST:
             self.by_map.clear()
             if self._scanner is not None:
                 self._scanner.forget()

@@ -28,7 +28,7 @@ from relay.mysql.binlog.events import (
     Statement,
     TransactionBegin,
 )
-from relay.mysql.binlog.known_tables import MOST_KNOWN, KnownTable, KnownTables, Layout, Wanted
+from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Wanted
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import IncidentEvent, NotCarried
@@ -76,7 +76,7 @@ class BinlogEvents:
         self._scanner = None if scanner is None else scanner()
         self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
         self._executed = executed
-        # By the ids of the server's tables.
+        # By the ids that the server gives tables in the open transaction.
         self._open: dict[bytes, KnownTable | None] = {}
         self._gtid = ""
         self._committed = executed.position
@@ -221,8 +221,8 @@ class BinlogEvents:
         self._has_rows = ""
         self._is_statement = self._is_prepared = False
         self._pending_gtid = self._xa_rows = None
-        if len(self._open) > MOST_KNOWN:
-            self._open.clear()
+        # A TABLE_MAP is for rows of its own transaction.
+        self._open.clear()
 
     def _begin_pending(self, out: list[BinlogEvent], is_ddl: bool) -> None:
         if self._pending_gtid is not None:

@@ -87,6 +87,14 @@ class TestAScriptedServer:
             read_commits(stream, 1)
         assert "binlog.000001 before " in str(raised.value)
 
+    def test_is_refused_if_only_a_transaction_before_has_the_table_map_of_its_rows(self) -> None:
+        """I8: the server may have given the id to another table since."""
+        events = [*transaction(10, *inserted(1)), *transaction(11, inserted(2)[1])]
+        with reading_events(events) as (stream, _):
+            read_commits(stream, 1)
+            with pytest.raises(NotCarried, match="rows have no TABLE_MAP before them"):
+                read_commits(stream, 1)
+
     def test_that_logs_an_incident_is_refused(self) -> None:
         """I9."""
         with (
