@@ -99,9 +99,9 @@ class EmbeddedServer(ABC):
                     self._prepare()
                     self._launch()
                     return self
-                except Unavailable:
+                except Unavailable as error:
                     self.kill()
-                    if attempt == _STARTS or not any(map(taken, self._ports)):
+                    if attempt == _STARTS or not (any(map(taken, self._ports)) or _lost_a_port(error)):
                         raise
         except BaseException:
             self.stop()
@@ -200,6 +200,11 @@ class ServerWithURL(EmbeddedServer):
     @property
     def address(self) -> str:
         return self.url
+
+
+def _lost_a_port(error: Unavailable) -> bool:
+    """Return whether the server's log says so: whoever had its port, such as an outgoing connection, may be gone."""
+    return "address already in use" in str(error).lower()
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import boto3
@@ -204,6 +204,27 @@ class TestCleaningUp:
         with pytest.raises(Unavailable, match="dynamodb was not ready after 0 s"):
             server.start()
         assert not server.alive
+
+    def test_a_server_whose_port_somebody_had_for_a_moment_is_started_on_another(self) -> None:
+        class Robbed(RedisServer):
+            thief = socket.socket()
+
+            def _prepare(self) -> None:
+                super()._prepare()
+                if not self.lost:
+                    self.lost.append(self.port)
+                    self.thief.bind((HOST, self.port))
+                    self.thief.listen()
+
+            def kill(self) -> None:
+                self.thief.close()
+                super().kill()
+
+            lost: ClassVar[list[int]] = []
+
+        with Robbed() as server:
+            assert server.alive
+            assert server.port not in server.lost
 
     def test_many_servers_can_be_started_at_the_same_time(self) -> None:
         servers = [RedisServer() for _ in range(8)]
