@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,9 @@ from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
+_NARROWEST = 12  # characters of a column
+_LONGEST_LINE = 10_000
+
 
 def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     """Print it to stdout: unfinished shards first, finished ones only if ``every``.
@@ -23,6 +27,8 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     ``again``: in place of what is on the terminal.
     """
     console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _LONGEST_LINE  # a row stays one line for grep
     if again:
         console.clear()
     workers = len(status.members)
@@ -87,9 +93,12 @@ def _tables(snapshot: Mapping[str, Any]) -> str:
 
 
 def _table(shards: list[ShardStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
-    for column in ("shard", "state", "owner", "position"):
-        table.add_column(column, no_wrap=column != "position", overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("shard", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    # Where they do not fit, they go on in the next line. Without a least width, one of them would be left out.
+    table.add_column("owner", overflow="fold", min_width=_NARROWEST)
+    table.add_column("position", overflow="fold", min_width=_NARROWEST)
     table.add_column("lag", justify="right", no_wrap=True)
     for shard in shards:
         position = shard.position or shard.start or {}

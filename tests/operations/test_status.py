@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,40 @@ def test_positions_of_sql_shards_are_shown(
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("-80"))
     assert line.split("  ")[-1].strip() == "0 s"
     assert shown in line
+
+
+def owned_shard() -> RelayStatus:
+    owner = {"client": "relay-of-the-shop-on-host-17", "host": "127.0.0.1"}
+    position = {"type": "after_sequence", "sequence": "49590338271490256608559692538361571095921575989136588898"}
+    name = "shardId-00000001795245980151-07d8ac9b"
+    reading = ShardStatus(name, "reading", owner, position, None, (), None, 1.0, 66.0, None, None, 1.0)
+    source = SourceStatus("s", "dynamodb", "t", "label", "latest", 1.0, 1, 0.0, None, [reading], [])
+    return RelayStatus("shop", 2.0, "shop.relay", [], [source], 0)
+
+
+def test_a_narrow_terminal_shows_every_column_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    show(owned_shard(), every=False)
+    lines = capsys.readouterr().out.splitlines()
+    header = next(number for number, line in enumerate(lines) if line.startswith("shard "))
+    assert lines[header].split() == ["shard", "state", "owner", "position", "lag"]
+    assert max(map(len, lines)) <= 80
+    begins = [lines[header].index(name) for name in ("shard", "state", "owner", "position", "  lag")]
+    columns = ["".join(line[a:b].strip() for line in lines[header + 1 :]) for a, b in pairwise(begins)]
+    assert columns[0] == "shardId-00000001795245980151-07d8ac9b"
+    assert columns[2] == "relay-of-the-shop-on-host-17"
+    assert "49590338271490256608559692538361571095921575989136588898" in columns[3]
+    assert lines[header + 1].endswith("66 s")
+
+
+def test_in_a_pipe_each_shard_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show(owned_shard(), every=False)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("shardId"))
+    assert "49590338271490256608559692538361571095921575989136588898" in line
+    assert "relay-of-the-shop-on-host-17" in line
 
 
 def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream) -> None:
