@@ -22,7 +22,10 @@ _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
 _WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
 _WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
-_BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?\s*")
+# librdkafka's, in any case of letters.
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_PROTOCOL = "|".join(re.sub("[a-z]", lambda each: f"[{each[0]}{each[0].upper()}]", name) for name in _PROTOCOLS)
+_BROKER = re.compile(rf"\s*(?:(?:{_PROTOCOL})://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{{1,5}}))?\s*")
 
 # For the JSON schema.
 PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
@@ -142,11 +145,12 @@ RemoteAddress = Annotated[str, AfterValidator(_remote), like(rf"{_HOST}:{PORT}")
 def _brokers(value: str) -> str:
     for broker in value.split(","):
         match = _BROKER.fullmatch(broker)
-        if not match or not 0 < int(match[3] or 9092) <= 65535:
-            raise invalid(f"{broker!r} is not a broker address, such as 127.0.0.1:9092")
+        if not match or not 0 < int(match[2] or 9092) <= 65535:
+            shown = "a text with @" if "@" in broker else repr(broker)  # it may hold a password
+            raise invalid(f"{shown} is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093")
     return value
 
 
-_ONE_BROKER = rf"\s*(?:\w+://)?{_HOST}(?::{PORT})?\s*"
+_ONE_BROKER = rf"\s*(?:(?:{_PROTOCOL})://)?{_HOST}(?::{PORT})?\s*"
 Brokers = Annotated[str, AfterValidator(_brokers), like(f"{_ONE_BROKER}(?:,{_ONE_BROKER})*")]
 """Addresses of brokers, separated by commas."""

@@ -111,7 +111,7 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
          "8:12: `sources[0].table`: 'or' is not a valid table name; use "
          "3 to 255 letters, digits, dots, dashes and underscores"),
         ('"127.0.0.1:9092"', '"127.0.0.1:9092, :"',
-         "2:28: `kafka.bootstrap_servers`: ' :' is not a broker address, such as 127.0.0.1:9092"),
+         "2:28: `kafka.bootstrap_servers`: ' :' is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093"),
         ('"redis://127.0.0.1:6379/0"', '"redis://127.0.0.1:port"',
          "15:14: `cache.url`: 'redis://127.0.0.1:***' needs a host and a port from 1 to 65535: redis://host:port"),
         ('"redis://127.0.0.1:6379/0"', "localhost",
@@ -152,7 +152,14 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ('http: "127.0.0.1:9400"', 'http: "9400"',
          "19:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
         ("9092", "65536",
-         "2:28: `kafka.bootstrap_servers`: '127.0.0.1:65536' is not a broker address, such as 127.0.0.1:9092"),
+         "2:28: `kafka.bootstrap_servers`: '127.0.0.1:65536' is not a broker address, such as 127.0.0.1:9092 or "
+         "ssl://[::1]:9093"),
+        ("127.0.0.1:9092", "http://127.0.0.1:9092",
+         "2:28: `kafka.bootstrap_servers`: 'http://127.0.0.1:9092' is not a broker address, such as 127.0.0.1:9092 or "
+         "ssl://[::1]:9093"),
+        ("127.0.0.1:9092", "user:secret@127.0.0.1:9092",
+         "2:28: `kafka.bootstrap_servers`: a text with @ is not a broker address, such as 127.0.0.1:9092 or "
+         "ssl://[::1]:9093"),
         ("spark:7077", "spark:77077",
          "18:17: `spark.master`: 'spark://spark:77077' is not a master of Spark, such as local[*], spark://host:7077, "
          "yarn or k8s://URL"),

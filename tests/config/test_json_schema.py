@@ -64,6 +64,9 @@ WRONG = [
     change("producer: {}", "producer: {enable.idempotence: false}"),
     change("127.0.0.1:9092", "127.0.0.1:65536"),
     change("127.0.0.1:9092", "127.0.0.1:9092, :"),
+    change("127.0.0.1:9092", "http://127.0.0.1:9092"),
+    change("127.0.0.1:9092", "127.0.0.1:9092,kafka://127.0.0.1:9093"),
+    change("127.0.0.1:9092", "user:password@127.0.0.1:9092"),
     change("http://127.0.0.1:8080", "ftp://127.0.0.1:8080"),
     change("http://127.0.0.1:8080", "http://127.0.0.1:80800"),
     change('/ccompat/v7"', '/ccompat/v7", on_incompatible: ignore'),
@@ -209,7 +212,7 @@ def test_what_a_schema_has_no_words_for_check_refuses(text: str, tmp_path: Path)
 
 GOOD_ONES = [
     GOOD,
-    change("127.0.0.1:9092", "b1:9092, [::1]:9092,ssl://b3"),
+    change("127.0.0.1:9092", "b1:9092, [::1]:9092,ssl://b3,SASL_SSL://b4:9094"),
     change("redis://127.0.0.1:6379/0", "redis+sentinel://:p@a:1,b/service/0?sentinel_password=x"),
     change("redis://127.0.0.1:6379/0", "memcacheds://u:p@[::1]:11211,b"),
     change("redis://127.0.0.1:6379/0", "unix:///run/redis.sock"),

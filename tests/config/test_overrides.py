@@ -81,7 +81,7 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
         ("kafka.partitions=0",
          "--set kafka.partitions: `kafka.partitions`: Input should be greater than or equal to 1, not 0"),
         ("kafka={bootstrap_servers: ':'}",
-         "--set kafka: `kafka.bootstrap_servers`: ':' is not a broker address, such as 127.0.0.1:9092"),
+         "--set kafka: `kafka.bootstrap_servers`: ':' is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093"),
         ("kafka.partitons=9", "--set kafka.partitons: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
         ("name.x=1", "--set name.x: `name` in the file has no keys"),
         ("cache.keys.orders=[",
