@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from relay.aws import AwsIdentity
 from relay.config.errors import invalid
@@ -12,8 +13,21 @@ from relay.config.fields import ConfigModel
 from relay.config.schema_forms import like
 
 _ROLE = r"arn:[\w-]+:iam::\d{12}:role/\S+"
+_SESSION = r"[\w+=,.@-]{2,64}"
 _OF_A_ROLE = ("external_id", "role_session_name")
 NEED_A_ROLE: dict[str, Any] = {"dependentRequired": {key: ["role_arn"] for key in _OF_A_ROLE}}
+
+
+def _role(value: str) -> str:
+    if not re.fullmatch(_ROLE, value):
+        raise invalid(f"{value!r} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay")
+    return value
+
+
+def _session(value: str) -> str:
+    if not re.fullmatch(_SESSION, value, re.ASCII):
+        raise invalid(f"{value!r} must be 2 to 64 letters, digits and signs of +=,.@_-")
+    return value
 
 
 class AwsConfig(ConfigModel):
@@ -23,13 +37,13 @@ class AwsConfig(ConfigModel):
     """The profile of AWS's config files whose credentials to use. Default: those of the environment, such as
     AWS_PROFILE, or the role of the machine or pod."""
 
-    role_arn: Annotated[str, Field(pattern=rf"^{_ROLE}$"), like(_ROLE)] | None = None
+    role_arn: Annotated[str, AfterValidator(_role), like(_ROLE)] | None = None
     """The role to assume with these credentials, such as `arn:aws:iam::123456789012:role/relay`."""
 
     external_id: str | None = Field(default=None, min_length=2)
     """The external id that the role's trust policy asks for."""
 
-    role_session_name: Annotated[str, Field(pattern=r"^[\w+=,.@-]{2,64}$"), like(r"[\w+=,.@-]{2,64}")] | None = None
+    role_session_name: Annotated[str, AfterValidator(_session), like(_SESSION)] | None = None
     """The name of the session in CloudTrail. Default: `relay`."""
 
     @model_validator(mode="after")

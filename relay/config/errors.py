@@ -39,6 +39,12 @@ _EXPECTED = {
     "model_attributes_type": "a mapping of keys to values",
 }
 
+# Bounds of a value; the names in braces are pydantic's.
+_BOUNDS = {
+    "greater_than_equal": "at least {ge:,}",
+    "less_than_equal": "at most {le:,}",
+}
+
 
 def invalid(*problems: str | tuple[Location, str]) -> PydanticCustomError:
     """Return a validator's error: messages, each optionally with a path below the validated value."""
@@ -106,6 +112,11 @@ def _messages(
         return [((), f"`{name}` must be {context['expected']}, not {_shown(detail, document)}")]
     if kind in _EXPECTED:
         return [((), f"`{name}` must be {_EXPECTED[kind]}, not {_shown(detail, document)}")]
+    if kind in _BOUNDS:
+        return [((), f"`{name}` must be {_BOUNDS[kind].format(**context)}, not {_shown(detail, document)}")]
+    if kind in ("too_short", "string_too_short"):
+        least = context["min_length"]
+        return [((), f"`{name}` must " + ("not be empty" if least == 1 else f"have at least {least} characters"))]
     value = "" if isinstance(detail["input"], (dict, list)) else f", not {_shown(detail, document)}"
     return [((), f"`{name}`: {detail['msg']}{value}")]
 

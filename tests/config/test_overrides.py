@@ -79,7 +79,7 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
         ("kafka.partitions", "--set kafka.partitions: must be key=value, such as kafka.partitions=12"),
         ("=12", "--set : must be key=value, such as kafka.partitions=12"),
         ("kafka.partitions=0",
-         "--set kafka.partitions: `kafka.partitions`: Input should be greater than or equal to 1, not 0"),
+         "--set kafka.partitions: `kafka.partitions` must be at least 1, not 0"),
         ("kafka={bootstrap_servers: ':'}",
          "--set kafka: `kafka.bootstrap_servers`: ':' is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093"),
         ("kafka.partitons=9", "--set kafka.partitons: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
@@ -104,6 +104,6 @@ def test_an_error_names_the_setting(file: Path, setting: str, said: str) -> None
 def test_problems_of_settings_and_of_the_file_are_reported_together(file: Path) -> None:
     text = GOOD.replace("key: hash", "key: hashed")
     assert refused(file, "kafka.partitions=0", text=text) == [
-        "--set kafka.partitions: `kafka.partitions`: Input should be greater than or equal to 1, not 0",
+        "--set kafka.partitions: `kafka.partitions` must be at least 1, not 0",
         f"{file}:13:10: `sources[0].key` must be 'hash' or 'item', not 'hashed'",
     ]

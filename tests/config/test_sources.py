@@ -36,7 +36,7 @@ _TYPES = (
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ("{}", "13:14: `sources[0].columns`: Dictionary should have at least 1 item after validation, not 0"),
+        ("{}", "13:14: `sources[0].columns` must not be empty"),
         ("[a]", "13:14: `sources[0].columns` must be a mapping of keys to values, not a list"),
         ("{a: 1}", "13:18: `sources[0].columns.a` must be text (quote it if it looks like something else), "
                    "not 1"),
