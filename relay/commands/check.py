@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def check(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False, readable=False),
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to nothing: check the file, and what is on this machine.")

@@ -25,7 +25,12 @@ def doctor(
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A log of the relay, whose last megabyte is added.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="A log of the relay, whose last megabyte is added.",
+            show_default=False,
+            readable=False,
+        ),
     ] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,

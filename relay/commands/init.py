@@ -51,7 +51,10 @@ _SEVERAL = ("tables", "servers")
 
 def init(
     file: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="The file to write; - prints it instead.", show_default=False, readable=False
+        ),
     ],
     kind: Annotated[
         SourceKind | None,

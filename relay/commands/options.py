@@ -22,7 +22,8 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
+# With `readable=False` it is for what reads a file to say that it cannot.
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.", readable=False)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

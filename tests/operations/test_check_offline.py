@@ -18,6 +18,7 @@ import yaml
 
 from tests.certificates import Authority
 from tests.command_line import errors, relay
+from tests.services.plain_user import needs_root, run_as_plain_user
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,3 +187,28 @@ def test_every_wrong_setting_of_the_producer_has_its_line(tmp_path: Path) -> Non
         f"--set kafka.producer: `kafka.producer`: {refuses} Failed to create producer: `message.timeout.ms` must be "
         "greater than `linger.ms`"
     ]
+
+
+@needs_root
+@pytest.mark.parametrize("command", ["'check', file, '--offline'", "'status', file", "'doctor', file"])
+def test_a_file_that_may_not_be_read_is_refused_as_any_wrong_config_is(command: str, tmp_path: Path) -> None:
+    said = run_as_plain_user(
+        f"""
+        from pathlib import Path
+        from tests.command_line import errors, relay
+        from relay.config import config
+        from relay.kafka import settings
+        import os
+        file = Path(os.environ["HOME"]) / "relay.yaml"
+        file.write_text("name: shop")
+        file.chmod(0)
+        become_plain()
+        result = relay({command})
+        assert result.exit_code == 2
+        assert errors(result) == [f"{{file}}: cannot be read: Permission denied"], result.stderr
+        print("refused")
+        """,
+        tmp_path,
+        {},
+    )
+    assert said == "refused\n"
