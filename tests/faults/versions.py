@@ -11,7 +11,7 @@ from pathlib import Path
 from tests import needs
 
 CHECKOUT = Path(__file__).parents[2]
-PREVIOUS = "1b8915495b35eb11bb856ae848923355878ee923"
+PREVIOUS = "0a2b2059e427c2e48314957620d385c168bd3586"
 """The commit of the version before this one; a release moves it on."""
 
 
