@@ -144,7 +144,7 @@ function processes() {
       h("a", { href: `${each.url}/status.json` }, each.consumer),
       each.stalled ? badge("stalled") : state(each),
       span(each.lag_seconds), each.lag_records === null ? "–" : many(each.lag_records, "record"),
-      each.error ? whole(each.error, 80) : "–",
+      each.error ? beginning(each.error, 100) : "–",
     ] }));
   return [
     h("section", {}, h("h2", {}, "Workers"), table(["Worker", "Process", "State", "Owns", "Reads"], workers)),
@@ -213,7 +213,7 @@ function sourceSection(source, stalled) {
   const row = (shard) => ({ attributes: { id: anchor(shard), "data-key": keyOf(shard) }, cells: [
     whole(shard.shard, 34), badge(stateOf(shard, stalled)), span(shard.lag_seconds),
     shard.open ? shard.worker : "–", position(shard.position, "position"), time(shard.progress),
-    shard.error ? whole(shard.error, 80) : shard.waits_for.length ? `waits for ${shard.waits_for.join(", ")}` : "–",
+    shard.error ? beginning(shard.error, 100) : shard.waits_for.length ? `waits for ${shard.waits_for.join(", ")}` : "–",
   ] });
   // What needs a person comes first, in the order of STATES; the others stay as they are.
   const rank = (shard) => Math.min(Object.keys(STATES).indexOf(stateOf(shard, stalled)), 4);

@@ -81,6 +81,10 @@ function shortened(text, most = 26) {
 
 const tail = (text, most) => (text.length <= most ? text : `…${text.slice(1 - most)}`);
 
+// An error says what it is at its beginning, and breaks between words.
+const beginning = (text, most) => h("span", { class: "error", title: text.length > most ? text : null },
+  text.length <= most ? text : `${text.slice(0, most - 1).trimEnd()}…`);
+
 const whole = (text, most) => h("span", { title: text.length > (most || 26) ? text : null }, shortened(text, most));
 
 function time(iso) {
@@ -124,11 +128,11 @@ function chart(title, samples, now, field, text) {
     pieces.at(-1).push(sample);
   }
   const lines = pieces.map((piece) => piece.map((each) => `${x(each)},${y(each)}`).join(" "));
-  const most = known.length ? text(top) : "–";
+  const peak = known.length ? text(top) : "–";
   return h("figure", {},
-    h("figcaption", {}, h("span", {}, title), h("strong", {}, text(last)), h("small", {}, `most ${most}`)),
+    h("figcaption", {}, h("span", {}, title), h("strong", {}, text(last)), h("small", {}, `peak ${peak}`)),
     s("svg", { viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img",
-      "aria-label": `${title}: now ${text(last)}, at most ${most} in the last ${MINUTES} minutes` },
+      "aria-label": `${title}: now ${text(last)}, at most ${peak} in the last ${MINUTES} minutes` },
     s("line", { x1: 0, y1: 59, x2: 300, y2: 59, class: "axis" }),
     pieces.map((piece, index) => s("polygon", { class: "area",
       points: `${x(piece[0])},59 ${lines[index]} ${x(piece.at(-1))},59` })),
