@@ -81,8 +81,8 @@ function shortened(text, most = 26) {
 
 const tail = (text, most) => (text.length <= most ? text : `…${text.slice(1 - most)}`);
 
-// An error says what it is at its beginning, and breaks between words.
-const beginning = (text, most) => h("span", { class: "error", title: text.length > most ? text : null },
+// An error says what it is at its beginning.
+const beginning = (text, most) => h("span", { title: text.length > most ? text : null },
   text.length <= most ? text : `${text.slice(0, most - 1).trimEnd()}…`);
 
 const whole = (text, most) => h("span", { title: text.length > (most || 26) ? text : null }, shortened(text, most));
