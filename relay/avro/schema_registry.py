@@ -33,6 +33,7 @@ COMPATIBILITY = "BACKWARD"
 """The compatibility of subjects that the relay creates: a reader with the newest schema reads all older values."""
 
 _TIMEOUT = 10.0  # seconds for one request
+_OF_ANOTHER_SERVER = (400, 405, 406, 415, 501)  # what one answers that does not know a registry's requests
 _MISSING = range(40401, 40500)  # the registry's codes for a subject, a version, a schema that it does not have
 
 
@@ -248,20 +249,28 @@ class RegistrySchemas:
                 raise RelayError(
                     f"the schema registry at {self._shown} refuses to {what}: {redacted(str(fault))}"
                 ) from fault
+            if fault.http_status_code in _OF_ANOTHER_SERVER and fault.error_code in (None, fault.UNKNOWN):
+                raise self._no_registry(what, f"HTTP status {fault.http_status_code}") from fault
             hint = ": check `user` and `password`, `bearer`, or `tls`" if fault.http_status_code in (401, 403) else ""
             raise Unavailable(
                 f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}{hint}"
             ) from fault
         except httpx.HTTPError as fault:
             raise Unavailable(
-                f"the schema registry at {self._shown} does not answer the request to {what}: {redacted(repr(fault))}"
+                f"the schema registry at {self._shown} does not answer the request to {what}: {_shown(fault)}"
             ) from fault
         except (LookupError, TypeError, ValueError, OSError) as fault:
             # The client raises these when the answer is not a registry's.
-            raise Unavailable(
-                f"{self._shown} did not answer like a schema registry to the request to {what}: check the URL"
-                f" ({redacted(repr(fault))})"
-            ) from fault
+            raise self._no_registry(what, _shown(fault)) from fault
+
+    def _no_registry(self, what: str, why: str) -> Unavailable:
+        return Unavailable(
+            f"{self._shown} did not answer like a schema registry to the request to {what}: check the URL ({why})"
+        )
+
+
+def _shown(fault: Exception) -> str:
+    return str(redacted(str(fault) or type(fault).__name__))
 
 
 def _avro(schema: Mapping[str, Any]) -> Schema:
