@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import reduce
 from itertools import islice
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
@@ -25,6 +27,9 @@ from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
 FORMAT = "relay.format"
 """A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
+
+NOT_OLDER = "relay: a stored row is not older than its change, which is decided again"
+"""What ends a MERGE that would replace a row that it must not replace. Nothing is written then."""
 
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
@@ -44,6 +49,8 @@ class DeltaTable:
         self._naming = naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
+        # Whether the last batch had no change that is older than its row; so the next one has none, either, most likely.
+        self._all_older = True
 
     # ------------------------------------------------------------------ columns
 
@@ -234,17 +241,31 @@ class DeltaTable:
         now = "timestamp_micros(CAST(s.now AS BIGINT))"
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
         row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": now}
-        updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
         names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row, "_relay_read_as_of"])
         values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values(), "0"])
-        on = f"{self._same_key()} AND {self._between(found.bounds)}"
-        # I7: in one statement, so that the token that decides is the one that is replaced.
-        written = delta.merge(
-            session,
-            f"""MERGE INTO {self.name} t USING relay_batch s ON {on}
-            WHEN MATCHED AND {is_stored("<", "s.first")} THEN UPDATE SET {updates}
-            WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})""",
-        )
+        on, is_older = f"{self._same_key()} AND {self._between(found.bounds)}", is_stored("<", "s.first")
+
+        def statement(condition: str, row: Mapping[str, str]) -> str:
+            updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
+            return (
+                f"MERGE INTO {self.name} t USING relay_batch s ON {on} WHEN MATCHED{condition} THEN UPDATE SET {updates}"
+                f" WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
+            )
+
+        # I7: in one statement, so that the token that decides is the one that is replaced. With a condition Delta reads
+        # all columns of all rows in the files; without one, only keys, tokens and what a change does not set.
+        if self._all_older:
+            token = f"CASE WHEN {is_older} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
+            try:
+                delta.merge(session, statement("", row | {"_relay_token": token}))
+            except (PySparkException, Py4JError) as error:
+                if NOT_OLDER not in str(error):
+                    raise
+                self._all_older = False
+            else:
+                return Written(found.changes, 0, (), others)
+        written = delta.merge(session, statement(f" AND {is_older}", row))
+        self._all_older = written == found.items
         if written == found.items:
             return Written(found.changes, 0, (), others)
         keys = ", ".join(f"s.text_{name}" for name in self._key_names())
