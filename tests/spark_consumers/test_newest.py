@@ -50,6 +50,35 @@ def test_random_histories_end_in_delta_as_by_the_rule(tmp_path: Path, spark_proc
     spark_process.run(IN_DELTA, str(tmp_path))
 
 
+@pytest.mark.services
+def test_what_another_driver_stores_before_the_merge_is_decided_by_the_rule(
+    tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    """I2, I5, I7: the MERGE without a condition writes nothing then, and one with a condition follows it."""
+    log = tmp_path / "spark.log"
+    found = json.loads(spark_process.run(OTHER_DRIVER, str(tmp_path), log=log))
+    assert found["counts"] == [
+        {"applied": 3},
+        {"applied": 2, "ignored": 1},
+        {"applied": 1},
+        {"applied": 1},
+        {"applied": 2, "ignored": 1, "unknown": 1},
+        {"applied": 1, "ignored": 3},
+        {"applied": 1},
+        {"applied": 3},
+    ]
+    assert found["rows"] == [
+        ["a", "a 20", False, "e20", None],
+        ["b", "b 41", False, "e41", None],
+        ["c", "c 42", False, "e42", 10**6],
+        ["d", None, True, "e30", None],
+        ["e", "e 60", False, "e60", None],
+        ["f", "f 23", False, "e23", None],
+    ]
+    assert found["guarded"] == [False, True, True, False, True, True, True, True]
+    assert log.read_text() == "", "no operator has to do anything"
+
+
 def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
     """Return plain tokens and texts that are nearly ones, and the parts of some plain tokens."""
     changed = [
@@ -141,6 +170,60 @@ frame = session.createDataFrame(
 texts = b"".join(copied_lines(frame.coalesce(1), 1)).decode()
 assert texts.endswith("\\n")
 json.dump([list(map(read, line.split("\\t"))) for line in texts[:-1].split("\\n")], sys.stdout)
+"""
+
+OTHER_DRIVER = """
+import json, sys
+from dataclasses import replace
+from pyspark.sql import functions as F
+from relay.demo.tables import spark
+from spark_consumers.copy import TableCopies
+from spark_consumers.table_consumer import TableBatch
+from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, read
+from tests.spark_consumers.targets import InDelta
+
+LAYOUT = layout({"id": "string"}, {"id": "string", "note": "string"})
+
+def written(number, key, **more):
+    return change(number, [key], {"id": key, "note": f"{key} {number}"}, **more)
+
+def of_another_shard(each):
+    return replace(each, head=replace(each.head, token=replace(each.head.token, shard="shop/other/-", timestamp=1024)))
+
+with spark() as session:
+    ours, other = (InDelta(session, sys.argv[1]) for _ in range(2))
+    copies = TableCopies(lambda source, name: ours.table, FOREVER)
+    counts, guarded = [], []
+
+    def play(changes, between=()):
+        # Of an item with several changes, one is in each partition of Spark's.
+        batch = in_spark(session, changes).repartitionByRange(2, F.col("offset")).persist()
+        plan = copies.plan(TableBatch(batch, [LAYOUT], {}, {}))
+        if between:
+            other.play(LAYOUT, *between)
+        counts.append({name: count for name, count in plan.write([]).items() if count})
+        merges = session.sql(f"DESCRIBE HISTORY delta.`{ours.path}`").where("operation = 'MERGE'")
+        said = merges.orderBy(F.desc("version")).select("operationParameters").collect()
+        found = [each[0]["matchedPredicates"] for each in said]
+        guarded.append('"predicate"' in next(each for each in found if "update" in each))
+
+    play([written(1, "a"), written(2, "b"), written(3, "d")])
+    play([written(6, "b"), written(7, "c"), written(5, "a")], [written(20, "a")])  # newer
+    play([written(21, "b")])  # the last batch had an older change
+    play([written(22, "b")])
+    # Deleted, of an unknown order, and older than another one.
+    play(
+        [written(25, "d"), written(24, "b"), written(23, "f")],
+        [of_another_shard(written(13, "b", partition=1)), change(30, ["d"], None)],
+    )
+    play([written(25, "d"), written(23, "f"), written(20, "a"), written(40, "b")])  # a replay
+    play([written(41, "b")])
+    # Read by a snapshot, and twice in a batch.
+    found_by_snapshot = read(31, ["c"], {"id": "c", "note": "read"}, as_of=10**6)
+    play([written(42, "c"), written(50, "e"), written(60, "e")], [found_by_snapshot])
+    columns = ["id", "note", "_relay_deleted", "_relay_event_id", "_relay_read_as_of"]
+    rows = [[*row[:-1], row[-1] or None] for row in ours.rows(*columns, deleted=True)]
+    json.dump({"counts": counts, "guarded": guarded, "rows": rows}, sys.stdout)
 """
 
 COMPARE = """
