@@ -100,7 +100,7 @@ class TableCopies:
             found = quick_summary(given.records)
         else:
             found = summary(given.records, max((len(layout.key) for layout in given.layouts), default=0))
-        return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found))
+        return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found), found.close)
 
     def _write(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
@@ -34,7 +34,8 @@ class TableSummary:
 
     ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations and
     snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose keys are between ``bounds``,
-    one for each key column. ``others``: the number of other changes.
+    one for each key column. ``others``: the number of other changes. ``ordered``: all of them, ``in_order``, but for a
+    quick summary.
     """
 
     is_by_item: bool
@@ -42,22 +43,31 @@ class TableSummary:
     items: int
     others: int
     bounds: tuple[KeyBounds, ...]
+    ordered: DataFrame | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """``statuses``: the number of records by status. ``groups``: of the changes, by layout and topic."""
+    """``statuses``: the number of records by status. ``groups``: of the changes, by layout and topic.
+
+    ``ordered``: the records ``in_order``, which Spark keeps until `close`.
+    """
 
     statuses: Mapping[str, int]
     groups: tuple[Row, ...]
+    ordered: DataFrame | None = None
+
+    def close(self) -> None:
+        if self.ordered is not None:
+            self.ordered.unpersist()
 
     @classmethod
-    def of(cls, found: Sequence[Row]) -> BatchSummary:
+    def of(cls, found: Sequence[Row], ordered: DataFrame | None = None) -> BatchSummary:
         """Return the summary of groups of records by status, layout and topic."""
         statuses: Counter[str] = Counter()
         for group in found:
             statuses[group["status"]] += group["records"]
-        return cls(statuses, tuple(group for group in found if group["status"] == DecodeStatus.CHANGE))
+        return cls(statuses, tuple(group for group in found if group["status"] == DecodeStatus.CHANGE), ordered)
 
     @property
     def layouts(self) -> list[int]:
@@ -75,7 +85,12 @@ class BatchSummary:
             items=sum(group["items"] for group in groups),
             others=sum(group["records"] for group in groups) - changes,
             bounds=_bounds([group for group in groups if group["plain"]]),
+            ordered=None if self.ordered is None else self.ordered.where(_has_layout(layouts)),
         )
+
+
+def _has_layout(layouts: Collection[int]) -> Column:
+    return F.col("layout").isin(list(layouts)) & (F.col("status") == DecodeStatus.CHANGE)
 
 
 def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
@@ -95,9 +110,10 @@ def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
 def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
     """Summarise a batch in one Spark action. ``key_columns``: how many the longest key has."""
     is_change = F.col("status") == DecodeStatus.CHANGE
+    # Kept, since a target writes from it, too.
+    ordered = in_order(batch).persist()
     found = (
-        in_order(batch)
-        .groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
+        ordered.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
         .agg(
             F.count(F.lit(1)).alias("records"),
             F.count_if("of_table").alias("of_table"),
@@ -107,7 +123,7 @@ def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
         )
         .collect()
     )
-    return BatchSummary.of(found)
+    return BatchSummary.of(found, ordered)
 
 
 def quick_summary(batch: DataFrame) -> BatchSummary:

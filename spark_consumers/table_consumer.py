@@ -26,11 +26,12 @@ class BatchPlan:
     """What to do with a batch.
 
     ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes, and the gaps that it is
-    given, and returns its counts.
+    given, and returns its counts. ``close``: frees what the plan keeps, also if it is not written.
     """
 
     statuses: Mapping[str, int]
     write: Callable[[Sequence[LostChanges]], dict[str, int]]
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,15 @@ class TableConsumer:
         part.records.persist()
         try:
             plan = self._rule(part)
-            non_changes = NonChanges(part.records, plan.statuses)
-            non_changes.refuse_unknown_schemas(dead_letters)
-            gaps = non_changes.gaps()
-            counts = plan.write(gaps)
-            # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-            holes = {"gaps": len(gaps), "dead_letters": non_changes.send(dead_letters)}
+            try:
+                non_changes = NonChanges(part.records, plan.statuses)
+                non_changes.refuse_unknown_schemas(dead_letters)
+                gaps = non_changes.gaps()
+                counts = plan.write(gaps)
+                # Each dead letter is a change that the tables lack, and so is what a gap stands for.
+                holes = {"gaps": len(gaps), "dead_letters": non_changes.send(dead_letters)}
+            finally:
+                plan.close()
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             part.records.unpersist()

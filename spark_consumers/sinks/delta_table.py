@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import reduce
 from itertools import islice
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
@@ -49,7 +47,7 @@ class DeltaTable:
         self._naming = naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
-        # Whether the last batch had no change that is older than its row; so the next one has none, either, most likely.
+        # Whether each change of the last batch was newer than its row, as those of the next one are then, most likely.
         self._all_older = True
 
     # ------------------------------------------------------------------ columns
@@ -221,7 +219,7 @@ class DeltaTable:
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         session = changes.sparkSession
-        ordered = in_order(changes)
+        ordered = found.ordered if found.ordered is not None else in_order(changes)
         others = ordered.where("NOT is_plain").select("partition", "offset") if found.others else None
         rows = self._with_fields(newest_rows(changes, ordered))
         # Written here and nowhere else, it tells the rows of this statement from those of an earlier one. It is text,
@@ -248,7 +246,8 @@ class DeltaTable:
         def statement(condition: str, row: Mapping[str, str]) -> str:
             updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
             return (
-                f"MERGE INTO {self.name} t USING relay_batch s ON {on} WHEN MATCHED{condition} THEN UPDATE SET {updates}"
+                f"MERGE INTO {self.name} t USING relay_batch s ON {on}"
+                f" WHEN MATCHED{condition} THEN UPDATE SET {updates}"
                 f" WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
             )
 
@@ -258,7 +257,7 @@ class DeltaTable:
             token = f"CASE WHEN {is_older} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
             try:
                 delta.merge(session, statement("", row | {"_relay_token": token}))
-            except (PySparkException, Py4JError) as error:
+            except Exception as error:
                 if NOT_OLDER not in str(error):
                     raise
                 self._all_older = False

@@ -11,7 +11,7 @@ from spark_consumers.copy import TableCopies
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.target import STATE
 from spark_consumers.table_consumer import TableBatch
-from tests.benchmarks.copy_delta import copies
+from tests.benchmarks.copy_delta import apply, copies
 from tests.benchmarks.decoded import Batches, in_batches, spark
 from tests.benchmarks.harness import Benchmark, in_turn, median
 
@@ -62,7 +62,7 @@ def _run(name: str, items: Mapping[str, range], which: str) -> Benchmark:
 
 
 def _apply(copy: TableCopies) -> Callable[[TableBatch], object]:
-    return lambda batch: copy.plan(batch).write([])
+    return lambda batch: apply(copy, batch)
 
 
 def _fill(session: SparkSession, table: str, rows: int) -> None:

@@ -122,7 +122,9 @@ def play(
         copies = TableCopies(lambda source, name: table, FOREVER)
         known = [numbered.get(number, layout({}, None)) for number in range(max(numbered) + 1)]
         batch = TableBatch(in_spark(session, changes), known, {}, {})
-        found = copies.plan(batch).write([])
+        plan = copies.plan(batch)
+        found = plan.write([])
+        plan.close()
         batch.records.unpersist()
         assert found.pop("collected") == 0
         return VerdictCounts(**found)
