@@ -18,6 +18,7 @@ from relay.errors import RelayError
 from relay.mysql.binlog.values import shortest
 from relay.mysql.errors import NotCarried
 from relay.sql import charsets
+from relay.sql.compiled_changes import Cell
 from relay.sql.definitions import Definition, definitions
 from relay.sql.members import sets_by_text
 from relay.sql.printed import MICROSECONDS, stored
@@ -64,6 +65,8 @@ class _Selected:
     literal: Callable[[bytes], str]
     value: str = "{}"
     compared: str = "{}"
+    cell: str = "other"
+    """How the compiled core reads it; see ``relay/native/src/rows.rs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,11 @@ class ChunkQuery:
     def __repr__(self) -> str:
         return f"<ChunkQuery[{self.table}]>"
 
+    @property
+    def cells(self) -> list[Cell]:
+        """How the compiled core reads the columns."""
+        return [(column.cell, column.decode, False, False) for column in self._columns]
+
     def statement(self, after: Sequence[bytes], limit: int) -> str:
         """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the begin.
 
@@ -189,22 +197,24 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
     match = _BASE.match(definition)
     base, inside = (match[1].lower(), match[2] or "") if match else ("", "")
     if base in _NUMBERS:
-        return _Selected(name, int, _number)
+        return _Selected(name, int, _number, cell="integer")
     if base in ("decimal", "numeric"):
-        return _Selected(name, _decimal, _number)
+        return _Selected(name, _decimal, _number, cell="decimal")
     if base == "float":
         # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
         exact = "{} * 1E0"
         return _Selected(name, lambda raw: shortest(_FLOAT.pack(float(raw))), _number, exact, exact)
     if base in ("double", "real"):
-        return _Selected(name, float, _number, "{} * 1E0", "{} * 1E0")
+        return _Selected(name, float, _number, "{} * 1E0", "{} * 1E0", cell="double")
     if base in _TIMES:
-        return _Selected(name, MICROSECONDS.__getitem__ if base == "timestamp" else bytes.decode, _quoted_text)
+        if base == "timestamp":
+            return _Selected(name, MICROSECONDS.__getitem__, _quoted_text)
+        return _Selected(name, bytes.decode, _quoted_text, cell="text")
     if base in ("uuid", "inet4", "inet6"):
         return _Selected(name, stored(base), _quoted_text)
     if base in ("enum", "set", *_TEXTS):
         known = _charset(charset)
-        decode = bytes.decode if charsets.is_utf8(known) else charsets.decoder(known)
+        decode, cell = (bytes.decode, "text") if charsets.is_utf8(known) else (charsets.decoder(known), "other")
         if base == "set":
             try:
                 members = sets_by_text(inside, decode, copied=True)
@@ -212,13 +222,13 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
                 raise ValueError(f"column {name}: {error}") from None
             return _Selected(name, lambda raw: list(members[raw]), _number, compared="CAST({} AS UNSIGNED)")
         if base == "enum":
-            return _Selected(name, decode, _number, compared="CAST({} AS UNSIGNED)")
-        return _Selected(name, decode, lambda raw: f"_{charset} X'{raw.hex()}'")
+            return _Selected(name, decode, _number, compared="CAST({} AS UNSIGNED)", cell=cell)
+        return _Selected(name, decode, lambda raw: f"_{charset} X'{raw.hex()}'", cell=cell)
     if base == "json":
-        return _Selected(name, bytes.decode, _hex)
+        return _Selected(name, bytes.decode, _hex, cell="text")
     if base == "bit":
-        return _Selected(name, bytes, lambda raw: str(int.from_bytes(raw, "big")))
-    return _Selected(name, bytes, _hex)
+        return _Selected(name, bytes, lambda raw: str(int.from_bytes(raw, "big")), cell="bytes")
+    return _Selected(name, bytes, _hex, cell="bytes")
 
 
 def _charset(name: str | None) -> str:

@@ -7,12 +7,13 @@ import ssl as tls
 import struct
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.cursors import Cursor, DictCursor, SSCursor
+from pymysql.cursors import Cursor, DictCursor
 
 from relay.aws import Refused
 from relay.errors import RelayError, Unavailable
@@ -38,6 +39,12 @@ _NO_PLUGIN = 2059
 Password = str | Callable[[], str]
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
+
+_HEADER = struct.Struct("<HBB")
+_LARGEST = 0xFFFFFF  # bytes of a packet that another one continues
+_NULL, _END, _ERROR = 0xFB, 0xFE, 0xFF
+_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+"""Bytes of the length of a value, by the first byte."""
 
 _VARIABLES = (
     "log_bin",
@@ -191,17 +198,45 @@ class ServerConnection:
 
         Closing the iterator reads the rest and drops it. Raises what ``execute`` does.
         """
+        with closing(self.row_packets(statement)) as packets:
+            for packet in packets:
+                yield self.row_of(packet)
+
+    def row_of(self, packet: bytes) -> tuple[bytes | None, ...]:
+        """Return the values in a packet of a row. Raises ``Interrupted``."""
+        try:
+            return values_of(packet)
+        except (IndexError, KeyError):
+            raise Interrupted(f"{self.account.address}: its answer is not in MySQL's protocol") from None
+
+    def row_packets(self, statement: str) -> Generator[bytes]:
+        """Run one statement and yield the packets of its rows as they arrive, as `row_of` takes them.
+
+        Closing the iterator reads the rest and drops it. Raises what ``execute`` does.
+        """
         connection: Any = self._connection
         try:
-            with connection.cursor(SSCursor) as cursor:
-                unicode, decoders = connection.use_unicode, connection.decoders
-                connection.use_unicode, connection.decoders = False, {}
-                try:
-                    cursor.execute(statement)
-                finally:
-                    connection.use_unicode, connection.decoders = unicode, decoders
-                yield from cursor
-        except (pymysql.err.MySQLError, OSError) as fault:
+            connection.query(statement, unbuffered=True)
+            result = connection._result
+            number = connection._next_seq_id - 1
+            try:
+                while True:
+                    packet, number = _packet(connection._rfile.read)
+                    if packet[0] in (_END, _ERROR) and (packet[0] == _ERROR or len(packet) < 9):
+                        break
+                    yield packet
+            except (OSError, struct.error):
+                result.unbuffered_active = False
+                connection._force_close()
+                raise
+            except GeneratorExit:
+                connection._next_seq_id = (number + 1) % 256
+                result._finish_unbuffered_query()
+                raise
+            result.unbuffered_active = False
+            if packet[0] == _ERROR:
+                pymysql.err.raise_mysql_exception(packet)
+        except (pymysql.err.MySQLError, OSError, struct.error) as fault:
             raise translated(fault, self.account.address) from None
 
     def visible(self) -> GtidSet:
@@ -337,6 +372,46 @@ def connect(
     except BaseException:
         connection.close()
         raise
+
+
+def _packet(read: Callable[[int], bytes]) -> tuple[bytes, int]:
+    """Read a packet, and return its number too. Raises OSError, and struct.error for the end of the connection."""
+    size, more, number = _HEADER.unpack(read(4))
+    size |= more << 16
+    packet = read(size)
+    if len(packet) < size or not size:
+        raise ConnectionError("lost the connection during the query")
+    if size == _LARGEST:
+        rest = b""
+        while size == _LARGEST:
+            size, more, number = _HEADER.unpack(read(4))
+            size |= more << 16
+            rest = read(size)
+            if len(rest) < size:
+                raise ConnectionError("lost the connection during the query")
+            packet += rest
+    return packet, number
+
+
+def values_of(packet: bytes) -> tuple[bytes | None, ...]:
+    """Return the values of a row of the text protocol. Raises IndexError or KeyError for what is none."""
+    values: list[bytes | None] = []
+    at, end = 0, len(packet)
+    while at < end:
+        size = packet[at]
+        at += 1
+        if size == _NULL:
+            values.append(None)
+            continue
+        if size > _NULL:
+            width = _WIDTHS[size]
+            size = int.from_bytes(packet[at : at + width], "little")
+            at += width
+        values.append(packet[at : at + size])
+        at += size
+    if at > end:
+        raise IndexError("a value is cut off")
+    return tuple(values)
 
 
 def translated(fault: Exception, address: str) -> RelayError:

@@ -14,29 +14,34 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from relay.avro.compiled_fields import compiled_fields
+from relay.change import Change
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Plan, Shard
 from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, TableDescription, limit_for
-from relay.mysql.connection import ServerConnection
+from relay.mysql.connection import ServerConnection, values_of
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import first_shards
 from relay.mysql.roles import role_of
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.sql.changes import TransactionChanges
+from relay.sql.compiled_changes import compiled_rows, copied_rows
 from relay.sql.snapshots import MARGIN, as_of_rows, lowest, may_begin
-from relay.sql.tables import Table
+from relay.sql.tables import Row, Table
 
 if TYPE_CHECKING:
     from relay.config import MySQLConfig
+    from relay.native._core import CompiledRows
 
 log = logging.getLogger(__name__)
 
 PAGE = 1 << 20
 """Bytes, about, of the rows of a page."""
 
+_EACH = 64  # bytes that a row takes besides
 _FIRST = 500  # rows of the first chunk
 _MOST = 20_000  # rows of a chunk
 _PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not come in bursts
@@ -201,7 +206,7 @@ class ChunkReader:
         # What the rows that the server shows may replace at most, in seconds.
         self._lowest = 0
         # The table as it was when it was last read.
-        self._described: tuple[TableDescription, ChunkQuery, Table] | None = None
+        self._described: tuple[TableDescription, ChunkQuery, Table, CompiledRows | None] | None = None
         self._limit = _FIRST
 
     def __repr__(self) -> str:
@@ -249,15 +254,15 @@ class ChunkReader:
                 table = self._lay_out(found)
                 if table is None:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
-                    return self._page([], 0, begun, None, finished=True)
+                    return self._page([], 0, 0, begun, None, finished=True)
                 shows_values = not table.schema.protected
                 query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
-                described = found, query, table
-            _, query, table = described
+                described = found, query, table, self._compiled(table, query)
+            _, query, table, compiled = described
             limit = self._paced(self._limit)
             server.execute("START TRANSACTION READ ONLY")
             try:
-                rows, size = self._select(server, query.statement(self._position.after, limit))
+                packets, size = self._select(server, query.statement(self._position.after, limit))
                 # The transaction keeps the definition as it was for the SELECT.
                 now = describe(server, self._config.database, self.table)
             except Unavailable:
@@ -268,24 +273,39 @@ class ChunkReader:
                 break
             described = None
         self._described = described
-        self._limit = limit_for(len(rows), size, _MOST, PAGE)
-        if rows:
-            self._position = RowsPosition(tuple(query.key_of(rows[-1])), self._position.rows + len(rows))
-        return self._page(
-            [query.row(row) for row in rows], size, begun, table, finished=len(rows) < limit and size < PAGE
-        )
+        count = len(packets)
+        self._limit = limit_for(count, size, _MOST, PAGE)
+        snapshot = as_of_rows(self.segment.snapshot, self._lowest, begun)
+        changes: Sequence[Change] | None = copied_rows(compiled, "text", packets, snapshot, begun)
+        if changes is None:
+            for raw in map(server.row_of, packets):
+                row = query.row(raw)
+                if table.wanted is None or table.wanted(row):
+                    self._changes.read(table, row, snapshot, begun)
+            changes = self._changes.take()
+        if packets:
+            key = query.key_of(server.row_of(packets[-1]))
+            self._position = RowsPosition(tuple(key), self._position.rows + count)
+        return self._page(changes, count, size, begun, table, finished=count < limit and size < PAGE)
 
-    def _select(self, server: ServerConnection, statement: str) -> tuple[list[tuple[bytes | None, ...]], int]:
-        """Return the rows of a chunk, and their bytes: as many rows as a page holds (I11)."""
-        rows: list[tuple[bytes | None, ...]] = []
+    def _compiled(self, table: Table, query: ChunkQuery) -> CompiledRows | None:
+        def read(packet: bytes) -> Row:
+            return query.row(values_of(packet))
+
+        fields = compiled_fields(table.schema)
+        return compiled_rows(table, self._config.name, "", query.cells, fields, read, copied=True)
+
+    def _select(self, server: ServerConnection, statement: str) -> tuple[list[bytes], int]:
+        """Return the packets of the rows of a chunk, and their bytes: as many rows as a page holds (I11)."""
+        packets: list[bytes] = []
         size = 0
-        with closing(server.raw_rows(statement)) as found:
-            for row in found:
-                rows.append(row)
-                size += sum(map(len, filter(None, row))) + 8 * len(row)
+        with closing(server.row_packets(statement)) as found:
+            for packet in found:
+                packets.append(packet)
+                size += len(packet) + _EACH
                 if size >= PAGE:  # I11
                     break
-        return rows, size
+        return packets, size
 
     def _lay_out(self, found: TableDescription) -> Table | None:
         if not found.columns:
@@ -297,12 +317,10 @@ class ChunkReader:
         pace = self._config.snapshot_rows_per_second
         return limit if pace is None else min(limit, max(1, pace // _PAGES_A_SECOND))
 
-    def _page(self, rows: Sequence[Any], size: int, begun: float, table: Table | None, *, finished: bool) -> Page:
-        as_of = as_of_rows(self.segment.snapshot, self._lowest, begun)
-        if table is not None:
-            for row in rows if table.wanted is None else filter(table.wanted, rows):
-                self._changes.read(table, row, as_of, begun)
-        changes, pace = self._changes.take(), self._config.snapshot_rows_per_second
+    def _page(
+        self, changes: Sequence[Change], rows: int, size: int, begun: float, table: Table | None, *, finished: bool
+    ) -> Page:
+        pace = self._config.snapshot_rows_per_second
         return Page(
             self.shard,
             changes,
@@ -313,7 +331,7 @@ class ChunkReader:
             records=len(changes),
             size=size,
             full=not finished and pace is None,
-            rest=0.0 if pace is None else len(rows) / pace,
+            rest=0.0 if pace is None else rows / pace,
             finished=finished,
             tables=() if table is None else (table.schema,),
         )

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relay.native._core import BinlogScanner, BlockBuilder, RecordWriter, VStreamReader
+    from relay.native._core import BinlogScanner, BlockBuilder, ChangeBlock, RecordWriter, VStreamReader
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 5  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 6  # what this version calls; one that was built of other sources may have another
 
 
 def record_writer() -> type[RecordWriter] | None:
@@ -44,6 +45,12 @@ def binlog_scanner() -> type[BinlogScanner] | None:
     """Return the compiled class, as `record_writer` does."""
     found = _loaded()
     return None if found is None else found.BinlogScanner
+
+
+def row_reader() -> Callable[..., ChangeBlock | None] | None:
+    """Return the compiled function ``read_rows``, as `record_writer` does."""
+    found = _loaded()
+    return None if found is None else found.read_rows
 
 
 def _loaded() -> ModuleType | None:

@@ -78,6 +78,10 @@ class CompiledRows:
         keyspace_id: Callable[[Sequence[Any]], bytes | None] | None,
     ) -> None: ...
 
+def read_rows(
+    rows: CompiledRows, form: str, pages: Sequence[bytes], snapshot: str, as_of: int, committed_at: int
+) -> ChangeBlock | None: ...
+
 class WholeTransactions:
     consumed: int
     executed: str | None

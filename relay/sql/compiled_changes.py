@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relay.change import Change, Images, Operation, Transaction
+from relay import native
+from relay.change import Change, ChangeParts, Images, Operation, Snapshot, Transaction
 from relay.sql.row_functions import imager, keyer
 from relay.sql.tables import Row, Table
 from relay.token import EventToken
@@ -29,11 +30,13 @@ def compiled_rows(
     cells: Sequence[Cell],
     fields: tuple[Sequence[Field], Sequence[Field]] | None,
     read: Callable[[bytes], Row],
+    *,
+    copied: bool = False,
 ) -> CompiledRows | None:
     """Return how the core takes the rows of ``table``; None if only Python does, as where not all rows are published.
 
     ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
-    ``read``: decodes a row as the source has it.
+    ``read``: decodes a row as the source has it. ``copied``: they are rows of snapshots.
     """
     if fields is None or table.wanted is not None:
         return None
@@ -41,14 +44,67 @@ def compiled_rows(
 
     row, key = fields
     return CompiledRows(
-        shard=shard,
+        shard=source if copied else shard,
         source=source,
         table=table.name,
         columns=[(*cell, field) for cell, field in zip(cells, row, strict=True)],
         key=list(zip(table.key, key, strict=True)),
-        change=_change_maker(table, source, shard, read),
+        change=_read_maker(table, source, read) if copied else _change_maker(table, source, shard, read),
         keyspace_id=table.keyspace_id,
     )
+
+
+def copied_rows(
+    rows: CompiledRows | None, form: str, pages: Sequence[bytes], snapshot: Snapshot, now: float
+) -> ChangeParts | None:
+    """Return the READs of a page of rows, as ``TransactionChanges.read`` makes them; None if only Python does.
+
+    ``form``: how the source has sent ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was
+    requested. Other threads go on meanwhile.
+    """
+    read = native.row_reader()
+    if rows is None or read is None:
+        return None
+    block = read(rows, form, pages, snapshot.id, snapshot.as_of, int(now * 1_000_000))
+    return None if block is None else ChangeParts([block] if len(block) else [])
+
+
+def _read_maker(table: Table, source: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
+    """Return what makes the READ of a copied row of what the core knows of it."""
+    image, key = imager(table), keyer(table)
+
+    def change(
+        *,
+        event_id: str,
+        after: bytes,
+        timestamp: int,
+        gtid: str,
+        committed_at: int,
+        keyspace_id: bytes | None,
+        resume_timestamp: int,
+        relayed_at: int,
+        **_: object,
+    ) -> Change:
+        row = read(after)
+        return Change(
+            event_id,
+            Operation.READ,
+            source,
+            table.name,
+            key(row),
+            None,
+            image(row),
+            Images.NEW,
+            None,
+            committed_at,
+            relayed_at,
+            resume_timestamp,
+            Snapshot(gtid.removeprefix("snapshot/"), timestamp),
+            None,
+            keyspace_id,
+        )
+
+    return change
 
 
 def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:

@@ -29,8 +29,8 @@ def vstream_reader(shard: VitessShard) -> VStreamReader | None:
     return reader(shard.keyspace.encode(), shard.name.encode(), shard.qualified, canonical)
 
 
-def rows_of(shard: VitessShard, decoder: VStreamRowDecoder) -> CompiledRows | None:
-    """Return how the compiled reader reads the rows of a table; None if only Python does."""
+def rows_of(shard: VitessShard, decoder: VStreamRowDecoder, *, copied: bool = False) -> CompiledRows | None:
+    """Return how the compiled reader reads the rows of a table; None if only Python does. ``copied``: of a snapshot."""
     cells = [
         (cell, decode, at in decoder.doubtful, at not in decoder.others)
         for at, ((_, decode), cell) in enumerate(zip(decoder.columns, decoder.cells, strict=True))
@@ -40,4 +40,5 @@ def rows_of(shard: VitessShard, decoder: VStreamRowDecoder) -> CompiledRows | No
     def read(raw: bytes) -> Row:
         return decoder.decode(pb.Row.FromString(raw))
 
-    return compiled_rows(table, shard.source, shard.qualified, cells, compiled_fields(table.schema), read)
+    fields = compiled_fields(table.schema)
+    return compiled_rows(table, shard.source, shard.qualified, cells, fields, read, copied=copied)

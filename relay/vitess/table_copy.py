@@ -25,7 +25,7 @@ from relay.vitess.tables import Tables
 class CopiedBatch:
     """Rows of a table, in the order of its key. vtgate bounds a batch to about 250 kB (--vstream-packet-size)."""
 
-    rows: list[pb.Row]
+    events: list[pb.RowEvent]
     decoder: VStreamRowDecoder | None
     """How they are read; None if the table is not wanted."""
     end: pb.TableLastPK
@@ -33,12 +33,16 @@ class CopiedBatch:
     executed: str
     """The set at which they were read, flavour in front."""
 
+    @property
+    def rows(self) -> Iterator[pb.Row]:
+        return (change.after for event in self.events for change in event.row_changes)
+
 
 @dataclass
 class _ArrivingBatch:
     """A batch that is arriving. ``end``: None until it has come."""
 
-    rows: list[pb.Row] = field(default_factory=list)
+    events: list[pb.RowEvent] = field(default_factory=list)
     end: pb.TableLastPK | None = None
 
 
@@ -95,7 +99,8 @@ class TableCopy:
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True
         elif kind == EventKind.ROW and _is_copied(event):
-            self._batch.rows += [change.after for change in event.row_event.row_changes]
+            if event.row_event.row_changes:
+                self._batch.events.append(event.row_event)
         elif kind == EventKind.VGTID:
             self._place(event.vgtid)
         elif kind == EventKind.COMMIT:
@@ -108,7 +113,7 @@ class TableCopy:
 
     def _discard_batch(self, why: str) -> None:
         """Begin a batch. Raises `BrokenStream` if rows of the one before it have no end (I1)."""
-        if self._batch.rows:
+        if self._batch.events:
             raise BrokenStream(f"a batch of copied rows {why}")
         self._batch = _ArrivingBatch()
 
@@ -125,11 +130,11 @@ class TableCopy:
 
     def _end_batch(self) -> CopiedBatch | None:
         batch, self._batch = self._batch, _ArrivingBatch()
-        if not batch.rows:
+        if not batch.events:
             return None
         if batch.end is None or not self._has_layout:
             raise BrokenStream("copied rows came without their columns or the key that they end at")
-        return CopiedBatch(batch.rows, self._decoder, batch.end, self._executed)
+        return CopiedBatch(batch.events, self._decoder, batch.end, self._executed)
 
 
 def _is_copied(event: pb.VEvent) -> bool:

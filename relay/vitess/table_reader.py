@@ -13,28 +13,35 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
 from relay import gtid
+from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet
 from relay.lineage import Checkpoint, Shard, StreamId
 from relay.source import Page, Segment, Unreadable
 from relay.sql.changes import TransactionChanges
+from relay.sql.compiled_changes import copied_rows
 from relay.sql.snapshots import as_of_rows, lowest
 from relay.sql.tables import Table
 from relay.vitess.client import Vtgate
+from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
 from relay.vitess.head import explain_silence, select_all
 from relay.vitess.http2 import CallEnded
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.rows import VStreamRowDecoder
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.table_copy import CopiedBatch, TableCopy
 from relay.vitess.tables import Tables
+
+if TYPE_CHECKING:
+    from relay.native._core import CompiledRows
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +146,8 @@ class CopiedTableReader:
         # Of the shard that is read.
         self._copy: TableCopy | None = None
         self._changes = TransactionChanges(stream.source, segment.shard.id)
+        # How the core takes the rows that a decoder reads.
+        self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
         self._opened_at = 0.0
         # What the rows have to show. Kept until they do, so that a tablet that is behind can catch up with it.
         self._published: PublishedShard | None = None
@@ -226,27 +235,34 @@ class CopiedTableReader:
             self._shown_at = batch.executed
         self._advanced_at = time.monotonic()
         self._reopened = 0
+        count = sum(len(event.row_changes) for event in batch.events)
         rest = replace(self.position.left[0], after=batch.end)
-        self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + len(batch.rows))
+        self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + count)
         if batch.decoder is None:
             return self._page(begun)
         table, decode = batch.decoder.table, batch.decoder.decode
         snapshot = as_of_rows(self.segment.snapshot, published.promised, self._opened_at)
-        for row in batch.rows:
-            try:
-                values = decode(row)
-            except (ValueError, ArithmeticError, KeyError):
-                why = batch.decoder.explain_change(pb.RowChange(after=row))
-                raise RelayError(f"shard {shard.qualified}: a copied row of {table.name}: {why}") from None
-            if table.wanted is None or table.wanted(values):
-                self._changes.read(table, values, snapshot, begun)
+        if self._compiled is None or self._compiled[0] is not batch.decoder:
+            self._compiled = batch.decoder, rows_of(shard, batch.decoder, copied=True)
+        pages = [event.SerializeToString() for event in batch.events]
+        changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", pages, snapshot, begun)
+        if changes is None:
+            for row in batch.rows:
+                try:
+                    values = decode(row)
+                except (ValueError, ArithmeticError, KeyError):
+                    why = batch.decoder.explain_change(pb.RowChange(after=row))
+                    raise RelayError(f"shard {shard.qualified}: a copied row of {table.name}: {why}") from None
+                if table.wanted is None or table.wanted(values):
+                    self._changes.read(table, values, snapshot, begun)
+            changes = self._changes.take()
         return replace(
             self._page(begun),
-            changes=self._changes.take(),
-            records=len(batch.rows),
-            size=sum(len(row.values) for row in batch.rows),
+            changes=changes,
+            records=count,
+            size=sum(map(len, pages)),
             full=True,
-            rest=self._rest_after(len(batch.rows)),
+            rest=self._rest_after(count),
             tables=(table.schema,),
         )
 

@@ -12,22 +12,26 @@ use crate::avro::{self, Field};
 use crate::records::token_json;
 use crate::rows::{joined, KeyPart, Layout, Row};
 
-/// The operations of `relay.change` that rows of a stream have.
-pub const OPERATIONS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
+/// The operations of `relay.change` that rows have.
+pub const OPERATIONS: [&str; 4] = ["INSERT", "UPDATE", "DELETE", "READ"];
 pub const INSERT: usize = 0;
 pub const UPDATE: usize = 1;
 pub const DELETE: usize = 2;
+pub const READ: usize = 3;
 
-/// What all changes of a transaction share.
+/// What all changes of a transaction share, or all rows of a page of a snapshot.
 pub struct Transaction {
+    /// Of a snapshot, `snapshot/` and its id.
     pub gtid: String,
-    /// Of the token: seconds, not before the floor.
+    /// Of the token: seconds, not before the floor. `as_of` of a snapshot.
     pub timestamp: i64,
     pub position: String,
     pub committed_at: i64,
     /// The token in Avro, and as the JSON of its header.
     pub token: Vec<u8>,
     pub header: Vec<u8>,
+    /// The snapshot in Avro; None for a transaction.
+    pub snapshot: Option<Vec<u8>>,
 }
 
 pub struct One {
@@ -121,7 +125,7 @@ struct Mark {
 }
 
 impl ChangeBlock {
-    fn new(layout: Arc<Layout>) -> Self {
+    pub fn new(layout: Arc<Layout>) -> Self {
         Self {
             layout,
             transactions: Vec::new(),
@@ -168,6 +172,30 @@ impl ChangeBlock {
         self.transactions.extend(other.transactions.into_iter().skip(usize::from(is_same)));
     }
 
+    /// Add a row of a snapshot, as `relay.sql.changes` makes its READ. None if it is not as usual.
+    pub fn read(&mut self, row: &Row<'_>) -> Option<()> {
+        let layout = self.layout.clone();
+        let transaction = self.transactions.len().checked_sub(1)?;
+        let key = row.key(&layout)?;
+        let event_id = layout.event_id(&self.transactions[transaction].gtid, &joined(&key)?, 0);
+        let new = self.image(Some(row))?;
+        let one = One {
+            transaction,
+            operation: READ,
+            event_id,
+            order: 0,
+            last: false,
+            keyspace_id: layout.keyspace_id(&key)?,
+            key_record: self.key_record(&key)?,
+            key,
+            old: None,
+            new,
+            rows: [None, self.kept(Some(row))],
+        };
+        self.changes.push(one);
+        Some(())
+    }
+
     /// Keep a row as it is, and return its place.
     fn kept(&mut self, row: Option<&Row<'_>>) -> Option<Range<usize>> {
         let begun = self.raw.len();
@@ -196,10 +224,10 @@ impl ChangeBlock {
         Ok(key)
     }
 
-    fn image(&mut self, py: Python<'_>, image: Option<&Row<'_>>) -> Option<Option<Range<usize>>> {
+    fn image(&mut self, image: Option<&Row<'_>>) -> Option<Option<Range<usize>>> {
         let Some(image) = image else { return Some(None) };
         let begun = self.avro.len();
-        image.write(py, &self.layout, &mut self.avro)?;
+        image.write(&self.layout, &mut self.avro)?;
         Some(Some(begun..self.avro.len()))
     }
 
@@ -238,22 +266,37 @@ impl Transaction {
             committed_at,
             token,
             header: token_json(timestamp, shard, position)?,
+            snapshot: None,
         }))
+    }
+
+    /// What the rows of a page of a snapshot share, which have no token.
+    pub fn of_snapshot(id: &str, as_of: i64, committed_at: i64) -> Arc<Self> {
+        let mut snapshot = vec![avro::PRESENT];
+        avro::blob(&mut snapshot, id.as_bytes());
+        avro::long(&mut snapshot, as_of);
+        Arc::new(Self {
+            gtid: format!("snapshot/{id}"),
+            timestamp: as_of,
+            position: String::new(),
+            committed_at,
+            token: vec![avro::NULL],
+            header: Vec::new(),
+            snapshot: Some(snapshot),
+        })
     }
 }
 
 /// Adds the rows of one table to a block, which has their transaction.
-pub struct Adding<'a, 'py> {
-    pub py: Python<'py>,
+pub struct Adding<'a> {
     pub block: &'a mut ChangeBlock,
     pub counts: &'a mut Counts,
     pub order: i32,
 }
 
-impl<'a, 'py> Adding<'a, 'py> {
+impl<'a> Adding<'a> {
     /// Add to the last block if it is of the same table, else to a new one.
     pub fn to(
-        py: Python<'py>,
         blocks: &'a mut Vec<ChangeBlock>,
         layout: &Arc<Layout>,
         transaction: &Arc<Transaction>,
@@ -267,18 +310,18 @@ impl<'a, 'py> Adding<'a, 'py> {
         if block.transactions.last().is_none_or(|last| !Arc::ptr_eq(last, transaction)) {
             block.transactions.push(transaction.clone());
         }
-        Some(Self { py, block, counts, order })
+        Some(Self { block, counts, order })
     }
 
     /// Add the changes of a row, as `relay.sql.changes` makes them. None if something is not as usual.
     pub fn row(&mut self, before: Option<&Row<'_>>, after: Option<&Row<'_>>) -> Option<()> {
-        let (py, layout) = (self.py, self.block.layout.clone());
+        let layout = self.block.layout.clone();
         match (before, after) {
             (None, None) => None,
-            (None, Some(new)) => self.change(INSERT, new.key(py, &layout)?, None, after),
-            (Some(old), None) => self.change(DELETE, old.key(py, &layout)?, before, None),
+            (None, Some(new)) => self.change(INSERT, new.key(&layout)?, None, after),
+            (Some(old), None) => self.change(DELETE, old.key(&layout)?, before, None),
             (Some(old), Some(new)) => {
-                let (gone, key) = (old.key(py, &layout)?, new.key(py, &layout)?);
+                let (gone, key) = (old.key(&layout)?, new.key(&layout)?);
                 if gone == key {
                     return self.change(UPDATE, key, before, after);
                 }
@@ -296,12 +339,12 @@ impl<'a, 'py> Adding<'a, 'py> {
         before: Option<&Row<'_>>,
         after: Option<&Row<'_>>,
     ) -> Option<()> {
-        let (py, block) = (self.py, &mut *self.block);
+        let block = &mut *self.block;
         let counted = (Arc::as_ptr(&block.layout) as usize, joined(&key)?);
         let n = self.counts.get(&counted).map_or(0, |n| n + 1);
         let transaction = block.transactions.len() - 1;
         let event_id = block.layout.event_id(&block.transactions[transaction].gtid, &counted.1, n);
-        let (old, new) = (block.image(py, before)?, block.image(py, after)?);
+        let (old, new) = (block.image(before)?, block.image(after)?);
         let key_record = block.key_record(&key)?;
         let one = One {
             transaction,
@@ -309,7 +352,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             event_id,
             order: self.order,
             last: false,
-            keyspace_id: block.layout.keyspace_id(py, &key)?,
+            keyspace_id: block.layout.keyspace_id(&key)?,
             key,
             key_record,
             old,

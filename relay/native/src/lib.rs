@@ -7,6 +7,7 @@ mod avro;
 mod binlog;
 mod block;
 mod keys;
+mod reads;
 mod records;
 mod rows;
 mod stored;
@@ -17,7 +18,7 @@ mod wire;
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -28,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<transactions::BlockBuilder>()?;
     module.add_class::<records::RecordWriter>()?;
     module.add_class::<rows::CompiledRows>()?;
+    module.add_function(wrap_pyfunction!(reads::read_rows, module)?)?;
     module.add_class::<vstream::VStreamReader>()?;
     module.add_class::<vstream::WholeTransactions>()?;
     Ok(())

@@ -130,7 +130,7 @@ impl RecordWriter {
         };
         let operations =
             OPERATIONS.iter().map(|symbol| place(&self.operations, symbol)).collect::<PyResult<Vec<_>>>()?;
-        let images = place(&self.images, "NEW_AND_OLD")?;
+        let (both, new) = (place(&self.images, "NEW_AND_OLD")?, place(&self.images, "NEW")?);
         let mut header: Option<(usize, Bound<'py, PyTuple>)> = None;
         let (records, mut out) = (PyList::empty(py), std::mem::take(&mut self.out));
         for one in &block.changes {
@@ -159,12 +159,17 @@ impl RecordWriter {
                     }
                 }
             }
-            avro::long(&mut out, images);
+            avro::long(&mut out, if transaction.snapshot.is_some() { new } else { both });
             out.extend_from_slice(&transaction.token);
-            out.extend_from_slice(&[NULL, PRESENT]); // no snapshot, a transaction
-            avro::blob(&mut out, transaction.gtid.as_bytes());
-            avro::long(&mut out, i64::from(one.order));
-            out.push(u8::from(one.last));
+            if let Some(snapshot) = &transaction.snapshot {
+                out.extend_from_slice(snapshot);
+                out.push(NULL); // no transaction
+            } else {
+                out.extend_from_slice(&[NULL, PRESENT]); // no snapshot, a transaction
+                avro::blob(&mut out, transaction.gtid.as_bytes());
+                avro::long(&mut out, i64::from(one.order));
+                out.push(u8::from(one.last));
+            }
             match &one.keyspace_id {
                 None => out.push(NULL),
                 Some(id) => {
@@ -180,11 +185,16 @@ impl RecordWriter {
                 records.append(py.None())?;
                 continue;
             }
+            let event_id = (intern!(py, "event_id"), PyBytes::new(py, &one.event_id)).into_pyobject(py)?;
+            if transaction.snapshot.is_some() {
+                let headers = PyList::new(py, [event_id])?;
+                records.append((PyBytes::new(py, &out), record_key, partition(&hashed, self.partitions), headers))?;
+                continue;
+            }
             if header.as_ref().is_none_or(|(number, _)| *number != one.transaction) {
                 let token = (intern!(py, "token"), PyBytes::new(py, &transaction.header)).into_pyobject(py)?;
                 header = Some((one.transaction, token));
             }
-            let event_id = (intern!(py, "event_id"), PyBytes::new(py, &one.event_id)).into_pyobject(py)?;
             let headers = PyList::new(py, [Some(event_id), header.as_ref().map(|(_, token)| token.clone())])?;
             records.append((PyBytes::new(py, &out), record_key, partition(&hashed, self.partitions), headers))?;
         }

@@ -30,23 +30,29 @@ pub struct Column {
 
 impl Column {
     /// Write a value. None if it is not as usual, after which `out` may have a part of it.
-    pub fn write(&self, py: Python<'_>, out: &mut Vec<u8>, raw: &[u8]) -> Option<()> {
+    ///
+    /// The GIL is taken for what Python decodes only.
+    pub fn write(&self, out: &mut Vec<u8>, raw: &[u8]) -> Option<()> {
         match &self.cell {
             Cell::Integer => self.field.write_integer(out, integer(raw)?),
             Cell::Decimal => self.field.write_decimal(out, raw),
             Cell::Double => self.field.write_double(out, raw),
             Cell::Text => self.field.write_text(out, raw),
             Cell::Bytes => self.field.write_bytes(out, raw),
-            Cell::Other => self.field.write(out, &self.decoded(py, raw)?).ok(),
+            Cell::Other => self.write_decoded(out, raw),
             Cell::Stored(stored) => match stored.value(raw)? {
                 Value::Integer(number) => self.field.write_integer(out, number),
                 Value::Unscaled(number) => self.field.write_unscaled(out, number),
                 Value::Double(number) => self.field.write_number(out, number),
                 Value::Text(text) => self.field.write_text(out, &text),
                 Value::Bytes(bytes) => self.field.write_bytes(out, &bytes),
-                Value::Other => self.field.write(out, &self.decoded(py, raw)?).ok(),
+                Value::Other => self.write_decoded(out, raw),
             },
         }
+    }
+
+    fn write_decoded(&self, out: &mut Vec<u8>, raw: &[u8]) -> Option<()> {
+        Python::attach(|py| self.field.write(out, &self.decoded(py, raw)?).ok())
     }
 
     fn decoded<'py>(&self, py: Python<'py>, raw: &[u8]) -> Option<Bound<'py, PyAny>> {
@@ -61,28 +67,30 @@ impl Column {
         Some(raw)
     }
 
-    pub fn key_part(&self, py: Python<'_>, raw: &[u8]) -> Option<KeyPart> {
+    pub fn key_part(&self, raw: &[u8]) -> Option<KeyPart> {
         Some(match &self.cell {
             Cell::Integer => KeyPart::Integer(integer(raw)?),
             Cell::Text => KeyPart::Text(std::str::from_utf8(raw).ok()?.to_owned()),
             Cell::Bytes => KeyPart::Bytes(raw.to_vec()),
             Cell::Decimal | Cell::Double => return None,
-            Cell::Other => return self.decoded_part(py, raw),
+            Cell::Other => return self.decoded_part(raw),
             Cell::Stored(stored) => match stored.value(raw)? {
                 Value::Integer(number) => KeyPart::Integer(number),
                 Value::Text(text) => KeyPart::Text(std::str::from_utf8(&text).ok()?.to_owned()),
                 Value::Bytes(bytes) => KeyPart::Bytes(bytes.into_owned()),
                 Value::Unscaled(_) | Value::Double(_) => return None,
-                Value::Other => return self.decoded_part(py, raw),
+                Value::Other => return self.decoded_part(raw),
             },
         })
     }
 
-    fn decoded_part(&self, py: Python<'_>, raw: &[u8]) -> Option<KeyPart> {
-        let value = self.decoded(py, raw)?;
-        Some(match value.cast_exact::<PyBytes>() {
-            Ok(bytes) => KeyPart::Bytes(bytes.as_bytes().to_vec()),
-            Err(_) => KeyPart::Text(value.cast_exact::<PyString>().ok()?.to_str().ok()?.to_owned()),
+    fn decoded_part(&self, raw: &[u8]) -> Option<KeyPart> {
+        Python::attach(|py| {
+            let value = self.decoded(py, raw)?;
+            Some(match value.cast_exact::<PyBytes>() {
+                Ok(bytes) => KeyPart::Bytes(bytes.as_bytes().to_vec()),
+                Err(_) => KeyPart::Text(value.cast_exact::<PyString>().ok()?.to_str().ok()?.to_owned()),
+            })
         })
     }
 }
@@ -98,18 +106,18 @@ pub struct Row<'a> {
 
 impl Row<'_> {
     /// None for what is not as usual.
-    pub fn key(&self, py: Python<'_>, layout: &Layout) -> Option<Vec<KeyPart>> {
-        layout.key.iter().map(|column| layout.columns[column.at].key_part(py, self.cells[column.at]?)).collect()
+    pub fn key(&self, layout: &Layout) -> Option<Vec<KeyPart>> {
+        layout.key.iter().map(|column| layout.columns[column.at].key_part(self.cells[column.at]?)).collect()
     }
 
     /// Write it as a row record. None for what is not as usual.
-    pub fn write(&self, py: Python<'_>, layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
+    pub fn write(&self, layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
         for (column, cell) in layout.columns.iter().zip(&self.cells) {
             match cell {
                 None => out.push(avro::NULL),
                 Some(raw) => {
                     out.push(avro::PRESENT);
-                    column.write(py, out, raw)?;
+                    column.write(out, raw)?;
                 }
             }
         }
@@ -265,17 +273,19 @@ impl Layout {
         is_deleted && self.has_others && cells.all(|(column, cell)| column.primary || cell.is_none())
     }
 
-    pub fn keyspace_id(&self, py: Python<'_>, key: &[KeyPart]) -> Option<Option<Vec<u8>>> {
+    pub fn keyspace_id(&self, key: &[KeyPart]) -> Option<Option<Vec<u8>>> {
         let Some(compute) = &self.keyspace_id else { return Some(None) };
-        let mut row = vec![PyNone::get(py).to_owned().into_any(); self.columns.len()];
-        for (column, part) in self.key.iter().zip(key) {
-            row[column.at] = part.value(py).ok()?;
-        }
-        let found = compute.bind(py).call1((PyTuple::new(py, row).ok()?,)).ok()?;
-        if found.is_none() {
-            return Some(None);
-        }
-        Some(Some(found.cast_exact::<PyBytes>().ok()?.as_bytes().to_vec()))
+        Python::attach(|py| {
+            let mut row = vec![PyNone::get(py).to_owned().into_any(); self.columns.len()];
+            for (column, part) in self.key.iter().zip(key) {
+                row[column.at] = part.value(py).ok()?;
+            }
+            let found = compute.bind(py).call1((PyTuple::new(py, row).ok()?,)).ok()?;
+            if found.is_none() {
+                return Some(None);
+            }
+            Some(Some(found.cast_exact::<PyBytes>().ok()?.as_bytes().to_vec()))
+        })
     }
 
     /// The id of the n-th change of a key in a transaction, as `relay.change.event_id` makes it (I3).

@@ -70,7 +70,7 @@ impl BlockBuilder {
         }
         let (begun, mut event) = (open.order, Event { made: Vec::new(), last: Vec::new(), rows: 0 });
         let rest = buffer.as_bytes().get(start..end)?;
-        if event.add(open, layout, operation, buffer.py(), rest, &mut self.counts).is_none() {
+        if event.add(open, layout, operation, rest, &mut self.counts).is_none() {
             open.order = begun;
             event.made.iter().chain(&event.last).for_each(|block| block.uncount(&mut self.counts));
             return None;
@@ -196,7 +196,6 @@ impl Event {
         open: &mut Open,
         layout: &Arc<Layout>,
         operation: &str,
-        py: Python<'_>,
         mut rest: &[u8],
         counts: &mut Counts,
     ) -> Option<()> {
@@ -209,7 +208,7 @@ impl Event {
                 _ => return None,
             };
             let blocks = if rest.is_empty() { &mut self.last } else { &mut self.made };
-            let mut adding = Adding::to(py, blocks, layout, &open.transaction, counts, open.order)?;
+            let mut adding = Adding::to(blocks, layout, &open.transaction, counts, open.order)?;
             adding.row(before.as_ref(), after.as_ref())?;
             open.order = adding.order;
             self.rows += 1;

@@ -131,7 +131,7 @@ impl VStreamReader {
     fn add(&mut self, answers: &Bound<'_, PyBytes>, events: &Events<'_>, whole: &mut WholeTransactions) -> Option<()> {
         let executed = self.executed(answers.py(), events.vgtid)?;
         if !events.rows.is_empty() {
-            let (rows, size, changes) = self.add_rows(answers, events, &executed, whole)?;
+            let (rows, size, changes) = self.add_rows(events, &executed, whole)?;
             whole.rows += rows;
             whole.size += size;
             if events.timestamp < whole.floor {
@@ -177,7 +177,6 @@ impl VStreamReader {
     /// Return how many rows the transaction has, their bytes, and how many changes they are.
     fn add_rows(
         &mut self,
-        answers: &Bound<'_, PyBytes>,
         events: &Events<'_>,
         executed: &str,
         whole: &mut WholeTransactions,
@@ -195,7 +194,7 @@ impl VStreamReader {
                 return None;
             }
             let (blocks, counts) = (&mut whole.blocks, &mut self.counts);
-            let mut adding = Adding::to(answers.py(), blocks, &layout, &transaction, counts, order)?;
+            let mut adding = Adding::to(blocks, &layout, &transaction, counts, order)?;
             for change in changes {
                 let (before, after) = images(change).ok()?;
                 let bytes: usize = before.iter().chain(&after).map(|row| row.size).sum();
@@ -262,7 +261,7 @@ fn event(bytes: &[u8]) -> Result<Event<'_>, Odd> {
 }
 
 /// Return the table and the changes of its rows.
-fn row_event(bytes: &[u8]) -> Result<(&[u8], Vec<&[u8]>), Odd> {
+pub fn row_event(bytes: &[u8]) -> Result<(&[u8], Vec<&[u8]>), Odd> {
     let (mut table, mut changes, mut fields) = (&b""[..], Vec::new(), Message(bytes));
     while let Some((number, value)) = fields.field()? {
         match number {
@@ -277,7 +276,7 @@ fn row_event(bytes: &[u8]) -> Result<(&[u8], Vec<&[u8]>), Odd> {
 
 type Images<'a> = (Option<Row<'a>>, Option<Row<'a>>);
 
-fn images<'a>(change: &'a [u8]) -> Result<Images<'a>, Odd> {
+pub fn images<'a>(change: &'a [u8]) -> Result<Images<'a>, Odd> {
     let (mut before, mut after, mut fields) = (None, None, Message(change));
     while let Some((number, value)) = fields.field()? {
         match number {
