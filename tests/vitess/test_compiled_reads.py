@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
@@ -47,6 +47,7 @@ def event_of(found: list[tuple[bytes | None, ...]]) -> pb.RowEvent:
 @given(st.data())
 def test_copied_rows_give_the_same_reads_and_records(data: st.DataObject) -> None:
     shape = data.draw(shapes("orders"))
+    assume(all(kind != "float" for kind, _ in shape.columns))  # refused, since SELECT rounds it
     read = decoder_of(shape)
     found = [data.draw(rows(shape)) for _ in range(data.draw(st.integers(0, 4)))]
     event = event_of(found)
@@ -65,7 +66,7 @@ def test_copied_rows_give_the_same_reads_and_records(data: st.DataObject) -> Non
 @settings(deadline=None, max_examples=examples(50))
 @given(st.data())
 def test_usual_values_of_every_type_are_in_a_block(data: st.DataObject) -> None:
-    kinds = [kind for kind in VALUES if kind not in ("tinyint(4)", "bigint(20) unsigned", "int(8) unsigned zerofill")]
+    kinds = [kind for kind in VALUES if kind not in ("float", "tinyint(4)", "bigint(20) unsigned", "int(8) unsigned zerofill")]
     shape = Shape("orders", 1, [("varchar(20)", True), *((kind, False) for kind in kinds)])
     usual: dict[str, Any] = {"bigint(20)": st.just(b"-5"), "decimal(12,0)": st.just(b"12"), "json": st.just(b"{}")}
     # What a server sends for these, and not what any client might.

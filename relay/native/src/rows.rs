@@ -35,7 +35,8 @@ impl Column {
     pub fn write(&self, out: &mut Vec<u8>, raw: &[u8]) -> Option<()> {
         match &self.cell {
             Cell::Integer => self.field.write_integer(out, integer(raw)?),
-            Cell::Decimal => self.field.write_decimal(out, raw),
+            // Python writes one of more digits than Avro has.
+            Cell::Decimal => self.field.write_decimal(out, raw).or_else(|| self.write_decoded(out, raw)),
             Cell::Double => self.field.write_double(out, raw),
             Cell::Text => self.field.write_text(out, raw),
             Cell::Bytes => self.field.write_bytes(out, raw),
