@@ -19,6 +19,7 @@ from relay.aws import Refused
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NotCarried
+from relay.mysql.text_rows import ERROR, ends, next_packet, values_of
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 30.0  # seconds
@@ -39,12 +40,6 @@ _NO_PLUGIN = 2059
 Password = str | Callable[[], str]
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
-
-_HEADER = struct.Struct("<HBB")
-_LARGEST = 0xFFFFFF  # bytes of a packet that another one continues
-_NULL, _END, _ERROR = 0xFB, 0xFE, 0xFF
-_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""Bytes of the length of a value, by the first byte."""
 
 _VARIABLES = (
     "log_bin",
@@ -221,11 +216,11 @@ class ServerConnection:
             number = connection._next_seq_id - 1
             try:
                 while True:
-                    packet, number = _packet(connection._rfile.read)
-                    if packet[0] in (_END, _ERROR) and (packet[0] == _ERROR or len(packet) < 9):
+                    packet, number = next_packet(connection._rfile.read)
+                    if ends(packet):
                         break
                     yield packet
-            except (OSError, struct.error):
+            except OSError:
                 result.unbuffered_active = False
                 connection._force_close()
                 raise
@@ -234,9 +229,9 @@ class ServerConnection:
                 result._finish_unbuffered_query()
                 raise
             result.unbuffered_active = False
-            if packet[0] == _ERROR:
+            if packet[0] == ERROR:
                 pymysql.err.raise_mysql_exception(packet)
-        except (pymysql.err.MySQLError, OSError, struct.error) as fault:
+        except (pymysql.err.MySQLError, OSError) as fault:
             raise translated(fault, self.account.address) from None
 
     def visible(self) -> GtidSet:
@@ -372,46 +367,6 @@ def connect(
     except BaseException:
         connection.close()
         raise
-
-
-def _packet(read: Callable[[int], bytes]) -> tuple[bytes, int]:
-    """Read a packet, and return its number too. Raises OSError, and struct.error for the end of the connection."""
-    size, more, number = _HEADER.unpack(read(4))
-    size |= more << 16
-    packet = read(size)
-    if len(packet) < size or not size:
-        raise ConnectionError("lost the connection during the query")
-    if size == _LARGEST:
-        rest = b""
-        while size == _LARGEST:
-            size, more, number = _HEADER.unpack(read(4))
-            size |= more << 16
-            rest = read(size)
-            if len(rest) < size:
-                raise ConnectionError("lost the connection during the query")
-            packet += rest
-    return packet, number
-
-
-def values_of(packet: bytes) -> tuple[bytes | None, ...]:
-    """Return the values of a row of the text protocol. Raises IndexError or KeyError for what is none."""
-    values: list[bytes | None] = []
-    at, end = 0, len(packet)
-    while at < end:
-        size = packet[at]
-        at += 1
-        if size == _NULL:
-            values.append(None)
-            continue
-        if size > _NULL:
-            width = _WIDTHS[size]
-            size = int.from_bytes(packet[at : at + width], "little")
-            at += width
-        values.append(packet[at : at + size])
-        at += size
-    if at > end:
-        raise IndexError("a value is cut off")
-    return tuple(values)
 
 
 def translated(fault: Exception, address: str) -> RelayError:

@@ -21,11 +21,12 @@ from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Plan, Shard
 from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, TableDescription, limit_for
-from relay.mysql.connection import ServerConnection, values_of
+from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import first_shards
 from relay.mysql.roles import role_of
+from relay.mysql.text_rows import values_of
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.sql.changes import TransactionChanges
 from relay.sql.compiled_changes import compiled_rows, copied_rows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relay.avro.compiled_fields import compiled_fields
 from relay.errors import RelayError
 from relay.mysql.chunks import ChunkQuery, TableDescription
-from relay.mysql.connection import values_of
+from relay.mysql.text_rows import values_of
 from relay.sql.compiled_changes import compiled_rows, copied_rows
 from relay.sql.tables import Row, Table, lay_out
 from tests import needs

@@ -66,7 +66,11 @@ def test_copied_rows_give_the_same_reads_and_records(data: st.DataObject) -> Non
 @settings(deadline=None, max_examples=examples(50))
 @given(st.data())
 def test_usual_values_of_every_type_are_in_a_block(data: st.DataObject) -> None:
-    kinds = [kind for kind in VALUES if kind not in ("float", "tinyint(4)", "bigint(20) unsigned", "int(8) unsigned zerofill")]
+    kinds = [
+        kind
+        for kind in VALUES
+        if kind not in ("float", "tinyint(4)", "bigint(20) unsigned", "int(8) unsigned zerofill")
+    ]
     shape = Shape("orders", 1, [("varchar(20)", True), *((kind, False) for kind in kinds)])
     usual: dict[str, Any] = {"bigint(20)": st.just(b"-5"), "decimal(12,0)": st.just(b"12"), "json": st.just(b"{}")}
     # What a server sends for these, and not what any client might.

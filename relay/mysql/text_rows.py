@@ -1,0 +1,62 @@
+"""Rows of a SELECT as a server sends them: packets of MySQL's text protocol."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+NULL, END, ERROR = 0xFB, 0xFE, 0xFF
+"""First bytes: of a value that is NULL, of the packet at the end, which is short, and of an error."""
+
+_HEADER = struct.Struct("<HBB")
+_LARGEST = 0xFFFFFF  # bytes of a packet that another one continues
+_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # bytes of the length of a value, by the first byte
+
+
+def ends(packet: bytes) -> bool:
+    """Whether a packet is no row: no other follows."""
+    return packet[0] == ERROR or (packet[0] == END and len(packet) < 9)
+
+
+def next_packet(read: Callable[[int], bytes]) -> tuple[bytes, int]:
+    """Read a packet, and return its number too. Raises OSError for the end of the connection."""
+    packet, number = _part(read)
+    part = packet
+    while len(part) == _LARGEST:
+        part, number = _part(read)
+        packet += part
+    if not packet:
+        raise ConnectionError("its answer is not in MySQL's protocol")
+    return packet, number
+
+
+def _part(read: Callable[[int], bytes]) -> tuple[bytes, int]:
+    header = read(4)
+    if len(header) == 4:
+        low, high, number = _HEADER.unpack(header)
+        size = low | high << 16
+        part = read(size)
+        if len(part) == size:
+            return part, number
+    raise ConnectionError("the connection was lost during a query")
+
+
+def values_of(packet: bytes) -> tuple[bytes | None, ...]:
+    """Return the values of a row. Raises IndexError or KeyError for what is none."""
+    values: list[bytes | None] = []
+    at, end = 0, len(packet)
+    while at < end:
+        size = packet[at]
+        at += 1
+        if size == NULL:
+            values.append(None)
+            continue
+        if size > NULL:
+            width = _WIDTHS[size]
+            size = int.from_bytes(packet[at : at + width], "little")
+            at += width
+        values.append(packet[at : at + size])
+        at += size
+    if at > end:
+        raise IndexError("a value is cut off")
+    return tuple(values)
