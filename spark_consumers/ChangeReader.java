@@ -2,8 +2,9 @@ package relay;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
+import com.fasterxml.jackson.core.io.SerializedString;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.io.StringWriter;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
@@ -409,8 +410,15 @@ public class ChangeReader implements UDF1 {
                     kind.record.write(json, (Object[]) value, null);
                     break;
                 default:
-                    json.writeString(text(value).toString());
+                    writeText(json, text(value));
             }
+        }
+
+        /** Write a text as it is: Jackson would write half of a surrogate pair at a time, as an escape. */
+        static void writeText(JsonGenerator json, Object text) throws IOException {
+            UTF8String found = text instanceof UTF8String ? (UTF8String) text : UTF8String.fromString(text.toString());
+            byte[] bytes = (found.isValid() ? found : UTF8String.fromString(found.toString())).getBytes();
+            json.writeUTF8String(bytes, 0, bytes.length);
         }
     }
 
@@ -434,21 +442,22 @@ public class ChangeReader implements UDF1 {
 
     static class Record {
         final String[] avro; // names
-        final String[] names; // at the source
+        final SerializedString[] names; // at the source
         final Kind[] kinds;
         final boolean[] padded; // equal values may have zeros at the end of their text
 
         Record(Schema schema) {
             List fields = schema.getFields();
             avro = new String[fields.size()];
-            names = new String[avro.length];
+            names = new SerializedString[avro.length];
             kinds = new Kind[avro.length];
             padded = new boolean[avro.length];
             for (int n = 0; n < avro.length; n++) {
                 Schema.Field field = (Schema.Field) fields.get(n);
                 String type = field.getProp("relay.type");
                 avro[n] = field.name();
-                names[n] = field.getProp("source.name") == null ? avro[n] : field.getProp("source.name");
+                String name = field.getProp("source.name");
+                names[n] = new SerializedString(name == null ? avro[n] : name);
                 kinds[n] = new Kind(field.schema());
                 padded[n] = Boolean.TRUE.equals(field.getObjectProp("decimals")) || type != null && type.startsWith("decimal");
             }
@@ -487,7 +496,7 @@ public class ChangeReader implements UDF1 {
             for (int n = 0; n < values.length; n++) {
                 json.writeFieldName(names[n]);
                 if (texts != null && padded[n] && texts[n] != null) {
-                    json.writeString(texts[n].toString());
+                    Kind.writeText(json, texts[n]);
                 } else {
                     kinds[n].write(json, values[n]);
                 }
@@ -495,8 +504,8 @@ public class ChangeReader implements UDF1 {
             json.writeEndObject();
         }
 
-        String json(Object[] values, Object[] texts) {
-            StringWriter text = new StringWriter(64 * (values.length + 1));
+        UTF8String json(Object[] values, Object[] texts) {
+            ByteArrayOutputStream text = new ByteArrayOutputStream(64 * (values.length + 1));
             try {
                 JsonGenerator json = JSON.createGenerator(text);
                 write(json, values, texts);
@@ -504,7 +513,7 @@ public class ChangeReader implements UDF1 {
             } catch (IOException e) {
                 throw new IllegalStateException(e);
             }
-            return text.toString();
+            return UTF8String.fromBytes(text.toByteArray());
         }
     }
 

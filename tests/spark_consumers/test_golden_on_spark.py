@@ -36,7 +36,7 @@ session = open_session("golden", delta=False)
 rows = [("t", 0, number, bytes.fromhex(value)) for number, value in enumerate(given["values"])]
 frame = session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
 decoded = Decoder(schemas, registry=True, gaps="gaps").changes(frame)
-decoded = decoded.selectExpr("*", "hex(value) AS kept").drop("value", "keyspace_id")
+decoded = decoded.selectExpr("*", "hex(value) AS kept", "is_valid_utf8(new) AS readable").drop("value", "keyspace_id")
 json.dump([row.asDict(True) for row in decoded.orderBy("offset").collect()], sys.stdout, default=str)
 """
 
@@ -179,6 +179,41 @@ def test_json_holds_every_value_exactly(spark_process: SparkProcess) -> None:
     nulls = ",".join(f'"{name}":null' for name in row)
     assert {(each["old"], each["new"]) for each in found} == {(f"{{{nulls}}}", text)}
     assert {each["committed_at"] for each in found} == {"1969-12-31 23:59:59.999999"}
+
+
+def test_texts_of_any_length_and_alphabet_are_exact_in_json(spark_process: SparkProcess) -> None:
+    """I8: in names and values, at all places of the buffers that JSON is written through. Bytes that are no text are
+    replaced as Java does it.
+    """
+    name = 'n"\\\U0001f600\u00e9'
+    table = TableSchema("shop", "texts", (KeyColumn(name, "string"),), 1, row=(Column(name, "string"),))
+    schema = change_schema(table)
+    header = single_object_header(fingerprint(schema))
+    texts = ["x" * length + '\U0001f600\u2028"' * 6000 for length in range(4)]
+    changes = [
+        Change(
+            event_id="e",
+            operation=Operation.UPDATE,
+            source="shop",
+            table="texts",
+            key={name: text},
+            old=None,
+            new={name: text},
+            images=Images.NEW_AND_OLD,
+            token=None,
+            committed_at=0,
+        )
+        for text in [*texts, "no text: ????"]
+    ]
+    *good, last = (ChangeEncoder(schema, header).encode(change) for change in changes)
+    *rows, replaced = read_on_spark(
+        spark_process, [*good, last.replace(b"????", b"\xed\xa0\x80\xff")], {header.hex(): schema}
+    )
+    assert [json.loads(row["key"]) for row in rows] == [{name: text} for text in texts]
+    assert [json.loads(row["new"]) for row in rows] == [{name: text} for text in texts]
+    assert not any("\\ud83d" in row["key"].lower() for row in rows)
+    assert set(json.loads(replaced["new"])[name].removeprefix("no text: ")) == {"\ufffd"}
+    assert replaced["readable"]
 
 
 def test_damaged_values_are_changes_or_damaged_but_never_end_spark(spark_process: SparkProcess) -> None:
