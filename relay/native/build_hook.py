@@ -75,10 +75,13 @@ def built(crate: Path) -> Path:
         "--manifest-path",
         str(crate / "Cargo.toml"),
     ]
+    # Checkouts share the folder. To cargo they are one crate, which it does not compile again where the files are older
+    # than what it has, unless the arguments differ.
+    command += ["--", "-C", f"metadata={_digest_of_sources(crate)}"]
     if sys.platform == "darwin":
-        command += ["--", "-C", "link-arg=-undefined", "-C", "link-arg=dynamic_lookup"]
+        command += ["-C", "link-arg=-undefined", "-C", "link-arg=dynamic_lookup"]
     target.mkdir(parents=True, exist_ok=True)
-    with (target / "relay.lock").open("w") as lock:  # checkouts share the folder, and the name of the result
+    with (target / "relay.lock").open("w") as lock:  # the name of the result is shared, too
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
             command, cwd=crate, env=changed, capture_output=True, text=True, timeout=_LONGEST, check=False
@@ -88,3 +91,10 @@ def built(crate: Path) -> Path:
         library = target / "release" / ("lib_core.dylib" if sys.platform == "darwin" else "lib_core.so")
         digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]
         return Path(shutil.copyfile(library, target / f"relay-{digest}.so"))
+
+
+def _digest_of_sources(crate: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted([crate / "Cargo.toml", crate / "Cargo.lock", *crate.glob("src/**/*.rs")]):
+        digest.update(path.relative_to(crate).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

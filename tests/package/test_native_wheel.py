@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,21 +12,22 @@ from zipfile import ZipFile
 
 import pytest
 
+from relay import native
 from tests.needs import lacking
 from tests.package.public_names import ROOT
 
 pytestmark = pytest.mark.package
 
 
-def build(out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Build the wheel of this checkout in an environment without a cargo of its own."""
+def build(out: Path, checkout: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build the wheel of a checkout in an environment without a cargo of its own."""
     uv, tools = shutil.which("uv"), out / "tools"
     assert uv is not None
     tools.mkdir(parents=True)
     cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
     known = {"PATH": str(tools), "HOME": str(tools), "UV_CACHE_DIR": cache, **environment}
     known |= {name: value for name, value in os.environ.items() if name.startswith(("UV_INDEX", "UV_DEFAULT", "SSL_"))}
-    command = [uv, "build", "--wheel", "--python", sys.executable, "--out-dir", str(out), str(ROOT)]
+    command = [uv, "build", "--wheel", "--python", sys.executable, "--out-dir", str(out), str(checkout)]
     return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False, env=known)
 
 
@@ -49,6 +51,38 @@ def test_a_core_that_is_required_is_not_left_out(tmp_path: Path) -> None:
     built = build(tmp_path, RELAY_NATIVE="required")
     assert built.returncode != 0
     assert "cargo is not installed" in built.stderr
+
+
+def interface(out: Path) -> int:
+    """Return what the core in the only wheel in ``out`` says of itself."""
+    (wheel,) = out.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extract("relay/native/_core.abi3.so", out / "core")
+    code = "import _core; print(_core.INTERFACE)"
+    where = {"PYTHONPATH": str(out / "core" / "relay" / "native")}
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=where).stdout)
+
+
+def test_each_of_two_checkouts_gets_the_core_of_its_own_sources(tmp_path: Path) -> None:
+    """They share what cargo has compiled. The other one has older files, as after an unpacked archive."""
+    if shutil.which("cargo") is None:
+        lacking("NATIVE", "no cargo: install Rust")
+    other = tmp_path / "other"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (other / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, other / name)
+    library = other / "relay/native/src/lib.rs"
+    library.write_text(re.sub(r"(const INTERFACE: u32 =) \d+", r"\1 4242", library.read_text()))
+    for path in (other / "relay/native").rglob("*"):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+    found = []
+    for out, checkout in (("ours", ROOT), ("theirs", other), ("ours again", ROOT)):
+        built = build(tmp_path / out, checkout, RELAY_NATIVE="required", PATH=os.environ["PATH"], HOME=str(Path.home()))
+        assert built.returncode == 0, built.stderr
+        found.append(interface(tmp_path / out))
+    assert found == [native._INTERFACE, 4242, native._INTERFACE]
 
 
 def test_with_cargo_one_wheel_has_the_core_for_all_versions_of_python(tmp_path: Path) -> None:
