@@ -112,7 +112,13 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
         user_agent_extra="relay",
     )
     try:
-        session = boto3.session.Session(botocore_session=open_session(source.identity(source.region_name)))
+        identity = open_session(source.identity(source.region_name))
+        # botocore would make its own text anew, twice, for every call, and idle shards are asked all the time.
+        names = [f"Boto3/{boto3.__version__}"]
+        if application := identity.get_config_variable("user_agent_appid"):
+            names.append(f"app/{application}")
+        settings = settings.merge(BotoConfig(user_agent=" ".join(names)))
+        session = boto3.session.Session(botocore_session=identity)
         dynamodb = session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings)
         streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings)
     except NoRegionError as error:

@@ -225,3 +225,19 @@ def test_throttling_and_server_errors_are_retried_by_botocore(served: Served) ->
     served.stream.before = refuse
     assert len(served.read(served.ours)) == 1
     assert served.stream.calls.count("GetRecords") == 3
+
+
+def test_calls_name_the_relay_and_the_application_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever reads CloudTrail knows who calls."""
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "shop")
+    with ScriptedStream() as stream:
+        stream.shard("s")
+        served, agents = Served(stream), []
+        served.ours.client.meta.events.register(
+            "before-send.dynamodb-streams.GetRecords",
+            lambda request, **_: agents.append(request.headers["User-Agent"].decode()),
+        )
+        served.read(served.ours)
+        served.close()
+    (agent,) = agents
+    assert {f"Boto3/{boto3.__version__}", "app/shop", "relay"} <= set(agent.split())
