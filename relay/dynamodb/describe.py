@@ -31,6 +31,7 @@ from relay.config.columns import attribute_type
 from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.declared import declared_table
 from relay.config.protection import IN_KEY, in_key
+from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
@@ -126,6 +127,7 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
     except ConfigError as error:
         raise ConfigError(f"source {source.name}: {error}") from error
     keep_records_raw(streams)
+    make_calls_lean(streams)
     return dynamodb, streams
 
 

@@ -82,15 +82,20 @@ def keep_records_raw(client: DynamoDBStreamsClient) -> None:
 def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
         return  # botocore reads errors
-    try:
-        answer = parse_answer(response_dict["body"])
-    except ValueError:  # the base of msgspec's and orjson's errors
-        answer = _parse_tolerantly(response_dict["body"])
-    customized_response_dict["Records"] = answer.records
-    if answer.next_shard_iterator is not None:
-        customized_response_dict["NextShardIterator"] = answer.next_shard_iterator
+    customized_response_dict |= read_answer(response_dict["body"])
     # Leave only the headers to botocore.
     response_dict["body"] = b"{}"
+
+
+def read_answer(body: bytes) -> dict[str, Any]:
+    """Return ``Records`` and, unless the shard has ended, ``NextShardIterator``. Raises ``UnreadableAnswer``."""
+    try:
+        answer = parse_answer(body)
+    except ValueError:  # the base of msgspec's and orjson's errors
+        answer = _parse_tolerantly(body)
+    if answer.next_shard_iterator is None:
+        return {"Records": answer.records}
+    return {"Records": answer.records, "NextShardIterator": answer.next_shard_iterator}
 
 
 def parse_answer(body: bytes) -> _Answer:
