@@ -100,8 +100,8 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
     """Return the clients of DynamoDB and DynamoDB Streams, without connecting. Threads may share them.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise after about a minute.
-    ``get_records`` returns raw records (``relay.dynamodb.raw_records``). Raises ``ConfigError`` if the region or the
-    profile is missing.
+    ``get_records`` returns raw records (``relay.dynamodb.raw_records``), by lean calls (``relay.dynamodb.lean_calls``),
+    with one try more. Raises ``ConfigError`` if the region or the profile is missing.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,

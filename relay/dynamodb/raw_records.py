@@ -1,8 +1,8 @@
 """Let GetRecords return images as JSON text, instead of having botocore convert every value.
 
 The conversion is most of the time it takes to read a stream, and the relay would undo it: an image goes to Kafka as
-DynamoDB's JSON. So the image is cut out of the answer unchanged. Everything else is left to botocore: signing, retries,
-timeouts, errors, and all other calls.
+DynamoDB's JSON. So the image is cut out of the answer unchanged. Everything else is left to botocore, or to
+``relay.dynamodb.lean_calls``.
 
 This relies on one behaviour of botocore (botocore/endpoint.py): before a client parses an answer, it emits
 ``before-parse.<service>.<operation>`` with the answer, and uses what a handler puts into ``customized_response_dict``
