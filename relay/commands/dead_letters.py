@@ -105,6 +105,8 @@ def redrive(
         else:
             typer.echo(f"{letter.id} {done} to {letter.topic}[{letter.partition}]")
 
+    if not chosen and not as_json:
+        typer.echo("no dead letters to redrive")
     if not dry_run:
         letters.redrive(chosen, show_sent)
         return

@@ -111,7 +111,8 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     assert whole["value"]["token"] == stub["value"]["token"]
     assert whole["value"]["attributes"]["redriven"] == "true"
     assert listed(path)[0]["redriven"] is True
-    assert relay("dead-letters", "redrive", path, "--all").stdout == ""
+    assert relay("dead-letters", "redrive", path, "--all").stdout == "no dead letters to redrive\n"
+    assert relay("dead-letters", "redrive", path, "--all", "--json").stdout == ""
 
 
 def test_a_change_that_cannot_be_encoded_stops_the_relay_or_becomes_a_dead_letter(
