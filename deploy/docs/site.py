@@ -45,6 +45,22 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
 }
 """The chapters of the site beside the first page, which is README.md, and their pages. Sphinx refuses one left out."""
 
+TITLES = {
+    "relay/index": "Architecture",
+    "relay/dynamodb/index": "DynamoDB",
+    "relay/vitess/index": "Vitess",
+    "relay/mysql/index": "MySQL and MariaDB",
+    "relay/aws/index": "AWS: roles, RDS, MSK",
+    "spark_consumers/index": "Change log and copy, on Spark",
+    "relay/keyspace/index": "Queries over shards, with tokens",
+    "relay/kafka/index": "Topics, and readers of your own",
+    "relay/dynamodb/models/index": "Models of DynamoDB tables",
+    "deploy/index": "Deploy",
+    "relay/observe/index": "Metrics, health and status page",
+    "relay/native/index": "Compiled core",
+}
+"""What the contents call a page whose own title is the name of its folder."""
+
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -94,9 +110,13 @@ def _provide(target: Path, folder: Path) -> None:
 
 def _contents() -> str:
     return "".join(
-        "\n".join(("", "```{toctree}", ":hidden:", f":caption: {chapter}", "", *pages, "```", ""))
+        "\n".join(("", "```{toctree}", ":hidden:", f":caption: {chapter}", "", *map(_entry, pages), "```", ""))
         for chapter, pages in CHAPTERS.items()
     )
+
+
+def _entry(page: str) -> str:
+    return f"{TITLES[page]} <{page}>" if page in TITLES else page
 
 
 def _write(path: Path, text: str) -> None:

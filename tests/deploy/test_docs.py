@@ -63,6 +63,18 @@ def test_every_document_is_on_the_site() -> None:
     assert pages == (documents | made) - {"index"}
 
 
+def test_no_page_is_called_by_the_name_of_its_folder_in_the_contents(tmp_path: Path) -> None:
+    site.stage(tmp_path)
+    named = {
+        page
+        for page in (page for chapter in site.CHAPTERS.values() for page in chapter)
+        if re.match("# (relay|spark_|deploy|observe)", (tmp_path / f"{page}.md").read_text())
+    }
+    contents = (tmp_path / "index.md").read_text()
+    assert named == site.TITLES.keys()
+    assert all(f"\n{title} <{page}>\n" in contents for page, title in site.TITLES.items())
+
+
 def test_a_recorded_benchmark_replaces_its_last_result_and_no_other(tmp_path: Path) -> None:
     file = tmp_path / "benchmarks.json"
     for name, figure in (("start", 1.0), ("look", 2.0), ("start", 3.0)):
