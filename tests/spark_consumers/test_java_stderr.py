@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from relay.jvm.java import find_java
+from relay.observe.logs import JsonFormatter
 from spark_consumers.java_stderr import java_stderr
 from tests.waiting import wait_until
 
 
+@pytest.fixture
+def log_in_json() -> Iterator[None]:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().addHandler(handler)
+    yield
+    logging.getLogger().removeHandler(handler)
+
+
 def test_all_but_the_line_about_incubator_modules_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    program = "import sys; sys.stderr.write('WARNING: Using incubator modules: a\\nWARNING: b\\n\\nlast'); sys.exit(3)"
+    assert printed_of("WARNING: Using incubator modules: a\nWARNING: b\n\nlast", capfd) == "WARNING: b\n\nlast"
+
+
+@pytest.mark.usefixtures("log_in_json")
+def test_in_a_log_of_json_each_line_is_an_object(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "spark: WARN Executor: redis://u:secret@h is slow\n\n\tat a.B\nspark: FATAL Executor: last"
+    entries = [json.loads(line) for line in printed_of(text, capfd).splitlines()]
+    assert all(entry.pop("time") for entry in entries)
+    assert entries == [
+        {"level": "WARNING", "logger": "spark.Executor", "message": "redis://***@h is slow"},
+        {"level": "WARNING", "logger": "java", "message": "\tat a.B"},
+        {"level": "CRITICAL", "logger": "spark.Executor", "message": "last"},
+    ]
+
+
+def printed_of(text: str, capfd: pytest.CaptureFixture[str]) -> str:
+    """Return what is printed of a text, which ends with ``last``, that a process writes."""
     with java_stderr() as stderr:
-        process = subprocess.Popen([sys.executable, "-c", program], stderr=stderr)
-    assert process.wait(60) == 3
+        process = subprocess.Popen([sys.executable, "-c", f"import sys; sys.stderr.write({text!r})"], stderr=stderr)
+    assert process.wait(60) == 0
     printed: list[str] = []
 
     def all_printed() -> bool:
         printed.append(capfd.readouterr().err)
-        return "".join(printed).endswith("last")
+        return "last" in "".join(printed)
 
     wait_until(all_printed)
-    assert "".join(printed) == "WARNING: b\n\nlast"
+    return "".join(printed)
 
 
 def test_java_names_incubator_modules_as_it_did() -> None:
