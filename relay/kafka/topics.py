@@ -310,11 +310,11 @@ def _connection_failure(error: KafkaException, reasons: list[KafkaError], config
     """Return the most specific of the client's errors: "broker transport failure" explains nothing."""
     specific = [reason for reason in reasons if reason.code() != KafkaError._ALL_BROKERS_DOWN]
     if reasons and not specific:
-        # The callback gets no error for a connection that was accepted and then closed.
+        # The callback gets no error for a connection that was accepted and then closed, or left without an answer.
         protocol = config.kafka.producer.get("security.protocol", "plaintext")
         return (
-            "it closes the connection at once; it probably requires another `security.protocol` than "
-            f"{protocol}: set it in `kafka.producer`"
+            "it closes the connection, or does not answer: it hangs, or requires another `security.protocol` than "
+            f"{protocol}: set that in `kafka.producer`"
         )
     refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
     chosen = (refused or specific)[-1:]
