@@ -26,8 +26,12 @@ _EVENT = "before-call.dynamodb-streams.GetRecords"
 
 
 def make_calls_lean(client: DynamoDBStreamsClient) -> None:
-    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it."""
-    client.get_records = _LeanCalls(client)  # type: ignore[method-assign]
+    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it.
+
+    A botocore that keeps its connections elsewhere makes all calls itself.
+    """
+    if hasattr(getattr(client, "_endpoint", None), "http_session"):
+        client.get_records = _LeanCalls(client)  # type: ignore[method-assign]
 
 
 class _LeanCalls:
