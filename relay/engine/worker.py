@@ -25,6 +25,7 @@ from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
@@ -117,6 +118,7 @@ class Worker:
             metrics=observer.metrics,
             stop_by=lambda: self._stop_by,
         )
+        self._aborts = RepeatedAborts(settings)
         self._upkeep = Upkeep(
             self._group, self._publishing, self._view, lambda: observer.bars.show if observer.bars else None
         )
@@ -160,10 +162,12 @@ class Worker:
             # Commit at once when nothing more waits; under load the transaction grows up to a bound.
             if idle or not self._publishing.open or self._publishing.is_long:
                 self._publishing.commit()
+                self._aborts.committed()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); publishing its pages again", error)
             for source in self._sources:
                 source.list_soon()  # the records of a listing may have been in it
+            self._aborts.aborted()
             self._publish_again()
         except Fenced as error:
             for source in self._sources:

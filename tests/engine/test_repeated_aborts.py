@@ -1,0 +1,101 @@
+"""I10: transactions that are aborted again and again neither keep a processor busy nor go on for ever in silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from relay.config import load
+from relay.engine import repeated_aborts
+from relay.engine.repeated_aborts import RepeatedAborts
+from relay.errors import Unavailable
+from relay.kafka.settings import KafkaSettings
+from relay.process.managed import free_port
+from tests.clock import Clock
+from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.faults.scripted_relay import published_versions, run_until_caught_up, start_relay, write_config
+from tests.waiting import wait_until
+
+
+class Pauses:
+    """What sleeps, and lets the clock pass by that."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.taken: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self.clock.now += seconds
+
+
+def aborts(folder: Path, stream: ScriptedStream, bootstrap_servers: str) -> tuple[RepeatedAborts, Pauses]:
+    settings = KafkaSettings.from_config(load(write_config(folder, stream, bootstrap_servers, "shop")))
+    clock = Clock()
+    pauses = Pauses(clock)
+    return RepeatedAborts(replace(settings, limits={"lost": 1}), clock=clock, sleep=pauses), pauses
+
+
+def test_the_first_abort_after_a_commit_is_followed_at_once_and_others_ever_later(
+    tmp_path: Path, stream: ScriptedStream
+) -> None:
+    repeated, pauses = aborts(tmp_path, stream, "127.0.0.1:1")
+    for _ in range(2):
+        repeated.aborted()
+        assert pauses.taken == []
+        for _ in range(7):
+            repeated.aborted()
+        assert pauses.taken == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+        pauses.taken.clear()
+        repeated.committed()
+
+
+def test_aborts_go_on_while_no_broker_says_which_topics_there_are(
+    tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_aborts, "_TIMEOUT", 0.1)
+    repeated, pauses = aborts(tmp_path, stream, f"127.0.0.1:{free_port()}")
+    for _ in range(30):
+        repeated.aborted()
+    assert sum(pauses.taken) > 20
+
+
+@pytest.mark.services
+def test_a_topic_that_does_not_exist_is_named_after_a_while(tmp_path: Path, stream: ScriptedStream, kafka: Any) -> None:
+    repeated, pauses = aborts(tmp_path, stream, kafka.bootstrap_servers)
+    for _ in range(15):
+        repeated.aborted()
+    assert sum(pauses.taken) > 10
+    with pytest.raises(Unavailable, match=r"topic 'lost' was deleted while the relay ran.*restart the relay"):
+        repeated.aborted()
+    assert 10 < sum(pauses.taken) < 13
+
+
+@pytest.mark.services
+def test_a_topic_that_is_deleted_under_a_running_relay_ends_it_and_the_next_run_goes_on(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I1: what was not in the topic is published by the next run."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    topic = load(path).topic(TABLE)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    run_until_caught_up(path)
+    assert published_versions(path)[0] == {"k": [1]}
+    relay = start_relay(path)
+    wait_until(lambda: "took over" in relay.log(), 60)
+    stream.put("root", "k", 2, old=1)
+    wait_until(lambda: published_versions(path)[0] == {"k": [1, 2]}, 60)
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 60)
+    stream.put("root", "k", 3, old=2)
+    assert relay.wait(240) == 3, relay.log()
+    assert f"topic '{topic}' was deleted while the relay ran" in relay.log()
+    assert relay.log().count("aborted") < 60
+    run_until_caught_up(path)
+    assert published_versions(path)[0] == {"k": [3]}
