@@ -279,8 +279,8 @@ class ChunkReader:
         snapshot = as_of_rows(self.segment.snapshot, self._lowest, begun)
         changes: Sequence[Change] | None = copied_rows(compiled, "text", packets, snapshot, begun)
         if changes is None:
-            for raw in map(server.row_of, packets):
-                row = query.row(raw)
+            # I3: all before the first READ, or those of a page that cannot be read would be among the next one's.
+            for row in [query.row(server.row_of(packet)) for packet in packets]:
                 if table.wanted is None or table.wanted(row):
                     self._changes.read(table, row, snapshot, begun)
             changes = self._changes.take()

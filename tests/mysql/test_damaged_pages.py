@@ -1,0 +1,54 @@
+"""Pages of a snapshot that cannot be read to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from relay.change import Snapshot
+from relay.lineage import Checkpoint, Shard, ShardState
+from relay.mysql.chunks import COLUMNS, KEY
+from relay.mysql.positions import BinlogPosition
+from relay.mysql.snapshot import ChunkReader
+from relay.source import Page, Segment, Unreadable
+from relay.sql.tables import lay_out
+from tests.mysql.fake_servers import A, FakeServer
+
+ROWS = [b"\x011\x01a", b"\x012\x01b"]
+
+
+class DamagedAnswers(FakeServer):
+    """Has a table, and answers each SELECT of its rows with the next of ``answers``, which are packets."""
+
+    def __init__(self, *answers: Sequence[bytes]) -> None:
+        super().__init__("a", f"{A}:1-9")
+        self.answers = list(answers)
+
+    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
+        if statement == COLUMNS:
+            return [("id", "bigint", None), ("name", "varchar(9)", "utf8mb4")]
+        return [("id",)] if statement == KEY else []
+
+    def row_packets(self, statement: str) -> Iterator[bytes]:  # type: ignore[override]
+        return (packet for packet in self.answers.pop(0))
+
+
+@pytest.mark.parametrize("core", ["", "off"])
+def test_a_page_with_a_damaged_row_is_read_again_and_each_row_is_there_once(
+    monkeypatch: pytest.MonkeyPatch, core: str
+) -> None:
+    """I3: no READ of the rows before the damaged one is left for a later page."""
+    monkeypatch.setenv("RELAY_NATIVE", core)
+    server = DamagedAnswers([ROWS[0], b"\x012\x05b"], ROWS)
+    config: Any = SimpleNamespace(name="s", database="d", snapshot_rows_per_second=None)
+    layouts: Any = lambda _, table, columns, primary: lay_out("s", table, columns, primary)  # noqa: E731
+    published = {"-": Checkpoint(ShardState.READING, BinlogPosition(f"MySQL56/{A}:1-5").to_json(), None)}
+    segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, {"shard": "-", "table": "t"}, lambda: published)
+    reader = ChunkReader(config, segment, layouts, lambda _, needed: server)
+    assert isinstance(reader.read(), Unreadable)
+    page = reader.read()
+    assert isinstance(page, Page)
+    assert [change.key for change in page.changes] == [{"id": 1}, {"id": 2}]
