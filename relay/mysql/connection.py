@@ -213,10 +213,10 @@ class ServerConnection:
         try:
             connection.query(statement, unbuffered=True)
             result = connection._result
-            number = connection._next_seq_id - 1
+            number = connection._next_seq_id
             try:
                 while True:
-                    packet, number = next_packet(connection._rfile.read)
+                    packet, number = next_packet(connection._rfile.read, number)
                     if ends(packet):
                         break
                     yield packet
@@ -225,7 +225,7 @@ class ServerConnection:
                 connection._force_close()
                 raise
             except GeneratorExit:
-                connection._next_seq_id = (number + 1) % 256
+                connection._next_seq_id = number
                 result._finish_unbuffered_query()
                 raise
             result.unbuffered_active = False

@@ -18,26 +18,31 @@ def ends(packet: bytes) -> bool:
     return packet[0] == ERROR or (packet[0] == END and len(packet) < 9)
 
 
-def next_packet(read: Callable[[int], bytes]) -> tuple[bytes, int]:
-    """Read a packet, and return its number too. Raises OSError for the end of the connection."""
-    packet, number = _part(read)
-    part = packet
-    while len(part) == _LARGEST:
-        part, number = _part(read)
-        packet += part
+def next_packet(read: Callable[[int], bytes], number: int) -> tuple[bytes, int]:
+    """Read the packet ``number``, and return the number of the next one too. Raises OSError for any other (I1)."""
+    packet = _part(read, number)
+    number = (number + 1) % 256
+    if len(packet) == _LARGEST:
+        parts = [packet]
+        while len(parts[-1]) == _LARGEST:
+            parts.append(_part(read, number))
+            number = (number + 1) % 256
+        packet = b"".join(parts)
     if not packet:
         raise ConnectionError("its answer is not in MySQL's protocol")
     return packet, number
 
 
-def _part(read: Callable[[int], bytes]) -> tuple[bytes, int]:
+def _part(read: Callable[[int], bytes], expected: int) -> bytes:
     header = read(4)
     if len(header) == 4:
         low, high, number = _HEADER.unpack(header)
         size = low | high << 16
         part = read(size)
         if len(part) == size:
-            return part, number
+            if number == expected or part[:1] == b"\xff":  # MariaDB numbers the error of a shutdown 0
+                return part
+            raise ConnectionError(f"packet {expected} of its answer is missing")
     raise ConnectionError("the connection was lost during a query")
 
 
