@@ -33,12 +33,14 @@ def compiled_rows(
     *,
     copied: bool = False,
 ) -> CompiledRows | None:
-    """Return how the core takes the rows of ``table``; None if only Python does, as where not all rows are published.
+    """Return how the core takes the rows of ``table``; None if only Python does.
+
+    That is where the installation has no core, and where not all rows are published.
 
     ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
     ``read``: decodes a row as the source has it. ``copied``: they are rows of snapshots.
     """
-    if fields is None or table.wanted is not None:
+    if fields is None or table.wanted is not None or native.row_reader() is None:
         return None
     from relay.native._core import CompiledRows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -36,12 +37,17 @@ class DamagedAnswers(FakeServer):
         return (packet for packet in self.answers.pop(0))
 
 
-@pytest.mark.parametrize("core", ["", "off"])
-def test_a_page_with_a_damaged_row_is_read_again_and_each_row_is_there_once(
-    monkeypatch: pytest.MonkeyPatch, core: str
-) -> None:
+@pytest.fixture(params=["core", "core that is not used", "no core"])
+def installation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what an installation makes the READs."""
+    monkeypatch.setenv("RELAY_NATIVE", "off" if request.param == "core that is not used" else "")
+    if request.param == "no core":
+        monkeypatch.setitem(sys.modules, "relay.native._core", None)
+
+
+@pytest.mark.usefixtures("installation")
+def test_a_page_with_a_damaged_row_is_read_again_and_each_row_is_there_once() -> None:
     """I3: no READ of the rows before the damaged one is left for a later page."""
-    monkeypatch.setenv("RELAY_NATIVE", core)
     server = DamagedAnswers([ROWS[0], b"\x012\x05b"], ROWS)
     config: Any = SimpleNamespace(name="s", database="d", snapshot_rows_per_second=None)
     layouts: Any = lambda _, table, columns, primary: lay_out("s", table, columns, primary)  # noqa: E731

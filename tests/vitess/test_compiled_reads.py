@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -88,3 +89,12 @@ def test_usual_values_of_every_type_are_in_a_block(data: st.DataObject) -> None:
 def test_tables_of_which_not_all_rows_are_published_are_left_to_python() -> None:
     shape = Shape("orders", 1, [("bigint(20)", True)], where={"c0": 7})
     assert rows_of(SHARD, decoder_of(shape), copied=True) is None
+
+
+@pytest.mark.parametrize("setting", ["", "off"])
+def test_an_installation_without_the_core_leaves_copied_rows_to_python(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv("RELAY_NATIVE", setting)
+    monkeypatch.setitem(sys.modules, "relay.native._core", None)
+    assert rows_of(SHARD, decoder_of(Shape("orders", 1, [("bigint(20)", True)])), copied=True) is None
