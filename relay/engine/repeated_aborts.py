@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from relay.errors import Unavailable
@@ -19,50 +19,63 @@ _TIMEOUT = 5.0
 
 
 class RepeatedAborts:
-    """Counts the aborts since the last commit."""
+    """Counts the aborts since the last commit. ``topics``: returns the names of those that the worker writes to."""
 
     def __init__(
         self,
         settings: KafkaSettings,
+        topics: Callable[[], Collection[str]],
         *,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings = settings
-        self._clock = clock
+        self._topics = topics
         self._sleep = sleep
-        self._since: float | None = None
+        self._is_first = True
         self._pause = 0.0
+        # Seconds that it has paused since it last asked. A call that waits for a broker may take longer than that.
+        self._paused = 0.0
 
     def __repr__(self) -> str:
         return f"<RepeatedAborts[pause {self._pause:.2f} s]>"
 
     def committed(self) -> None:
-        self._since = None
-        self._pause = 0.0
+        self._is_first = True
+        self._pause = self._paused = 0.0
 
     def aborted(self) -> None:
         """Wait before the next attempt: not at all the first time, then longer each time.
 
-        I10: raises ``Unavailable`` if that has gone on for a while, and one of the relay's topics does not exist.
+        I10: raises ``Unavailable`` if that has gone on for a while, and one of the topics does not exist, or may not be
+        used any longer.
         """
-        now = self._clock()
-        if self._since is None:
-            self._since = now
+        if self._is_first:
+            self._is_first = False
             return
-        if now - self._since > _PATIENCE:
-            self._since = now
+        if self._paused > _PATIENCE:
+            self._paused = 0.0
             self._require_topics()
         self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
         self._sleep(self._pause)
+        self._paused += self._pause
 
     def _require_topics(self) -> None:
-        try:
-            found = AdminClient(self._settings.client).list_topics(timeout=_TIMEOUT).topics
-        except KafkaException:
-            return  # the broker is away now; a later abort asks again
-        if missing := sorted(self._settings.limits.keys() - found.keys()):
-            raise Unavailable(
-                f"topic {missing[0]!r} was deleted while the relay ran. Nothing was skipped; restart the relay, "
-                "which creates the topic again, without the records that were in it"
-            )
+        # By name: a list of all topics leaves out those that this user may not see, as if they did not exist.
+        admin = AdminClient(self._settings.client)
+        found = admin.describe_topics(TopicCollection(sorted(self._topics())), request_timeout=_TIMEOUT)
+        for topic, described in found.items():
+            try:
+                described.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise Unavailable(
+                        f"topic {topic!r} was deleted while the relay ran. Nothing was skipped; restart the relay, "
+                        "which creates the topic again, without the records that were in it"
+                    ) from error
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise Unavailable(
+                        f"the broker does not let this user see topic {topic!r} any longer. Nothing was skipped; allow "
+                        "Describe and Write on it, and restart the relay"
+                    ) from error
+                # The broker is away now, or the topic has no leader; a later abort asks again.

@@ -37,6 +37,11 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
         self._replaced: dict[TableSchema, None] = {}
         self.use(tables)
 
+    @property
+    def topics(self) -> set[str]:
+        """The names of the topics of the tables in use, also of those that have appeared since the start."""
+        return {writer.topic for writer in self.values()}
+
     def missing(self, tables: Iterable[TableSchema]) -> list[TableSchema]:
         """Return those of ``tables`` whose schema has no writer yet."""
         return [table for table in tables if not self._is_used(table) and table not in self._made]

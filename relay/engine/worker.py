@@ -118,7 +118,7 @@ class Worker:
             metrics=observer.metrics,
             stop_by=lambda: self._stop_by,
         )
-        self._aborts = RepeatedAborts(settings)
+        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics})
         self._upkeep = Upkeep(
             self._group, self._publishing, self._view, lambda: observer.bars.show if observer.bars else None
         )

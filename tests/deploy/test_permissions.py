@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,23 @@ import boto3
 import pytest
 import yaml
 from botocore.client import BaseClient
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner, Result
 
 from relay.cache import DynamoDBLoader, RedisStore, TokenCache
 from relay.cli import app
+from relay.config import load
 from relay.demo.dynamodb_orders import create_table
 from relay.dynamodb.models import Attribute, Model, hash_key, range_key
+from relay.engine.repeated_aborts import RepeatedAborts
+from relay.errors import Unavailable
+from relay.kafka.settings import KafkaSettings
 from relay.services.kafka import KafkaBroker
 from spark_consumers.sinks.postgres import PostgresDatabase, problems
 from tests.deploy import DEPLOY
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.faults.scripted_relay import write_config
 from tests.operating import Operated
 
 pytestmark = pytest.mark.services
@@ -197,3 +205,21 @@ def test_the_acls_suffice_for_the_relay_its_commands_and_a_consumer(
     ):
         operated.command(*command)
     assert operated.versions("k") == [1, 1]
+
+
+def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(
+    guarded: KafkaBroker, stream: ScriptedStream, unique: str, tmp_path: Path
+) -> None:
+    """I10: in a list of all topics it is missing as a deleted one is."""
+    config = load(write_config(tmp_path, stream, guarded.bootstrap_servers, unique))
+    settings = KafkaSettings.from_config(config)
+    administrator = AdminClient({**settings.client, **login("admin")})
+    for created in administrator.create_topics([NewTopic(unique, 1)]).values():
+        created.result(30)
+    repeated = RepeatedAborts(
+        replace(settings, client={**settings.client, **login("relay")}), lambda: [unique], sleep=lambda _: None
+    )
+    for _ in range(15):
+        repeated.aborted()
+    with pytest.raises(Unavailable, match=f"does not let this user see topic '{unique}'.*allow Describe"):
+        repeated.aborted()

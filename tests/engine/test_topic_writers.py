@@ -12,6 +12,7 @@ from relay.table import Column, KeyColumn, TableSchema
 class Writer:
     def __init__(self, table: TableSchema) -> None:
         self.table = table
+        self.topic = f"shop.{table.table}"
 
 
 def test_the_writers_of_old_schemas_are_forgotten() -> None:
@@ -29,3 +30,15 @@ def test_the_writers_of_old_schemas_are_forgotten() -> None:
         writers.use([table])
         assert writers["s", "t"].table is table
     assert len(made) <= 1002
+
+
+def test_the_topics_include_those_of_tables_that_appear_later() -> None:
+    """I10: a worker whose transactions are aborted again and again asks whether these exist."""
+
+    def make(table: TableSchema) -> Any:
+        return Writer(table)
+
+    writers = TopicWriters(make, [TableSchema("s", "t", (KeyColumn("id", "S"),), 1)])
+    assert writers.topics == {"shop.t"}
+    writers.use([TableSchema("s", "later", (KeyColumn("id", "S"),), 1)])
+    assert writers.topics == {"shop.t", "shop.later"}
