@@ -18,7 +18,7 @@ _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": 
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
 _NARROWEST = 12  # characters of a column
-_LONGEST_LINE = 10_000
+_LONGEST_LINE = 1_000_000  # the GTID set of a position may take 50,000
 
 
 def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
