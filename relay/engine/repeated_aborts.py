@@ -14,7 +14,7 @@ from relay.kafka.settings import KafkaSettings
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 # A broker that has just started may not know a topic yet.
-_PATIENCE = 10.0
+_PATIENCE = 5.0
 _TIMEOUT = 5.0
 
 

@@ -161,8 +161,10 @@ class Worker:
                 self._publish(*self._inbox.popleft())
             # Commit at once when nothing more waits; under load the transaction grows up to a bound.
             if idle or not self._publishing.open or self._publishing.is_long:
+                is_open = self._publishing.open
                 self._publishing.commit()
-                self._aborts.committed()
+                if is_open:
+                    self._aborts.committed()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); publishing its pages again", error)
             for source in self._sources:

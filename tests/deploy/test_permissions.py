@@ -219,7 +219,7 @@ def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(
     repeated = RepeatedAborts(
         replace(settings, client={**settings.client, **login("relay")}), lambda: [unique], sleep=lambda _: None
     )
-    for _ in range(15):
+    for _ in range(10):
         repeated.aborted()
     with pytest.raises(Unavailable, match=f"does not let this user see topic '{unique}'.*allow Describe"):
         repeated.aborted()
