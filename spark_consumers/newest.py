@@ -112,18 +112,18 @@ def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
     is_change = F.col("status") == DecodeStatus.CHANGE
     # Kept, since a target writes from it, too.
     ordered = in_order(batch).persist()
-    found = (
-        ordered.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
-        .agg(
-            F.count(F.lit(1)).alias("records"),
-            F.count_if("of_table").alias("of_table"),
-            F.count_if("is_plain").alias("plain"),
-            F.count_if(F.col("is_plain") & F.col("is_last")).alias("items"),
-            F.array(*map(_bounds_of, range(key_columns))).alias("bounds"),
-        )
-        .collect()
+    groups = ordered.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic")).agg(
+        F.count(F.lit(1)).alias("records"),
+        F.count_if("of_table").alias("of_table"),
+        F.count_if("is_plain").alias("plain"),
+        F.count_if(F.col("is_plain") & F.col("is_last")).alias("items"),
+        F.array(*map(_bounds_of, range(key_columns))).alias("bounds"),
     )
-    return BatchSummary.of(found, ordered)
+    try:
+        return BatchSummary.of(groups.collect(), ordered)
+    except BaseException:
+        ordered.unpersist()
+        raise
 
 
 def quick_summary(batch: DataFrame) -> BatchSummary:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 
 from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import clients, describe
@@ -89,8 +90,37 @@ def test_a_refusal_is_the_one_that_botocore_is_given(
     with pytest.raises(kind, match=message):
         lean.read()
     assert (lean.whole, lean.asked) == (2, 3)
+
+
+def test_some_calls_after_one_that_failed_are_botocores_and_then_they_are_lean_again(lean: Lean) -> None:
+    lean.fail(Refused("InternalServerError", 500), 1)
     assert lean.read() == 1
-    assert (lean.whole, lean.asked) == (2, 4)
+    assert lean.whole == 2
+    for _ in range(30):
+        assert lean.read() == 1
+    assert lean.whole == 32
+    for _ in range(3):
+        assert lean.read() == 1
+    assert lean.whole == 32
+
+
+def test_a_shard_that_failed_often_and_recovered_has_all_of_botocores_tries_again(
+    lean: Lean, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: botocore gives each client 500 tokens for retries; only its own good calls give them back."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
+    for _ in range(60):
+        lean.fail(Refused("InternalServerError", 500), 4)
+        with pytest.raises(Transient):
+            lean.read()
+        lean.fail(Dropped(), 0)
+        for _ in range(32):
+            lean.read()
+    before = lean.asked
+    lean.fail(Refused("InternalServerError", 500), 4)
+    with pytest.raises(Transient):
+        lean.read()
+    assert lean.asked - before == 4
 
 
 @pytest.mark.parametrize("error", PASSING, ids=repr)
