@@ -31,6 +31,7 @@ NOT_OLDER = "relay: a stored row is not older than its change, which is decided 
 
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
+_MOST_GUARDED = 64
 _ROWS_OF_A_FILE = 5_000  # up to which a batch inserts one file
 _PARTS = 50  # that `write_all` writes in one statement
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
@@ -47,8 +48,10 @@ class DeltaTable:
         self._naming = naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
-        # Whether each change of the last batch was newer than its row, as those of the next one are then, most likely.
-        self._all_older = True
+        # How many more batches whose changes are all newer than their rows have to be written by the guarded MERGE,
+        # before the other one is tried again; and how many after its next failure.
+        self._guarded = 0
+        self._after_failure = 1
 
     # ------------------------------------------------------------------ columns
 
@@ -253,19 +256,21 @@ class DeltaTable:
 
         # I7: in one statement, so that the token that decides is the one that is replaced. With a condition Delta reads
         # all columns of all rows in the files; without one, only keys, tokens and what a change does not set.
-        if self._all_older:
+        if self._guarded == 0:
             token = f"CASE WHEN {is_older} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
             try:
                 delta.merge(session, statement("", row | {"_relay_token": token}))
             except Exception as error:
                 if NOT_OLDER not in str(error):
                     raise
-                self._all_older = False
+                self._guarded = self._after_failure
+                self._after_failure = min(2 * self._after_failure, _MOST_GUARDED)
             else:
+                self._after_failure = 1
                 return Written(found.changes, 0, (), others)
         written = delta.merge(session, statement(f" AND {is_older}", row))
-        self._all_older = written == found.items
         if written == found.items:
+            self._guarded -= 1
             return Written(found.changes, 0, (), others)
         keys = ", ".join(f"s.text_{name}" for name in self._key_names())
         is_written = f"t._relay_updated_at <=> {now} AND t._relay_event_id <=> s._relay_event_id"
