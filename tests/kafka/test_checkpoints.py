@@ -75,8 +75,7 @@ def test_a_view_that_is_watched_says_once_it_shows_what_was_committed_and_never_
         is_seen = view.watch({partition_of(KEY)})
         for _ in range(10):
             view.poll(0.01)
-            assert not is_seen()
-        assert STREAM not in view.checkpoints
+            assert not is_seen()  # a fetch that the broker had already may bring the record
         broker.proxy.rule = passing
 
         def seen() -> bool:
