@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from relay.change import Change, ChangeParts, SchemaChange
 from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard, ShardOwner
+from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.snapshot_records import is_snapshot
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.watermarks import Watermarks
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from relay.native._core import ChangeBlock
 
 log = logging.getLogger(__name__)
-
-_BETWEEN_ABORTS = 0.05
 
 
 class Publishing:
@@ -69,6 +68,7 @@ class Publishing:
         # When the first of them was first published, by the monotonic clock.
         self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
+        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics})
         self._transaction = self._open_transaction()
 
     def __repr__(self) -> str:
@@ -154,6 +154,7 @@ class Publishing:
         written = self._transaction.commit()
         if was_open:
             self._metrics.count_commit(time.monotonic() - begun)
+            self._aborts.committed()
         # Also the pages without a checkpoint of their own: their position is that of the pages before.
         for shard, page in self._unconfirmed:
             shard.owner.confirm(page)
@@ -177,11 +178,18 @@ class Publishing:
             self._view.require_end(written, self._group.barrier_timeout)
 
     def again(self) -> None:
-        """After an abort, publish the pages of the shards that are still open. Raises ``Fenced``."""
+        """After an abort, publish the pages of the shards that are still open, each time after a longer pause.
+
+        Raises ``Fenced``, and ``Unavailable`` if a topic no longer exists.
+        """
         while True:
             try:
                 was_open = self.open
-                self._transaction.abort()
+                try:
+                    self._transaction.abort()
+                finally:  # a producer whose topic is gone may say that it is fenced, time after time
+                    if not self._is_stopping:
+                        self._aborts.aborted()
                 if was_open:
                     self._metrics.count_abort()
                 self._unconfirmed = [(shard, page) for shard, page in self._unconfirmed if not shard.closed]
@@ -191,9 +199,12 @@ class Publishing:
                 return
             except Aborted as error:
                 log.info("aborted again (%s)", error)
-                if self._stop_by() < math.inf:
+                if self._is_stopping:
                     return
-                time.sleep(_BETWEEN_ABORTS)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop_by() < math.inf
 
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Drop everything that is not committed. Under the old name, an open transaction is aborted at once."""

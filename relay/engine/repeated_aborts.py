@@ -13,13 +13,12 @@ from relay.kafka.settings import KafkaSettings
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-# A broker that has just started may not know a topic yet.
-_PATIENCE = 5.0
+_ASK_AT = 11  # aborts; a broker that has just started may not know a topic yet
 _TIMEOUT = 5.0
 
 
 class RepeatedAborts:
-    """Counts the aborts since the last commit. ``topics``: returns the names of those that the worker writes to."""
+    """Counts aborts. ``topics``: returns the names of those that the worker writes to."""
 
     def __init__(
         self,
@@ -31,33 +30,28 @@ class RepeatedAborts:
         self._settings = settings
         self._topics = topics
         self._sleep = sleep
-        self._is_first = True
-        self._pause = 0.0
-        # Seconds that it has paused since it last asked. A call that waits for a broker may take longer than that.
-        self._paused = 0.0
+        self._pause = 0.0  # the next one
+        # Since it last asked, also those before a commit: transactions without the topic that is lost succeed.
+        self._aborts = 0
 
     def __repr__(self) -> str:
         return f"<RepeatedAborts[pause {self._pause:.2f} s]>"
 
     def committed(self) -> None:
-        self._is_first = True
-        self._pause = self._paused = 0.0
+        self._pause = 0.0
 
     def aborted(self) -> None:
-        """Wait before the next attempt: not at all the first time, then longer each time.
+        """Wait before the next attempt: not at all the first time after a commit, then longer each time.
 
-        I10: raises ``Unavailable`` if that has gone on for a while, and one of the topics does not exist, or may not be
-        used any longer.
+        I10: after some aborts, raises ``Unavailable`` if one of the topics does not exist, or may no longer be used.
         """
-        if self._is_first:
-            self._is_first = False
-            return
-        if self._paused > _PATIENCE:
-            self._paused = 0.0
+        self._aborts += 1
+        if self._aborts == _ASK_AT:
+            self._aborts = 0
             self._require_topics()
+        if self._pause:
+            self._sleep(self._pause)
         self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
-        self._sleep(self._pause)
-        self._paused += self._pause
 
     def _require_topics(self) -> None:
         # By name: a list of all topics leaves out those that this user may not see, as if they did not exist.

@@ -25,7 +25,6 @@ from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
@@ -118,7 +117,6 @@ class Worker:
             metrics=observer.metrics,
             stop_by=lambda: self._stop_by,
         )
-        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics})
         self._upkeep = Upkeep(
             self._group, self._publishing, self._view, lambda: observer.bars.show if observer.bars else None
         )
@@ -161,15 +159,11 @@ class Worker:
                 self._publish(*self._inbox.popleft())
             # Commit at once when nothing more waits; under load the transaction grows up to a bound.
             if idle or not self._publishing.open or self._publishing.is_long:
-                is_open = self._publishing.open
                 self._publishing.commit()
-                if is_open:
-                    self._aborts.committed()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); publishing its pages again", error)
             for source in self._sources:
                 source.list_soon()  # the records of a listing may have been in it
-            self._aborts.aborted()
             self._publish_again()
         except Fenced as error:
             for source in self._sources:

@@ -13,6 +13,7 @@ import pytest
 from relay.change import Change, Images, Operation, SchemaChange, StatementText
 from relay.engine.open_shard import OpenShard
 from relay.engine.publishing import Publishing
+from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
 from relay.kafka.checkpoints import partition_of
@@ -234,6 +235,41 @@ def test_what_came_before_a_gap_is_committed_first_and_the_gap_with_the_page_tha
     assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
     assert bench.broker.on("shop.gaps") == [gap().to_json()]
     assert positions(bench) == [{"sequence": 3}, {"sequence": 5}]
+
+
+def test_between_repeated_aborts_it_pauses_with_no_open_transaction() -> None:
+    """I3: a transaction that stays open meanwhile would run into its timeout, and fence the worker."""
+    bench = Bench()
+    open_meanwhile: list[bool] = []
+    bench.publishing._aborts = RepeatedAborts(
+        SETTINGS, list, sleep=lambda _: open_meanwhile.append(bench.publishing.open)
+    )
+    bench.publishing.page(bench.shard(), page(1))
+    for _ in range(3):
+        bench.broker.fails.append(Aborted("a topic is gone"))
+        with pytest.raises(Aborted):
+            bench.publishing.commit()
+        bench.publishing.again()
+    assert open_meanwhile == [False, False]
+    bench.publishing.commit()
+    bench.publishing.again()
+    assert open_meanwhile == [False, False]
+
+
+def test_an_abort_that_is_fenced_is_paced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: or a relay whose topic is gone would start over again and again, and never say why."""
+    bench = Bench()
+    pauses: list[float] = []
+    bench.publishing._aborts = RepeatedAborts(SETTINGS, list, sleep=pauses.append)
+
+    def fenced() -> None:
+        raise Fenced("another producer")
+
+    monkeypatch.setattr(bench.publishing._transaction, "abort", fenced)
+    for _ in range(3):
+        with pytest.raises(Fenced):
+            bench.publishing.again()
+    assert pauses == [0.05, 0.1]
 
 
 def test_a_page_with_a_gap_is_published_again_although_the_commit_before_it_was_aborted() -> None:

@@ -27,8 +27,9 @@ def aborts(folder: Path, stream: ScriptedStream, bootstrap_servers: str) -> tupl
 
 
 def test_the_first_abort_after_a_commit_is_followed_at_once_and_others_ever_later(
-    tmp_path: Path, stream: ScriptedStream
+    tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(repeated_aborts, "_TIMEOUT", 0.1)
     repeated, pauses = aborts(tmp_path, stream, "127.0.0.1:1")
     for _ in range(2):
         repeated.aborted()
@@ -59,6 +60,19 @@ def test_a_topic_that_does_not_exist_is_named_after_a_while(tmp_path: Path, stre
     with pytest.raises(Unavailable, match=r"topic 'lost' was deleted while the relay ran.*restart the relay"):
         repeated.aborted()
     assert 5 < sum(pauses) < 6
+
+
+@pytest.mark.services
+def test_it_is_named_although_transactions_of_other_topics_succeed(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any
+) -> None:
+    repeated, pauses = aborts(tmp_path, stream, kafka.bootstrap_servers)
+    for _ in range(10):
+        repeated.aborted()
+        repeated.committed()
+    assert pauses == []
+    with pytest.raises(Unavailable, match="topic 'lost' was deleted"):
+        repeated.aborted()
 
 
 @pytest.mark.services
