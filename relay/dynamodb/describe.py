@@ -31,6 +31,7 @@ from relay.config.columns import attribute_type
 from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.declared import declared_table
 from relay.config.protection import IN_KEY, in_key
+from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
@@ -99,8 +100,8 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
     """Return the clients of DynamoDB and DynamoDB Streams, without connecting. Threads may share them.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise after about a minute.
-    ``get_records`` returns raw records (``relay.dynamodb.raw_records``). Raises ``ConfigError`` if the region or the
-    profile is missing.
+    ``get_records`` returns raw records (``relay.dynamodb.raw_records``), by lean calls (``relay.dynamodb.lean_calls``),
+    with one try more. Raises ``ConfigError`` if the region or the profile is missing.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,
@@ -120,6 +121,7 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
     except ConfigError as error:
         raise ConfigError(f"source {source.name}: {error}") from error
     keep_records_raw(streams)
+    make_calls_lean(streams)
     return dynamodb, streams
 
 
