@@ -19,7 +19,7 @@ from relay.aws import Refused
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NotCarried
-from relay.mysql.text_rows import ERROR, ends, next_packet, values_of
+from relay.mysql.text_rows import row_packets, values_of
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 30.0  # seconds
@@ -209,28 +209,8 @@ class ServerConnection:
 
         Closing the iterator reads the rest and drops it. Raises what ``execute`` does.
         """
-        connection: Any = self._connection
         try:
-            connection.query(statement, unbuffered=True)
-            result = connection._result
-            number = connection._next_seq_id
-            try:
-                while True:
-                    packet, number = next_packet(connection._rfile.read, number)
-                    if ends(packet):
-                        break
-                    yield packet
-            except OSError:
-                result.unbuffered_active = False
-                connection._force_close()
-                raise
-            except GeneratorExit:
-                connection._next_seq_id = number
-                result._finish_unbuffered_query()
-                raise
-            result.unbuffered_active = False
-            if packet[0] == ERROR:
-                pymysql.err.raise_mysql_exception(packet)
+            yield from row_packets(self._connection, statement)
         except (pymysql.err.MySQLError, OSError) as fault:
             raise translated(fault, self.account.address) from None
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pymysql
 
 NULL, END, ERROR = 0xFB, 0xFE, 0xFF
 """First bytes: of a value that is NULL, of the packet at the end, which is short, and of an error."""
@@ -11,6 +14,33 @@ NULL, END, ERROR = 0xFB, 0xFE, 0xFF
 _HEADER = struct.Struct("<HBB")
 _LARGEST = 0xFFFFFF  # bytes of a packet that another one continues
 _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # bytes of the length of a value, by the first byte
+
+
+def row_packets(connection: Any, statement: str) -> Generator[bytes]:
+    """Run a statement on a connection of PyMySQL, and yield the packets of its rows as they arrive.
+
+    PyMySQL itself would make an object of each value. Closing the iterator reads the rest and drops it. Raises what
+    PyMySQL does, and OSError.
+    """
+    connection.query(statement, unbuffered=True)
+    result, number = connection._result, connection._next_seq_id
+    try:
+        while True:
+            packet, number = next_packet(connection._rfile.read, number)
+            if ends(packet):
+                break
+            yield packet
+    except OSError:
+        result.unbuffered_active = False
+        connection._force_close()
+        raise
+    except GeneratorExit:
+        connection._next_seq_id = number
+        result._finish_unbuffered_query()
+        raise
+    result.unbuffered_active = False
+    if packet[0] == ERROR:
+        pymysql.err.raise_mysql_exception(packet)
 
 
 def ends(packet: bytes) -> bool:
