@@ -24,8 +24,8 @@ from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
-from spark_consumers.newest import BatchSummary, TableSummary, quick_summary, summary
-from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.newest import BatchSummary, TableSummary, changes_with, quick_summary, summary
+from spark_consumers.records import Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
@@ -119,7 +119,7 @@ class TableCopies:
         for name, used in by_table.items():
             table = self._table(*name)
             table.prepare(batch, {number: layouts[number] for number in used})
-            changes = batch.where(F.col("layout").isin(used) & (F.col("status") == DecodeStatus.CHANGE))
+            changes = batch.where(changes_with(used))
             apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
             table.maintain(batch)

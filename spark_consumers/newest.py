@@ -85,11 +85,12 @@ class BatchSummary:
             items=sum(group["items"] for group in groups),
             others=sum(group["records"] for group in groups) - changes,
             bounds=_bounds([group for group in groups if group["plain"]]),
-            ordered=None if self.ordered is None else self.ordered.where(_has_layout(layouts)),
+            ordered=None if self.ordered is None else self.ordered.where(changes_with(layouts)),
         )
 
 
-def _has_layout(layouts: Collection[int]) -> Column:
+def changes_with(layouts: Collection[int]) -> Column:
+    """Return whether a record of a batch is a change with one of ``layouts``."""
     return F.col("layout").isin(list(layouts)) & (F.col("status") == DecodeStatus.CHANGE)
 
 

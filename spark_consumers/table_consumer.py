@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -110,16 +111,13 @@ class TableConsumer:
     def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:
         part.records.persist()
         try:
-            plan = self._rule(part)
-            try:
+            with closing(self._rule(part)) as plan:
                 non_changes = NonChanges(part.records, plan.statuses)
                 non_changes.refuse_unknown_schemas(dead_letters)
                 gaps = non_changes.gaps()
                 counts = plan.write(gaps)
                 # Each dead letter is a change that the tables lack, and so is what a gap stands for.
                 holes = {"gaps": len(gaps), "dead_letters": non_changes.send(dead_letters)}
-            finally:
-                plan.close()
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             part.records.unpersist()
