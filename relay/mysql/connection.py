@@ -37,6 +37,19 @@ _DIVERGED = ("not in the master's binlog", "is missing the gtid", "more gtids th
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
+FAULTS = (
+    pymysql.err.MySQLError,
+    OSError,
+    RuntimeError,
+    # What PyMySQL raises where an answer is damaged.
+    AssertionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What PyMySQL raises. `translated` makes errors of the relay of them."""
+
 Password = str | Callable[[], str]
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
@@ -98,7 +111,10 @@ class Login:
                 write_timeout=READ_TIMEOUT,
                 auth_plugin_map=dict.fromkeys(_CLEAR, _ClearPassword),
             )
-        except (pymysql.err.MySQLError, OSError, RuntimeError, ValueError) as fault:
+        except FAULTS as fault:
+            if isinstance(fault, ValueError) and not isinstance(fault, UnicodeError):
+                # Such as a public key that is none.
+                raise Denied(f"{self.address}: it cannot be logged in to: {fault}") from None
             raise translated(fault, self.address) from None
         if self.ssl is not None and not _is_encrypted(connection):
             # PyMySQL 1.1 goes on without TLS if the server, or who pretends to be it, offers none.
@@ -176,7 +192,7 @@ class ServerConnection:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments)
                 return cursor.fetchall()
-        except (pymysql.err.MySQLError, OSError) as fault:
+        except FAULTS as fault:
             raise translated(fault, self.account.address) from None
 
     def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
@@ -185,7 +201,7 @@ class ServerConnection:
             with self._connection.cursor(DictCursor) as cursor:
                 cursor.execute(statement)
                 return list(cursor.fetchall())
-        except (pymysql.err.MySQLError, OSError) as fault:
+        except FAULTS as fault:
             raise translated(fault, self.account.address) from None
 
     def raw_rows(self, statement: str) -> Generator[tuple[bytes | None, ...]]:
@@ -211,7 +227,7 @@ class ServerConnection:
         """
         try:
             yield from row_packets(self._connection, statement)
-        except (pymysql.err.MySQLError, OSError) as fault:
+        except FAULTS as fault:
             raise translated(fault, self.account.address) from None
 
     def visible(self) -> GtidSet:
@@ -356,10 +372,8 @@ def translated(fault: Exception, address: str) -> RelayError:
     if isinstance(fault, RuntimeError):
         # PyMySQL raises it when an optional package is missing.
         return Denied(f"{address}: {fault}")
-    if isinstance(fault, ValueError):
-        return Denied(f"{address}: it cannot be logged in to: {fault}")  # such as a public key that is none
-    if isinstance(fault, struct.error):
-        return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port")
+    if not isinstance(fault, (pymysql.err.MySQLError, OSError)):
+        return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port ({fault!r})")
     return Interrupted(f"{address}: {fault or type(fault).__name__}")
 
 

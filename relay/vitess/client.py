@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
+from google.protobuf.message import DecodeError
+
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.vitess.call import Call
+from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
@@ -111,7 +114,10 @@ class Vtgate:
         request = pb.ExecuteRequest(
             session=pb.Session(autocommit=True, target_string=target), query=pb.BoundQuery(sql=sql)
         )
-        answer = pb.ExecuteResponse.FromString(self._answer(_EXECUTE, request.SerializeToString(), timeout, sql))
+        try:
+            answer = pb.ExecuteResponse.FromString(self._answer(_EXECUTE, request.SerializeToString(), timeout, sql))
+        except DecodeError as error:
+            raise Unavailable(f"vtgate {self.address} answers {sql!r} with what cannot be read: {error}") from None
         if answer.error.code in _TRANSIENT:
             raise Unavailable(f"vtgate {self.address} cannot answer {sql!r} now: {answer.error.message}")
         if answer.error.message or answer.error.code:
@@ -143,6 +149,14 @@ class Vtgate:
         if is_late:
             call.close()
         return call
+
+
+def events_of(answer: bytes) -> Sequence[pb.VEvent]:
+    """Return the events in an answer of a stream. Raises `BrokenStream`."""
+    try:
+        return pb.VStreamResponse.FromString(answer).events
+    except DecodeError as error:
+        raise BrokenStream(f"an answer of vtgate cannot be read: {error}") from None
 
 
 def values(row: pb.Row) -> list[str | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from relay import gtid
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
 from relay.vitess.call import Call
-from relay.vitess.client import CURRENT, Vtgate
+from relay.vitess.client import CURRENT, Vtgate, events_of
+from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
@@ -77,26 +78,31 @@ class Head:
             self.failed = str(ended)
             self.close()
             return None
-        for answer in answers:
-            for event in pb.VStreamResponse.FromString(answer).events:
-                for at in event.vgtid.shard_gtids:
-                    if at.gtid in ("", CURRENT):
-                        continue
-                    try:
-                        head = gtid.parse(at.gtid)
-                    except GtidError as error:
-                        self.failed = f"vtgate sent a position that cannot be read: {error}"
-                        self.close()
-                        return None
-                    self.failed = None
-                    self.close()
-                    return self._asked, head
-        return None
+        try:
+            head = next(_positions(answers), None)
+        except (BrokenStream, GtidError) as error:
+            self.failed = f"vtgate sent what cannot be read: {error}"
+            self.close()
+            return None
+        if head is None:
+            return None
+        self.failed = None
+        self.close()
+        return self._asked, head
 
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def _positions(answers: Iterable[bytes]) -> Iterator[GtidSet]:
+    """Yield the positions in the answers of a stream. Raises `BrokenStream` and ``GtidError``."""
+    for answer in answers:
+        for event in events_of(answer):
+            for at in event.vgtid.shard_gtids:
+                if at.gtid not in ("", CURRENT):
+                    yield gtid.parse(at.gtid)
 
 
 def select_all(table: str) -> str:

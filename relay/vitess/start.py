@@ -16,8 +16,9 @@ from relay.config.fields import iso_time
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.vitess.call import Call
-from relay.vitess.client import Vtgate
+from relay.vitess.client import Vtgate, events_of
 from relay.vitess.events import EventKind
+from relay.vitess.failures import BrokenStream
 from relay.vitess.head import explain_silence
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import ends_shard
@@ -162,7 +163,11 @@ class ShardHistory:
                 reason = explain_silence(self._vtgate, self.shard.keyspace, self.shard.name, self._tablet_type)
                 raise Unavailable(f"shard {self.shard.name}: its stream from {start} is silent: {reason}")
             for answer in answers:
-                for event in pb.VStreamResponse.FromString(answer).events:
+                try:
+                    events = events_of(answer)
+                except BrokenStream as error:
+                    raise Unavailable(f"shard {self.shard.name}: its stream from {start}: {error}") from None
+                for event in events:
                     if event.type == EventKind.JOURNAL and ends_shard(event.journal, self.shard):
                         raise Unavailable(
                             f"shard {self.shard.name} was resharded at {iso_time(event.timestamp)}: start after that"

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from relay.vitess.call import Call
+from relay.vitess.client import events_of
 from relay.vitess.events import ShardEvents
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard_rows import PageMustEnd
@@ -85,7 +86,7 @@ class ShardStream:
         self._rest = joined[read:] if read else b""
         if read:
             return
-        events = pb.VStreamResponse.FromString(joined).events
+        events = events_of(joined)
         self._left = filter(self._is_own, events) if self._is_shared else iter(events)
 
     def _is_own(self, event: pb.VEvent) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from relay.gtid import GtidError
 from relay.vitess.call import Call
+from relay.vitess.client import events_of
 from relay.vitess.events import EventKind
 from relay.vitess.failures import BrokenStream
 from relay.vitess.position import canonical
@@ -86,7 +87,7 @@ class TableCopy:
             if not self._answers:
                 return None
             self.is_alive = True
-            self._events = iter(pb.VStreamResponse.FromString(self._answers.pop()).events)
+            self._events = iter(events_of(self._answers.pop()))
         return None
 
     def _apply(self, event: pb.VEvent) -> CopiedBatch | None:

@@ -11,7 +11,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -39,7 +39,7 @@ class Scripted:
     other in answer to the login, which is rejected then; ``told``: the login and what the client answered.
 
     ``context``: of a server that takes TLS only. ``passes``: says of a password in clear text whether it is right; the
-    server asks for one then, as RDS does.
+    server asks for one then, as RDS does. ``answers``: packets in answer to statements, after ``rows_before``.
     """
 
     events: Sequence[bytes] = ()
@@ -56,6 +56,8 @@ class Scripted:
     plugin: bytes = b"mysql_native_password"
     context: ssl.SSLContext | None = None
     passes: Callable[[str], bool] | None = None
+    answers: Mapping[str, bytes] = field(default_factory=dict)
+    rows_before: list[list[str]] = field(default_factory=list)
     _reader: socket.socket | None = None
 
     def more(self, stream: bytes) -> None:
@@ -106,6 +108,12 @@ class Scripted:
                 send(connection, 1, OK)
 
     def answer(self, connection: socket.socket, sql: str) -> None:
+        if sql in self.answers:
+            if self.rows_before:
+                send_rows(connection, self.rows_before, self.answers[sql])
+            else:
+                send(connection, 1, self.answers[sql])
+            return
         if sql.startswith("SHOW GLOBAL VARIABLES"):
             wanted = set(re.findall(r"'(\w+)'", sql))
             rows = [[name, value] for name, value in self.settings.items() if name in wanted]
@@ -169,7 +177,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
     return got
 
 
-def send_rows(connection: socket.socket, rows: list[list[str]]) -> None:
+def send_rows(connection: socket.socket, rows: list[list[str]], end: bytes = b"\xfe\0\0\x02\0") -> None:
     width = len(rows[0]) if rows else 2
     send(connection, 1, bytes([width]))
     column = b"\x03def\0\0\0\x01c\x01c\x0c" + struct.pack("<HIBHBH", 45, 1000, 253, 0, 0, 0)
@@ -180,7 +188,7 @@ def send_rows(connection: socket.socket, rows: list[list[str]]) -> None:
     for row in rows:
         send(connection, number, b"".join(bytes([len(each)]) + each.encode() for each in row))
         number += 1
-    send(connection, number, b"\xfe\0\0\x02\0")
+    send(connection, number, end)
 
 
 @contextmanager

@@ -33,12 +33,14 @@ class Fails:
 HOLDS = None
 """The call stays open and sends nothing but the heartbeats that were asked for."""
 
-Step = list[pb.VEvent] | Fails | None
+Step = list[pb.VEvent] | Fails | bytes | None
+"""What a stream does next. Bytes are an answer as it is sent, which nobody may be able to read."""
+
 Script = Callable[[pb.VStreamRequest], Iterator[Step]]
 
 
 class ScriptedVtgate:
-    """``script`` plays each stream. ``answers``: by statement, rows of text by column name, or an error.
+    """``script`` plays each stream. ``answers``: by statement, rows of text by column name, an error, or bytes.
 
     An error that is a mere text says that the statement is wrong.
     """
@@ -46,7 +48,7 @@ class ScriptedVtgate:
     def __init__(
         self,
         script: Script,
-        answers: Mapping[str, list[dict[str, str | None]] | str | pb.RPCError] | None = None,
+        answers: Mapping[str, list[dict[str, str | None]] | str | bytes | pb.RPCError] | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self.script = script
@@ -67,12 +69,12 @@ class ScriptedVtgate:
                         "VStream": grpc.unary_stream_rpc_method_handler(
                             self._vstream,
                             request_deserializer=pb.VStreamRequest.FromString,
-                            response_serializer=pb.VStreamResponse.SerializeToString,
+                            response_serializer=_serialized,
                         ),
                         "Execute": grpc.unary_unary_rpc_method_handler(
                             self._execute,
                             request_deserializer=pb.ExecuteRequest.FromString,
-                            response_serializer=pb.ExecuteResponse.SerializeToString,
+                            response_serializer=_serialized,
                         ),
                     },
                 ),
@@ -97,7 +99,7 @@ class ScriptedVtgate:
         """The requests for streams that are not at the head."""
         return [r for r in self.requests if r.vgtid.shard_gtids[0].gtid != "current"]
 
-    def _vstream(self, request: pb.VStreamRequest, context: Any) -> Iterator[pb.VStreamResponse]:
+    def _vstream(self, request: pb.VStreamRequest, context: Any) -> Iterator[pb.VStreamResponse | bytes]:
         self.requests.append(request)
         self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
         for step in self.script(request):
@@ -113,12 +115,14 @@ class ScriptedVtgate:
                             events=[pb.VEvent(type=EventKind.HEARTBEAT, timestamp=int(time.time()))]
                         )
             else:
-                yield pb.VStreamResponse(events=step)
+                yield step if isinstance(step, bytes) else pb.VStreamResponse(events=step)
 
-    def _execute(self, request: pb.ExecuteRequest, context: Any) -> pb.ExecuteResponse:
+    def _execute(self, request: pb.ExecuteRequest, context: Any) -> pb.ExecuteResponse | bytes:
         self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
         self.statements.append((request.session.target_string, request.query.sql))
         answer = self.answers.get(request.query.sql, "no such table")
+        if isinstance(answer, bytes):
+            return answer
         if isinstance(answer, str):
             answer = pb.RPCError(message=answer, code=3)
         if isinstance(answer, pb.RPCError):
@@ -126,6 +130,10 @@ class ScriptedVtgate:
         names = list(answer[0]) if answer else []
         rows = [made([value if value is None else value.encode() for value in row.values()]) for row in answer]
         return pb.ExecuteResponse(result=pb.QueryResult(fields=[pb.Field(name=n) for n in names], rows=rows))
+
+
+def _serialized(answer: Any) -> bytes:
+    return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
 
 
 def made(values: Sequence[bytes | None]) -> pb.Row:

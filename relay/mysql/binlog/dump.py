@@ -20,10 +20,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, overload
 from zlib import crc32
 
-import pymysql
-
 from relay.gtid import GtidSet
-from relay.mysql.connection import refusal, translated
+from relay.mysql.connection import FAULTS, refusal, translated
 from relay.mysql.errors import Closed, Interrupted, NotCarried
 from relay.mysql.executed import sid_block
 
@@ -127,7 +125,7 @@ class Dump:
             self._socket.setblocking(False)
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
-        except (pymysql.err.MySQLError, OSError) as fault:
+        except FAULTS as fault:
             raise translated(fault, self.address) from None
 
     def close(self) -> None:
