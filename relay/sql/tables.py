@@ -14,6 +14,8 @@ from relay.sql.conditions import wanted_rows
 from relay.sql.protection import published_columns, replacements, rules_of
 from relay.table import Column, KeyColumn, TableSchema
 
+_NOT_IN_KEYS = ("set", "json")  # equal values have several texts
+
 Row = Sequence[Any]
 """The values of one row in the order of its table's columns, typed as in ``relay.sql.columns``."""
 
@@ -84,6 +86,13 @@ def lay_out(
         wanted = [*wanted, *(column for column in hash_key if column not in wanted)]
         first = list(hash_key)
     ordered = [*first, *(column for column in wanted if column not in first)]
+    for column in ordered:
+        if by_name[column].type in _NOT_IN_KEYS:
+            raise RelayError(
+                f"source {source}: the column {column!r} of the table {name} is of type {by_name[column].type}, which "
+                f"no key can have: name other columns that identify a row, as `key: {{{name}: [...]}}`, or leave the "
+                "table out of `tables`"
+            )
     rules = rules_of(columns, rules)
     # The primary key too, also if it is not the key of the changes: it is in the positions of copies and snapshots.
     if (protected := in_key([*ordered, *primary], rules)) is not None:
