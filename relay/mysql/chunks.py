@@ -6,6 +6,7 @@ selected in a form that loses nothing: text and bytes as they are stored, FLOAT 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -31,10 +32,10 @@ SESSION = (
 """What the connection needs: times in UTC, and text in the character set of its column."""
 
 COLUMNS = (
-    "SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS"
+    "SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS"
     " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
-"""Selects name, type and character set of the columns of a table."""
+"""Selects name, type, character set and collation of the columns of a table."""
 
 KEY = (
     "SELECT COLUMN_NAME FROM information_schema.STATISTICS"
@@ -71,9 +72,9 @@ class _Selected:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table as ``information_schema`` describes it, with the character sets of its columns."""
+    """A table as ``information_schema`` describes it: its columns as `COLUMNS` selects them, and its primary key."""
 
-    columns: tuple[tuple[str, str, str | None], ...]
+    columns: tuple[tuple[str, str, str | None, str | None], ...]
     primary: tuple[str, ...]
 
     @classmethod
@@ -81,15 +82,27 @@ class TableDescription:
         """Make it of the rows that `COLUMNS` and `KEY` select."""
         return cls(
             tuple(
-                (str(name), _text(kind), None if charset is None else str(charset)) for name, kind, charset in columns
+                (str(name), _text(kind), _optional(charset), _optional(collation))
+                for name, kind, charset, collation in columns
             ),
             tuple(str(name) for (name,) in key),
         )
 
+    @property
+    def order(self) -> str:
+        """A hash of what the order of the primary key depends on: its columns, with their types and collations."""
+        by_name = {name: (kind, collation) for name, kind, _, collation in self.columns}
+        found = [(name, by_name[name]) for name in self.primary]
+        return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
+
     def definition(self, table: str) -> Definition:
         """Return its columns and key as the binlog has them. Raises ValueError for a type that cannot be carried."""
-        columns = [(table, name, kind) for name, kind, _ in self.columns]
+        columns = [(table, name, kind) for name, kind, *_ in self.columns]
         return definitions(columns, [(table, name) for name in self.primary])[table]
+
+
+class KeyMissing(RelayError):
+    """The table has no primary key to read it by."""
 
 
 class ChunkQuery:
@@ -101,15 +114,15 @@ class ChunkQuery:
 
     def __init__(self, database: str, table: str, description: TableDescription, *, shows_values: bool = True) -> None:
         if not description.primary:
-            raise RelayError(
-                f"the table {database}.{table} has no primary key, so a snapshot cannot read it in parts: add one, "
-                "remove the table from `tables`, or set `snapshot: none` and another `on_gap` than resnapshot"
+            raise KeyMissing(
+                f"the table {database}.{table} has no primary key, so a snapshot cannot read it in parts: add one, or "
+                "leave the table out of `tables`"
             )
         self.table = f"{database}.{table}"
         self._shows_values = shows_values
         self._place = f"{quoted(database)}.{quoted(table)}"
         try:
-            self._columns = [_selected(*column) for column in description.columns]
+            self._columns = [_selected(*column[:3]) for column in description.columns]
         except ValueError as error:
             raise NotCarried(f"the table {self.table} cannot be read: {error}") from None
         by_name = {column.name: column for column in self._columns}
@@ -251,6 +264,10 @@ def _quoted_text(raw: bytes) -> str:
 
 def _hex(raw: bytes) -> str:
     return f"X'{raw.hex()}'"
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _text(value: Any) -> str:

@@ -20,7 +20,7 @@ from relay.errors import Unavailable
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Plan, Shard
-from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, TableDescription, limit_for
+from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
@@ -166,18 +166,30 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
 
 @dataclass(frozen=True, slots=True)
 class RowsPosition:
-    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the begin."""
+    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the begin.
+
+    ``order``: `TableDescription.order` when that row was read; None if an earlier version read it.
+    """
 
     after: tuple[bytes, ...] = ()
     rows: int = 0
     """How many rows were read."""
+    order: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "rows", "after": [value.hex() for value in self.after], "rows": self.rows}
+        order = {} if self.order is None else {"order": self.order}
+        return {"type": "rows", "after": [value.hex() for value in self.after], "rows": self.rows, **order}
 
     @classmethod
     def from_json(cls, position: Mapping[str, Any]) -> RowsPosition:
-        return cls(tuple(bytes.fromhex(value) for value in position["after"]), position["rows"])
+        after = tuple(bytes.fromhex(value) for value in position["after"])
+        return cls(after, position["rows"], position.get("order"))
+
+    def has_lost_place(self, found: TableDescription) -> bool:
+        """Whether the rows after the key of the last one are no longer those that were not read."""
+        if self.order is None:
+            return bool(self.after) and len(self.after) != len(found.primary)
+        return self.order != found.order
 
 
 class ChunkReader:
@@ -257,7 +269,18 @@ class ChunkReader:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
                     return self._page([], 0, 0, begun, None, finished=True)
                 shows_values = not table.schema.protected
-                query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
+                try:
+                    query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
+                except KeyMissing as error:
+                    raise Unavailable(str(error)) from None  # it was dropped meanwhile, and the stream may go on
+                if self._position.has_lost_place(found):
+                    log.warning(
+                        "source %s: the primary key of table %s was altered during its snapshot, which reads the table "
+                        "from its begin again",
+                        self._config.name,
+                        self.table,
+                    )
+                    self._position = RowsPosition()  # I1
                 described = found, query, table, self._compiled(table, query)
             _, query, table, compiled = described
             limit = self._paced(self._limit)
@@ -286,7 +309,7 @@ class ChunkReader:
             changes = self._changes.take()
         if packets:
             key = query.key_of(server.row_of(packets[-1]))
-            self._position = RowsPosition(tuple(key), self._position.rows + count)
+            self._position = RowsPosition(tuple(key), self._position.rows + count, described[0].order)
         return self._page(changes, count, size, begun, table, finished=count < limit and size < PAGE)
 
     def _compiled(self, table: Table, query: ChunkQuery) -> CompiledRows | None:

@@ -98,7 +98,7 @@ class _TableInShard:
         shows_values = not layout.schema.protected
         self.query = ChunkQuery(source.config.database, table, described, shows_values=shows_values)
         self._image = imager(layout)
-        self._bases = {name: kind.partition("(")[0].split()[0].lower() for name, kind, _ in described.columns}
+        self._bases = {name: kind.partition("(")[0].split()[0].lower() for name, kind, *_ in described.columns}
 
     def published(self, raw: tuple[bytes | None, ...]) -> Iterator[tuple[Mapping[str, Any], Any]]:
         """Yield what a change has of a row; nothing if the row is not published."""

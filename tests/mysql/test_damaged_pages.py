@@ -30,7 +30,7 @@ class DamagedAnswers(FakeServer):
 
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         if statement == COLUMNS:
-            return [("id", "bigint", None), ("name", "varchar(9)", "utf8mb4")]
+            return [("id", "bigint", None, None), ("name", "varchar(9)", "utf8mb4", "utf8mb4_bin")]
         return [("id",)] if statement == KEY else []
 
     def row_packets(self, statement: str) -> Iterator[bytes]:  # type: ignore[override]
