@@ -57,11 +57,16 @@ class RequestedSnapshots:
 
         ``gaps``: all known ones. ``last``: seconds, the newest timestamp that may have been published.
         """
-        # One of all tables fulfils all requests.
-        ids = [request.id] if request.tables else [each.id for each in self._requests() if self._is_known(each)]
+        ids = [each.id for each in self._requests() if self._fulfils(request, each)]
         after = last if gaps - repaired_by(control) else 0
         log.info("source %s: a snapshot of %s was requested", self._source.name, request.subject)
         return requested(control, request.tables, ids, gaps, after, now)
+
+    def _fulfils(self, request: SnapshotRequest, other: SnapshotRequest) -> bool:
+        """Whether the snapshot of ``request``, which has yet to begin, is one that ``other`` asks for."""
+        if not request.tables:
+            return self._is_known(other)
+        return bool(other.tables) and set(other.tables) <= set(request.tables) and not other.stopped
 
     def _requests(self) -> list[SnapshotRequest]:
         return requests_of(self._view, self._source.name)

@@ -18,7 +18,7 @@ from relay.engine.snapshot_records import control_of, fields_of, fulfilled_by, i
 from relay.engine.snapshot_requests import SnapshotRequest, requests_of
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
-from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.group import members
 from relay.kafka.settings import KafkaSettings
 from relay.lineage import Checkpoint
@@ -69,16 +69,16 @@ def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapsh
     entry = find_source(config, name)
     wanted = _wanted(entry, tables)
     settings, workers = _connect(config)
-    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        control, waiting = _control(view, name), requests_of(view, name)
+    control, waiting = _read(settings, name)
     same = [each for each in waiting if each.stopped and each.tables == wanted]
     others = [each for each in waiting if each.stopped and each.id in fulfilled_by(control)]
     running = str(fields_of(control)["id"]) if is_running(control) else None
     if same:
-        for each in same:
+        goes_on = any(each in others for each in same)
+        # A snapshot that fulfils several requests is stopped while one of them is.
+        for each in {*same, *others} if goes_on else same:
             snapshot_requests.write(settings, each.changed(stopped=False, now=time.time()))
-        behind = None if same[0].id in fulfilled_by(control) else running
-        return RequestedSnapshot(same[0], True, behind, workers)
+        return RequestedSnapshot(same[0], True, None if goes_on else running, workers)
     if wanted and others and is_running(control):
         arguments = " ".join((name, *others[0].tables))
         raise RelayError(
@@ -98,12 +98,10 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
     """
     find_source(config, name)
     settings, _ = _connect(config)
-    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        control, waiting = _control(view, name), requests_of(view, name)
-    mine = fulfilled_by(control) if is_running(control) else set()
-    stopped = [each for each in waiting if each.id in mine]
-    withdrawn = [each for each in waiting if each.id not in mine]
-    if not waiting:
+    control, waiting = _read(settings, name)
+    stopped = _served(name, control, waiting)
+    withdrawn = [each for each in waiting if each not in stopped]
+    if not stopped and not withdrawn:
         why = (
             f"snapshot {fields_of(control)['id']} is the initial one or repairs a gap, and copies wait for it"
             if is_running(control)
@@ -114,7 +112,28 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
         snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
     for each in withdrawn:
         snapshot_requests.withdraw(settings, each)
+    if withdrawn:
+        # A worker may have taken one of them since they were read. Its snapshot stops where it is, too.
+        control, _ = _read(settings, name)
+        taken = [each for each in withdrawn if is_running(control) and each.id in fulfilled_by(control)]
+        for each in taken:
+            snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
+        stopped, withdrawn = [*stopped, *taken], [each for each in withdrawn if each not in taken]
     return StoppedSnapshot(str(fields_of(control)["id"]) if stopped else None, stopped, withdrawn)
+
+
+def _served(name: str, control: Checkpoint | None, waiting: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
+    """Return the requests that the running snapshot fulfils. ``waiting``: those that are not fulfilled."""
+    if control is None or not is_running(control):
+        return []
+    ids, fields = fulfilled_by(control), fields_of(control)
+    # First the one that says what it reads.
+    tables = tuple(fields.get("tables", ()))
+    found = sorted((each for each in waiting if each.id in ids), key=lambda each: each.tables != tables)
+    if ids and not found:
+        # A worker took it while it was withdrawn.
+        found = [SnapshotRequest(name, min(ids), tables, control.updated_at)]
+    return found
 
 
 def _wanted(entry: SourceConfig, tables: Sequence[str]) -> tuple[str, ...]:
@@ -136,6 +155,8 @@ def _connect(config: Config) -> tuple[KafkaSettings, int]:
     return settings, len(members(admin, settings.group, settings.checkpoints))
 
 
-def _control(view: CheckpointView, name: str) -> Checkpoint | None:
-    stream = newest_planned(view, name)
-    return control_of(view, stream) if stream is not None else None
+def _read(settings: KafkaSettings, name: str) -> tuple[Checkpoint | None, list[SnapshotRequest]]:
+    """Return the control record of the newest snapshot of a source, and the requests that are not fulfilled."""
+    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+        stream = newest_planned(view, name)
+        return control_of(view, stream) if stream is not None else None, requests_of(view, name)

@@ -49,6 +49,19 @@ def test_a_snapshot_of_all_tables_fulfils_all_requests_before_it() -> None:
     assert relay.fields["requests"] == [after.id]
 
 
+def test_a_snapshot_of_some_tables_fulfils_the_requests_of_these_and_leaves_those_of_others_and_stopped_ones() -> None:
+    relay = Snapshotting()
+    asked = [relay.ask("small"), relay.ask("small")]
+    stopped, other = relay.ask("small"), relay.ask("large", "small")
+    relay.write(stopped.changed(stopped=True, now=relay.now))
+    relay.begin()
+    assert set(relay.fields["requests"]) == {each.id for each in asked}
+    relay.end()
+    relay.tidy()
+    relay.begin()
+    assert relay.fields["requests"] == [other.id]
+
+
 def test_a_snapshot_of_one_table_repairs_no_gap_and_hides_none() -> None:
     """I9: neither the one that it would have to repair, nor those that were repaired before it."""
     relay = Snapshotting()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,13 @@ import yaml
 
 from relay.change import MARK
 from relay.config import load
+from relay.engine import snapshot_requests
+from relay.engine.planning import newest_planned
+from relay.engine.snapshot_records import CONTROL, records_of, requested
+from relay.engine.snapshot_requests import SnapshotRequest
+from relay.kafka.checkpoints import read_checkpoints
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.unfenced import write_unfenced
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay
@@ -69,6 +78,12 @@ def running(relay: Operated) -> Iterator[Relay]:
 def state(relay: Operated) -> str | None:
     found = relay.source()["snapshot"]
     return None if found is None else str(found["state"])
+
+
+def requests(relay: Operated) -> list[SnapshotRequest]:
+    settings = KafkaSettings.from_config(load(relay.path))
+    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+        return snapshot_requests.requests_of(view, "s")
 
 
 class Pace:
@@ -168,6 +183,105 @@ def test_requests_that_have_not_begun_are_withdrawn(relay: Operated) -> None:
     assert reads(relay) == {}
     said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
     assert "there is no requested snapshot to stop: none is running or waiting" in said
+
+
+def test_a_snapshot_that_fulfils_several_requests_stops_and_goes_on_as_one(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """I1: also one that was asked for twice, whichever of the requests is repeated."""
+    pace = Pace(stream)
+    relay.run()
+    for _ in range(2):
+        relay.command("snapshot", "CONFIG", "s")
+    with running(relay):
+        wait_until(lambda: state(relay) == "reading" or None, 60)
+        assert len(relay.source()["snapshot"]["requests"]) == 2
+        for _ in range(2):
+            said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
+            assert "stops where it is" in said
+            assert "withdrawn" not in said
+            assert relay.source()["snapshot"]["stopped"]
+            assert "all tables resumes" in relay.command("snapshot", "CONFIG", "s", TABLE).stdout
+            assert not relay.source()["snapshot"]["stopped"]
+        pace.pages = 1000
+        wait_until(lambda: relay.source()["snapshot_requests"] == [] or None, 120)
+    assert reads(relay) == once()
+
+
+class TakenMeanwhile:
+    """Lets a worker take a request while `relay snapshot --stop` runs: after it has read what there is.
+
+    ``late``: the worker's record is not there before the command has ended.
+    """
+
+    def __init__(self, relay: Operated, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+        self._relay = relay
+        self._late = late
+        self._withdraw = snapshot_requests.withdraw
+        monkeypatch.setattr(snapshot_requests, "withdraw", self.withdraw)
+
+    def withdraw(self, settings: KafkaSettings, request: SnapshotRequest) -> None:
+        self._withdraw(settings, request)
+        if not self._late:
+            self.take(request)
+
+    def take(self, request: SnapshotRequest) -> None:
+        """Write what the owner of the control record writes."""
+        settings = KafkaSettings.from_config(load(self._relay.path))
+        with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+            stream = newest_planned(view, "s")
+        assert stream is not None
+        control = requested(None, request.tables, [request.id], set(), 0, time.time())
+        write_unfenced(settings, records_of(stream).checkpoint_key(CONTROL), control.to_json(), "relay status")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_request_that_a_worker_takes_while_it_is_withdrawn_can_be_stopped_and_resumed(
+    relay: Operated, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """I1, I3: the worker died after that, before any segment was planned. Nobody is told that nothing runs."""
+    relay.run()
+    asked = json.loads(relay.command("snapshot", "CONFIG", "s", "--json").stdout)
+    (request,) = requests(relay)
+    meanwhile = TakenMeanwhile(relay, monkeypatch, late=late)
+    said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
+    if late:
+        assert f"the request {asked['request']} of all tables was withdrawn" in said
+        meanwhile.take(request)
+        said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
+    assert "of all tables stops where it is" in said
+    assert "withdrawn" not in said
+    found = relay.source()
+    assert (found["snapshot"]["stopped"], [each["id"] for each in found["snapshot_requests"]]) == (True, [request.id])
+    relay.run()
+    assert reads(relay) == {}
+    assert "all tables resumes" in relay.command("snapshot", "CONFIG", "s").stdout
+    relay.run()
+    assert reads(relay) == once()
+    assert (state(relay), relay.source()["snapshot_requests"]) == ("finished", [])
+
+
+def test_requests_of_two_processes_at_once_are_all_served_while_the_initial_snapshot_runs(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """I1, I3: one snapshot after the initial one fulfils them, since they ask for the same."""
+    pace = Pace(stream)
+    relay.configure(snapshot="initial")
+    with running(relay):
+        wait_until(lambda: state(relay) == "reading" or None, 60)
+        commands = [
+            [sys.executable, "-m", "relay.cli", "snapshot", str(relay.path), "s", *more] for more in ((), (TABLE,))
+        ]
+        asked = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
+        for process in asked:
+            said, _ = process.communicate(timeout=600)
+            assert "it waits until snapshot" in said
+        assert len(requests(relay)) == 2
+        pace.pages = 1000
+        wait_until(lambda: (state(relay) == "finished" and not requests(relay)) or None, 120)
+    assert reads(relay) == once(2)
+    partitions = load(relay.path).kafka.partitions
+    assert marks(relay) == {"begin": 2 * partitions, "end": 2 * partitions}
 
 
 def test_the_initial_snapshot_cannot_be_stopped(relay: Operated, stream: ScriptedStream) -> None:
