@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from relay.engine.emptied_tables import emptied_by
 from relay.engine.journals import record_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, has_ended, is_inside_transaction
 from relay.source import Page
@@ -22,7 +23,10 @@ IDLE_CHECKPOINT = 10.0
 
 
 class ShardCheckpoints:
-    """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers."""
+    """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers.
+
+    ``forget_before``: seconds, when what was emptied is no longer asked for.
+    """
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class ShardCheckpoints:
         committed: Callable[[], Mapping[str, Checkpoint]],
         *,
         has_journals: bool,
+        forget_before: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.lineage = lineage
@@ -38,6 +43,7 @@ class ShardCheckpoints:
         self._plan = plan
         self._committed = committed
         self._has_journals = has_journals
+        self._forget_before = forget_before
         # The newest checkpoint of each open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
         # Gaps reported since the start, which the view may not show yet.
@@ -86,6 +92,7 @@ class ShardCheckpoints:
             progress=_later(page.progress, before.progress),
             journal=self._journal(page),
             reached=_later(page.reached, before.reached),
+            emptied=self._emptied(page, before),
         )
         self._latest[shard.id] = after
         if page.gap is not None:
@@ -118,6 +125,16 @@ class ShardCheckpoints:
             begin = before.start
         gap = Gap(stream.source, stream.label, shard, "shard lost", begin, None, now)
         return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
+
+    def _emptied(self, page: Page, before: Checkpoint) -> Mapping[str, float]:
+        """Return when tables were last emptied, those of ``page`` included, as long as a snapshot may ask for it."""
+        if not self._has_journals:
+            return before.emptied
+        emptied = {**before.emptied, **dict.fromkeys(emptied_by(page), self.clock())}
+        if not emptied:
+            return emptied
+        oldest = self._forget_before()  # I11
+        return {table: at for table, at in emptied.items() if at >= oldest}
 
     def _journal(self, page: Page) -> Mapping[str, Any] | None:
         """Return what the last checkpoint of a shard says about the shards that continue it."""

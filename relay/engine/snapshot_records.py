@@ -9,7 +9,9 @@ They are under a stream of their own (``<label>/snapshot``). ``Checkpoint.snapsh
 - ``repaired``: the ids of gaps that snapshots before it have repaired, and ``read``, if one of them read all tables and
   has finished: kept by a snapshot that was requested, which takes the place of their control record;
 - ``covered``: the tables that have been read once it has finished, by it or before it;
-- ``left_out``: those that were taken out of the config while it ran, and for which it does not end.
+- ``left_out``: those for which it does not end: they were taken out of the config while it ran, or are read again;
+- ``emptied``: when tables were last emptied before it began, by shard (``relay.engine.emptied_tables``); ``again``:
+  those that were emptied while it ran, and that the next snapshot reads; ``repetitions``: how many did so in a row.
 """
 
 from __future__ import annotations
@@ -160,14 +162,20 @@ def planned(gaps: Set[str], after: int, now: float, **more: Any) -> Checkpoint:
 
 
 def requested(
-    before: Checkpoint | None, tables: Sequence[str], requests: Iterable[str], gaps: Set[str], after: int, now: float
+    before: Checkpoint | None,
+    tables: Sequence[str],
+    requests: Iterable[str],
+    gaps: Set[str],
+    after: int,
+    now: float,
+    **more: Any,
 ) -> Checkpoint:
     """Return the control record of a snapshot that was requested, which replaces ``before``.
 
     ``tables``: empty for all. ``requests``: the ids of those that it fulfils. ``gaps``: all known ones. A snapshot of
     some tables repairs none (I9).
     """
-    more: dict[str, Any] = {"requests": sorted(requests), "repaired": sorted(repaired_by(before))}
+    more = {"requests": sorted(requests), "repaired": sorted(repaired_by(before)), **more}
     if tables:
         more["tables"] = list(tables)
     if before is not None and proves_read(before):

@@ -18,6 +18,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.engine.beginning_snapshot import BeginningSnapshot
+from relay.engine.emptied_tables import MOST_REPETITIONS, emptied, emptied_since
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
@@ -34,22 +36,15 @@ from relay.engine.snapshot_records import (
     requested,
     without_absent,
 )
-from relay.errors import Unavailable
+from relay.engine.snapshot_report import Show, SnapshotReport
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, CommittedRecords, Plan, Shard, ShardState, StreamId
-from relay.process.slow_call import SlowCall
-from relay.source import Measured, Page, Segment, SnapshotSource, Source
+from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
 _OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
-_LOG_EVERY = 10.0  # seconds
-_SHOW_EVERY = 0.5
-_RETRY_AFTER = 5.0
-
-Show = Callable[[str, tuple[int, int] | None], None]
-"""Called with the source, and the rows read and estimated of its running snapshot; None if none runs."""
 
 
 class SnapshottedStream(Protocol):
@@ -91,13 +86,13 @@ class Snapshots:
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, Checkpoint] = {}
-        self._logged_at = 0.0
-        # When to check again whether a snapshot can begin.
-        self._retry_at = 0.0
-        # The measurement under way, with the id and ``as_of`` of the snapshot that it is for.
-        self._measuring: tuple[str, int, SlowCall[Measured]] | None = None
-        # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
+        self._report = SnapshotReport(beside.source.name, clock)
+        self._beginning = BeginningSnapshot(beside.source.name, tables, self._published, clock)
+        # Partitions whose last checkpoints the view may not show yet: of segments that were stopped, and of the shards,
+        # once all segments were read.
         self.unseen: set[int] = set()
+        # The id of the snapshot all of whose segments were read.
+        self._seen_for = ""
         self._requested = RequestedSnapshots(beside.source, beside.view)
         # Says whether the view shows the records that this worker has written last; None if it did.
         self.sees: Callable[[], bool] | None = None
@@ -138,9 +133,7 @@ class Snapshots:
     @property
     def is_measured(self) -> bool:
         """Whether a measurement has ended, and the snapshot may begin."""
-        if self._measuring is None or not self._measuring[2].done:
-            return False
-        return self.tables.may_begin(self._measuring[1], self._published())
+        return self._beginning.is_measured
 
     def next_step(self) -> tuple[Checkpoint, str | None] | None:
         """Return the control record to write next, and which mark to publish with it; None if nothing is due.
@@ -160,6 +153,10 @@ class Snapshots:
             log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
             after = beside.last_timestamp if beside.gaps() - self.repaired else 0
             return requested(control, added, (), beside.gaps(), after, self.clock()), None
+        if (again := self._again(control)) and not self._requested.fulfilled(control):
+            # Begins later than the last page was read, so that its end deletes what that should not have brought (I7).
+            now, more = self.clock(), {"repetitions": fields_of(control).get("repetitions", 0) + 1}
+            return requested(control, again, (), set(), int(now - self.tables.margin), now, **more), None
         if (request := self._requested.next(control)) is not None:
             now = self.clock()
             return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
@@ -168,52 +165,24 @@ class Snapshots:
         if control.state is ShardState.PLANNED:
             if self.is_stopped:
                 return None
-            if (measured := self._measure(control.snapshot)) is None:
+            if (measured := self._beginning.measure(control.snapshot)) is None:
                 return None
             fields = {**control.snapshot, **measured, **self._covered(control.snapshot)}
+            if before := emptied(self._published()):
+                fields["emptied"] = before
             log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], fields["rows"])
             return self._advance(control, ShardState.READING, fields), "begin"
         if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
+            self._see_what_was_emptied(control.snapshot["id"])
+            if self.unseen:
+                return None
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
-            return self._advance(control, ShardState.FINISHED, control.snapshot), "end"
+            return self._advance(control, ShardState.FINISHED, self._last_fields(control)), "end"
         return None
 
     def _published(self) -> Mapping[str, Checkpoint]:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
         return self._beside.view.checkpoints.get(self._beside.stream, {})
-
-    def _measure(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return ``as_of``, ``segments``, ``rows``, ``parts`` of a snapshot that begins now; None if it cannot yet."""
-        if self._measuring is None or self._measuring[0] != snapshot["id"]:
-            as_of = int(self.clock() - self.tables.margin)
-            if self.clock() < self._retry_at:
-                return None
-            self._retry_at = self.clock() + _RETRY_AFTER
-            if as_of <= snapshot["after"]:
-                # A READ could not yet replace what was published before the gap.
-                wait = snapshot["after"] + 1 - as_of
-                log.info("source %s: the snapshot that repairs a gap starts in %d s", self.source.name, wait)
-                return None
-            published, tables = dict(self._published()), snapshot.get("tables")
-            call = SlowCall(f"measure-{self.source.name}", lambda: self.tables.measure(published, tables))
-            self._measuring = snapshot["id"], as_of, call
-        _, as_of, measuring = self._measuring
-        if not self.is_measured:
-            if measuring.done and self.clock() >= self._retry_at:
-                self._retry_at = self.clock() + _RETRY_AFTER
-                behind = self.clock() - as_of
-                log.info(
-                    "source %s: the snapshot starts once each shard is published to %d s ago", self.source.name, behind
-                )
-            return None
-        self._measuring = None
-        try:
-            measured = measuring.result()
-        except Unavailable as error:
-            log.warning("source %s: the snapshot cannot start yet: %s", self.source.name, error)
-            return None
-        parts = {"parts": list(measured.parts)} if measured.parts else {}
-        return {"as_of": as_of, "segments": measured.segments, "rows": measured.rows, **parts}
 
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
@@ -240,7 +209,7 @@ class Snapshots:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is wanted that was not requested yet."""
-        return self._is_wanted(self.control) or bool(self._added(self.control))
+        return self._is_wanted(self.control) or bool(self._added(self.control) or self._again(self.control))
 
     def is_settled(self) -> bool:
         """Whether no snapshot is running, due or requested, but for those that are stopped."""
@@ -281,6 +250,33 @@ class Snapshots:
         if not self.tables.is_selective or (covered := covered_by(control)) is None or not self._is_initial():
             return []
         return sorted({table.table for table in self.source.tables()} - covered)
+
+    def _again(self, control: Checkpoint | None) -> list[str]:
+        """Return the tables that were emptied during the snapshot that has finished."""
+        return [] if is_running(control) else list(fields_of(control).get("again", ()))
+
+    def _see_what_was_emptied(self, snapshot: str) -> None:
+        """Have the view show, once for a snapshot, what was published before the last of its rows."""
+        if self.source.has_journals and self._seen_for != snapshot:
+            self._seen_for = snapshot
+            shards = map(self._beside.stream.checkpoint_key, self._published())
+            self.unseen |= set(map(partition_of, shards))  # I7
+
+    def _last_fields(self, control: Checkpoint) -> Mapping[str, Any]:
+        """Return what the control record says of a snapshot that has been read."""
+        fields = fields_of(control)
+        if not (again := emptied_since(control, self._published())):
+            return fields
+        names = self.source.name, ", ".join(again)
+        if fields.get("repetitions", 0) >= MOST_REPETITIONS:
+            log.warning(
+                "source %s: table %s is emptied or renamed more often than it can be read: copies may keep rows of it. "
+                "Take a snapshot of it when it is not",
+                *names,
+            )
+            return fields
+        log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", *names)
+        return {**fields, "again": again, "left_out": sorted({*fields.get("left_out", ()), *again})}  # I7
 
     def _covered(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the control record says of the tables that are read once the snapshot has finished."""
@@ -376,8 +372,6 @@ class Snapshots:
     def list_soon(self) -> None:
         """Segments are not listed."""
 
-    # ------------------------------------------------------------------ progress
-
     def progress(self) -> tuple[int, int] | None:
         """Return the rows read and estimated of the running snapshot, by all workers; None if none runs."""
         control = self.control
@@ -391,24 +385,4 @@ class Snapshots:
 
     def report_progress(self, show: Show | None = None) -> None:
         """Show the progress or, from time to time, log it with an estimate."""
-        now = self.clock()
-        if now - self._logged_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
-            return
-        progress = self.progress()
-        if show is not None:
-            self._logged_at = now
-            show(self.source.name, progress)
-        elif progress is not None:
-            self._logged_at = now
-            self._log(*progress)
-
-    def _log(self, read: int, rows: int) -> None:
-        control = self.control
-        left = (self.clock() - control.updated_at) * (rows - read) / read if read and control else None
-        log.info(
-            "source %s: snapshot: %d of about %d rows, %s",
-            self.source.name,
-            read,
-            rows,
-            f"about {left:.0f} s left" if left is not None else "no estimate yet",
-        )
+        self._report.take(self.control, self.progress, show)

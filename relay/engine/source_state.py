@@ -14,6 +14,7 @@ from typing import Any
 from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
 from relay.engine.discovery import JournaledShards, ListedShards
+from relay.engine.emptied_tables import forget_before
 from relay.engine.look import Look
 from relay.engine.open_shard import OpenShard
 from relay.engine.planning import Planning
@@ -21,7 +22,7 @@ from relay.engine.progress import CommittedProgress, read_until
 from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
-from relay.engine.snapshot_records import unfinished_repairs
+from relay.engine.snapshot_records import control_of, unfinished_repairs
 from relay.engine.snapshots import Snapshots
 from relay.engine.succession import Succession
 from relay.kafka.checkpoints import partition_of
@@ -94,6 +95,7 @@ class SourceState:
             lambda: self.plan,
             lambda: self.checkpoints,
             has_journals=self.source.has_journals,
+            forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
             clock=self.clock,
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from relay.engine.publishing import Publishing
-from relay.engine.snapshots import Show, Snapshots
+from relay.engine.snapshot_report import Show
+from relay.engine.snapshots import Snapshots
 from relay.engine.source_state import SourceState
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment

@@ -132,7 +132,8 @@ class Checkpoint:
     ``position``: None until something was read. ``start``: where reading begins.
     ``progress``: seconds since the epoch up to which the shard has been read, not clamped; None if never.
     ``journal``: the reshard that ended the shard (``relay.engine.journals``). ``reached``: see ``Page``.
-    ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch.
+    ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were last emptied
+    or renamed, in seconds, for snapshots that run meanwhile (``relay.engine.emptied_tables``).
     """
 
     state: ShardState
@@ -148,6 +149,7 @@ class Checkpoint:
     progress: float | None = None
     journal: Mapping[str, Any] | None = None
     reached: float | None = None
+    emptied: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -165,6 +167,7 @@ class Checkpoint:
                 "progress": self.progress,
                 **({"journal": self.journal} if self.journal is not None else {}),
                 **({"reached": self.reached} if self.reached is not None else {}),
+                **({"emptied": self.emptied} if self.emptied else {}),
             }
         )
 
@@ -187,6 +190,7 @@ class Checkpoint:
             progress=raw.get("progress"),
             journal=raw.get("journal"),
             reached=raw.get("reached"),
+            emptied=raw.get("emptied", {}),
         )
 
 

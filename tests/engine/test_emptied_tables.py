@@ -1,0 +1,170 @@
+"""Tables that are emptied or renamed while a snapshot reads them are read again (I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
+from relay.engine.emptied_tables import MOST_REPETITIONS, emptied_by, forget_before
+from relay.engine.shard_checkpoints import ShardCheckpoints
+from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.source import Page
+from relay.token import EventToken
+from tests.engine.snapshotting import Snapshotting
+
+SHARD = Shard("-")
+TOKEN = EventToken(1000, "shop/shop/-", "MariaDB/0-1-5")
+
+
+def truncation(table: str) -> Change:
+    return Change("e", Operation.TRUNCATE, "shop", table, None, None, None, Images.NEW_AND_OLD, TOKEN, 0)
+
+
+def row(table: str) -> Change:
+    return replace(truncation(table), operation=Operation.DELETE, key={"id": 1})
+
+
+def statement(kind: str, table: str, renamed_to: str | None = None) -> SchemaChange:
+    altered = AlteredTable(table, None, None, None, None, renamed_to)
+    return SchemaChange("e", kind, "shop", "shop", "...", StatementText.COMPLETE, (altered,), TOKEN, "0-1-5", 0)
+
+
+def page(changes: Any = (), statements: Iterable[SchemaChange] = ()) -> Page:
+    return Page(SHARD, changes, {"gtid": "MariaDB/0-1-5"}, TOKEN, None, 0.0, schema_changes=tuple(statements))
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (page([row("a"), truncation("b"), row("c")]), {"b"}),
+        (page(ChangeParts([[row("a")], [truncation("b")]])), {"b"}),
+        (
+            page((), [statement("DROP", "a"), statement("TRUNCATE", "b"), statement("DROP DATABASE", "c")]),
+            {"a", "b", "c"},
+        ),
+        (page((), [statement("RENAME", "a", "b"), statement("ALTER", "c", "d")]), {"a", "b", "c", "d"}),
+        (page((), [statement("ALTER", "a"), statement("CREATE", "b"), statement("INDEX", "c")]), set()),
+    ],
+)
+def test_what_empties_a_table_or_gives_its_rows_another_name_is_noted(read: Page, expected: set[str]) -> None:
+    assert emptied_by(read) == expected
+
+
+def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> None:
+    """I7, I11: in the transaction of what does it, and in no checkpoint for ever."""
+    now, oldest = [5000.0], [0.0]
+    plan = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {})
+    found = ShardCheckpoints(
+        Lineage(StreamId("shop", "shop")),
+        lambda: plan,
+        dict,
+        has_journals=True,
+        forget_before=lambda: oldest[0],
+        clock=lambda: now[0],
+    )
+    found.open(SHARD, Checkpoint(ShardState.READING, emptied={"a": 10.0, "b": 20.0}))
+    after = found.covering(page([truncation("a"), truncation("c")]))
+    assert after is not None
+    assert after.emptied == {"a": 5000.0, "b": 20.0, "c": 5000.0}
+    assert Checkpoint.from_json(after.to_json()) == after
+    oldest[0], now[0] = 4000.0, 6000.0
+    after = found.covering(page([row("c")]))
+    assert after is not None
+    assert after.emptied == {"a": 5000.0, "c": 5000.0}
+    oldest[0] = 7000.0
+    after = found.covering(page([row("c")]))
+    assert after is not None
+    assert (after.emptied, b"emptied" in after.to_json()) == ({}, False)
+
+
+def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
+    """I7: by whichever clock."""
+    running = Checkpoint(ShardState.PLANNED, snapshot={"id": "1", "as_of": None}, updated_at=1000.0)
+    assert forget_before(running, 90_000.0) < 900.0
+    began = Checkpoint(ShardState.READING, snapshot={"id": "1", "as_of": 935}, updated_at=50_000.0)
+    assert forget_before(began, 90_000.0) < 900.0
+    for control in (None, replace(began, state=ShardState.FINISHED)):
+        assert 80_000.0 < forget_before(control, 90_000.0) < 89_900.0
+
+
+class Emptying(Snapshotting):
+    """Snapshots beside a shard that says what it has emptied."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.source.has_journals = True
+
+    def shard(self, emptied: Mapping[str, float]) -> None:
+        record = Checkpoint(ShardState.READING, emptied=dict(emptied))
+        self.view.apply(self.source.stream.checkpoint_key("-"), record.to_json())
+
+    def read_all(self) -> None:
+        """Let all segments be finished, and the view show all that was published before."""
+        for number in range(self.fields["segments"]):
+            key = self.snapshots.stream.checkpoint_key(f"{self.fields['id']}/{number}")
+            self.view.apply(key, Checkpoint(ShardState.FINISHED).to_json())
+        assert self.step() is None
+        assert self.snapshots.unseen
+        self.snapshots.unseen.clear()
+
+    def marked(self, kind: str) -> set[str]:
+        return {change.table for change in self.snapshots.mark(self.control, kind)}
+
+
+def test_a_table_that_is_emptied_during_its_snapshot_has_no_end_in_it_and_is_read_again() -> None:
+    """I7: the next one begins after the last row was read, so that its end deletes what that brought back."""
+    relay = Emptying()
+    relay.shard({"large": 5.0})
+    request = relay.ask()
+    relay.begin()
+    relay.read_all()
+    relay.shard({"large": 5.0, "small": relay.now})  # seen at the last moment
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"large"}
+    assert not relay.snapshots.is_settled()
+    assert relay.step() is None  # until nobody can take the request for one that waits
+    assert relay.snapshots.fulfilled() == [request.key]
+    relay.tidy()
+    first = relay.fields["as_of"]
+    relay.begin()
+    assert (relay.fields["tables"], relay.fields["gaps"]) == (["small"], [])
+    assert relay.fields["as_of"] > relay.fields["after"] > first
+    assert relay.marked("begin") == {"small"}
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"small"}
+    assert relay.snapshots.is_settled()
+
+
+def test_a_snapshot_of_one_table_is_not_repeated_because_another_one_is_emptied() -> None:
+    relay = Emptying()
+    relay.shard({})
+    relay.ask("small")
+    relay.begin()
+    relay.shard({"large": 7.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    relay.tidy()
+    assert relay.snapshots.is_settled()
+
+
+def test_a_table_that_is_emptied_all_the_time_ends_after_some_repetitions(caplog: pytest.LogCaptureFixture) -> None:
+    """I10: other snapshots wait for it."""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask("small")
+    other = relay.ask("large")
+    for repetition in range(MOST_REPETITIONS + 1):
+        relay.begin()
+        relay.shard({"small": float(repetition + 1)})
+        relay.read_all()
+        assert relay.step() == "finished"
+        relay.tidy()
+    assert relay.marked("end") == {"small"}
+    assert "table small is emptied or renamed more often than it can be read" in caplog.text
+    relay.begin()
+    assert (relay.fields["requests"], relay.fields.get("repetitions", 0)) == ([other.id], 0)
