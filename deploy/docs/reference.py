@@ -14,7 +14,8 @@ import yaml
 
 from relay import errors
 from relay.cli import app
-from relay.config.config import Config
+from relay.config.json_schema import json_schema
+from relay.config.schema_forms import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = Path(__file__).parent / "benchmarks.json"
@@ -34,7 +35,7 @@ def pages() -> dict[str, str]:
 
 def config() -> str:
     """Every key of the config, from its JSON schema."""
-    schema = Config.model_json_schema()
+    schema = json_schema()
     parts = [
         "# The config",
         "Made from the schema that `relay check --schema` prints. `relay check CONFIG --offline --echo` prints a "
@@ -162,7 +163,7 @@ def _type(key: Mapping[str, Any]) -> str:
         return f"[{name}](#{name.lower()})"
     for union in ("anyOf", "oneOf"):
         if union in key:
-            return " or ".join(dict.fromkeys(_type(each) for each in key[union]))
+            return " or ".join(dict.fromkeys(_type(each) for each in key[union] if each != VARIABLE))
     if "const" in key:
         return f"`{key['const']}`"
     if "enum" in key:

@@ -42,9 +42,9 @@ def check(
     Creates and changes nothing. Exit code 2: the file is wrong; 3: something that it needs is missing or unreachable.
     """
     if schema:
-        from relay.config import Config
+        from relay.config.json_schema import json_schema
 
-        typer.echo(json.dumps(Config.model_json_schema(), indent=2))
+        typer.echo(json.dumps(json_schema(), indent=2))
         return
     if config is None:
         raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")

@@ -26,6 +26,7 @@ from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.sql_sources import MySQLConfig
 from relay.config.template import Template
+from relay.config.typed_variables import read_as_wanted
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
@@ -260,9 +261,15 @@ def validate(document: Document, path: Path, settings: Sequence[str] = ()) -> Co
         problem = "is empty" if document.data is None else "must be a mapping of keys to values"
         raise ConfigError(f"{path}:1:1: the file {problem}")
     overrides.apply(document, settings, Config)
-    try:
-        config = Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise explain(document, error, Config) from None
+    config = _validated(document, path)
     config._origin = _Origin(str(path))
     return config
+
+
+def _validated(document: Document, path: Path) -> Config:
+    while True:
+        try:
+            return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
+        except ValidationError as error:
+            if not read_as_wanted(document, error):
+                raise explain(document, error, Config) from None

@@ -72,7 +72,7 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
     """Return one error that lists every problem: those of options first, then those of the file, in its order."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
-        detail["loc"], kind = _without_type_tag(detail["loc"])
+        detail["loc"], kind = without_type_tag(detail["loc"])
         location: Location = detail["loc"]
         for inside, text in _messages(detail, root, kind, document):
             where = (*location, *inside)
@@ -84,7 +84,7 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
     return ConfigError("\n".join(text for _, text in sorted(found)))
 
 
-def _without_type_tag(location: Location) -> tuple[Location, str | None]:
+def without_type_tag(location: Location) -> tuple[Location, str | None]:
     """Return a location as it is in the file, and the type of the source it is in."""
     match location:
         case ("sources", int(), str(tag), *rest) if tag in SOURCE_TYPES:

@@ -11,7 +11,7 @@ from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import form, implies, named, not_together, texts
+from relay.config.schema_forms import VARIABLE, form, implies, named, not_together, texts
 from relay.config.tls import Tls
 from relay.extras import needs
 
@@ -39,7 +39,10 @@ class KafkaConfig(ConfigModel):
     producer: dict[str, Any] = Field(
         default_factory=dict,
         json_schema_extra=named(
-            {"acks": {"enum": ["all", "-1", -1]}, "enable.idempotence": {"enum": [True, "true"]}},
+            {
+                "acks": {"anyOf": [{"enum": ["all", "-1", -1]}, VARIABLE]},
+                "enable.idempotence": {"anyOf": [{"enum": [True, "true"]}, VARIABLE]},
+            },
             ["bootstrap.servers", "transactional.id", "partitioner"],
         ),
     )

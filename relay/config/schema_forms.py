@@ -12,6 +12,9 @@ from pydantic import WithJsonSchema
 SETTING: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 """The value of another program's setting."""
 
+VARIABLE: dict[str, Any] = {"type": "string", "pattern": r"\$\{"}
+"""A text with a variable, in place of a value that is no text."""
+
 NO_LIST_IS_EMPTY: dict[str, Any] = {"minItems": 1}
 
 TEMPLATE = r"(?:[^{}]|\{[^{}]+\}|\{\{|\}\})+"

@@ -1,0 +1,35 @@
+"""The JSON schema of configs, for editors: what ``relay check --schema`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from relay.config.config import Config
+from relay.config.schema_forms import VARIABLE
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema, with the dialect that it is written in."""
+    return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema(schema_generator=_WithVariables)}
+
+
+class _WithVariables(GenerateJsonSchema):
+    """Takes a variable in place of a number, of true or false, and of one of several words."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return _or_variable(super().int_schema(schema))
+
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
+        return _or_variable(super().bool_schema(schema))
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        found = super().literal_schema(schema)
+        # A single word is the type of a source, which decides how the rest is read.
+        return _or_variable(found) if "enum" in found else found
+
+
+def _or_variable(schema: JsonSchemaValue) -> JsonSchemaValue:
+    return {"anyOf": [schema, VARIABLE]}
