@@ -15,6 +15,15 @@ from typer.exceptions import TyperException
 from relay.commands.options import LogFormat, LogFormatOption, logging_to_stderr
 from relay.errors import ConfigError
 
+# What an option takes, by the kinds of pydantic's errors; the names in braces are pydantic's, too.
+_WANTED = {
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer",
+    "float_parsing": "a number",
+    "greater_than_equal": "at least {ge:,}",
+    "less_than_equal": "at most {le:,}",
+}
+
 
 def _log_format_option() -> Any:
     """Return the option as typer makes it."""
@@ -46,9 +55,9 @@ class LoggedCommand(TyperCommand):
             # typer says what is wrong with a value, but not always which it was.
             values, _, _ = self.make_parser(ctx).parse_args(args=given)
             value = values.get(error.param.name) if error.param is not None and error.param.name else None
-            error.message = error.message.removeprefix("Value error, ")
+            error.message = _in_our_words(error)
             if isinstance(value, str) and value not in error.message:
-                error.message = f"{value!r} {error.message.removeprefix('Input ')}"
+                error.message = f"{value!r} {error.message}"
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -56,6 +65,17 @@ class LoggedCommand(TyperCommand):
             with logging_to_stderr(LogFormat.JSON):
                 return super().invoke(ctx)
         return super().invoke(ctx)
+
+
+def _in_our_words(error: typer.BadParameter) -> str:
+    """Return what is wrong with a value, where typer says it in the words of pydantic."""
+    from pydantic import ValidationError
+
+    if isinstance(error.__cause__, ValidationError):
+        detail = error.__cause__.errors()[0]
+        if wanted := _WANTED.get(detail["type"]):
+            return f"must be {wanted.format(**detail.get('ctx', {}))}"
+    return error.message.removeprefix("Value error, ")
 
 
 @contextmanager
