@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +19,18 @@ _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": 
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
 _NARROWEST = 12  # characters of a column
+_BETWEEN = 2  # characters between two columns
 _LONGEST_LINE = 1_000_000  # the GTID set of a position may take 50,000
+
+
+class _Row(NamedTuple):
+    """What is shown of a shard."""
+
+    shard: str
+    state: str
+    owner: str
+    position: str
+    lag: str
 
 
 def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
@@ -65,7 +77,7 @@ def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
     )
     hidden = len(source.shards) - len(shown)
     if shown:
-        console.print(_table(shown))
+        _show_shards(console, [_row(shard) for shard in shown])
     if hidden:
         console.print(f"  {_count(hidden, 'finished shard')} not shown: --all")
 
@@ -92,23 +104,36 @@ def _tables(snapshot: Mapping[str, Any]) -> str:
     return f"table {', '.join(snapshot['tables'])}" if snapshot["tables"] else "all tables"
 
 
-def _table(shards: list[ShardStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def _row(shard: ShardStatus) -> _Row:
+    position = position_text(shard.position or shard.start or {})
+    lag = "-" if shard.lag_seconds is None else _duration(shard.lag_seconds)
+    return _Row(shard.shard, shard.state, shard.owner["client"] if shard.owner else "-", position or "-", lag)
+
+
+def _show_shards(console: Console, rows: Sequence[_Row]) -> None:
+    """Print a table, or a paragraph for each shard where the terminal is too narrow for a table."""
+    whole = sum(max(len(name), *(len(getattr(row, name)) for row in rows)) for name in ("shard", "state", "lag"))
+    if console.width >= whole + 2 * _NARROWEST + _BETWEEN * (len(_Row._fields) - 1):
+        console.print(_table(rows))
+        return
+    for row in rows:
+        console.print(row.shard, style="bold")
+        lag = Text("" if row.lag == "-" else f", lag {row.lag}")
+        console.print(Text("  ") + Text(row.state, _COLOURS[row.state]) + lag)
+        console.print(Padding(f"owner {row.owner}", (0, 0, 0, 2)))
+        console.print(Padding(f"position {row.position}", (0, 0, 0, 2)))
+
+
+def _table(rows: Iterable[_Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0))
     table.add_column("shard", no_wrap=True)
     table.add_column("state", no_wrap=True)
     # Where they do not fit, they go on in the next line. Without a least width, one of them would be left out.
     table.add_column("owner", overflow="fold", min_width=_NARROWEST)
     table.add_column("position", overflow="fold", min_width=_NARROWEST)
     table.add_column("lag", justify="right", no_wrap=True)
-    for shard in shards:
-        position = shard.position or shard.start or {}
-        table.add_row(
-            shard.shard,
-            Text(shard.state, _COLOURS[shard.state]),
-            shard.owner["client"] if shard.owner else "-",
-            position_text(position) or "-",
-            "-" if shard.lag_seconds is None else _duration(shard.lag_seconds),
-        )
+    for row in rows:
+        table.add_row(row.shard, Text(row.state, _COLOURS[row.state]), row.owner, row.position, row.lag)
     return table
 
 

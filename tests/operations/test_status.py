@@ -95,6 +95,24 @@ def test_a_narrow_terminal_shows_every_column_whole(
     assert lines[header + 1].endswith("66 s")
 
 
+@pytest.mark.parametrize("width", [20, 40, 60, 69, 72])
+def test_a_terminal_too_narrow_for_a_table_shows_everything_of_a_shard_in_lines(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    show(owned_shard(), every=False)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= width
+    joined = "".join(said.split())
+    for wanted in (
+        "shardId-00000001795245980151-07d8ac9b",
+        "reading,lag66s",
+        "ownerrelay-of-the-shop-on-host-17",
+        "49590338271490256608559692538361571095921575989136588898",
+    ):
+        assert wanted in joined
+
+
 @pytest.mark.parametrize("digits", [56, 50_000])
 def test_in_a_pipe_each_shard_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, digits: int
