@@ -14,6 +14,7 @@ import yaml
 
 from relay.config import Config
 from relay.config.config import validate
+from relay.config.hidden import redacted
 from relay.config.yaml_file import parse
 from relay.engine.open_source import open_source
 from relay.errors import ConfigError
@@ -59,6 +60,16 @@ class Wanted:
         return re.sub(r"[^A-Za-z0-9]", "_", self.source).upper().lstrip("0123456789_") + "_PASSWORD"
 
 
+_OF_KEYS = {
+    "name": "name",
+    "kafka.bootstrap_servers": "kafka",
+    "cache.url": "cache",
+    "log.path": "log",
+    "copy.url": "copy",
+    "http": "http",
+}
+"""The options of keys that hold one value of an option, as it was given."""
+
 Keys = Mapping[str, Sequence[str]]
 """The columns of the key of each table."""
 
@@ -96,7 +107,18 @@ def _checked(path: str, text: str, wanted: Wanted, environment: Mapping[str, str
     except ConfigError as error:
         # The file is not there yet, so its lines and columns would help nobody.
         lines = (re.sub(rf"^{re.escape(path)}:\d+:\d+: ", "", line) for line in str(error).splitlines())
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError("\n".join(_with_option(line, wanted) for line in lines)) from None
+
+
+def _with_option(line: str, wanted: Wanted) -> str:
+    """Return an error that names the option in place of the key, with its value unless that may hold a password."""
+    key, _, problem = line.partition(": ")
+    name = _OF_KEYS.get(key.strip("`"), "")
+    value: str | None = getattr(wanted, name, None)
+    if value is None or not problem:
+        return line
+    shown = "" if value in problem or redacted(value) != value or "@" in value else f" {value}"
+    return f"--{name}{shown}: {problem}"
 
 
 def _text(wanted: Wanted, keys: Keys, *, cache: bool) -> str:
