@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import time as now
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
@@ -40,12 +40,21 @@ def count_between(begin: Offsets, end: Offsets) -> int:
 
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
     """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``."""
+    servers = config.kafka.bootstrap_servers
+    ids: dict[str, str] = {}
+    topic = ""
     try:
-        found = admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT)
-        return {topic: str(described.result(_TIMEOUT).topic_id) for topic, described in found.items()}
+        for topic, described in admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT).items():
+            ids[topic] = str(described.result(_TIMEOUT).topic_id)
+        return ids
     except KafkaException as error:
-        servers = config.kafka.bootstrap_servers
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _missing(topic, servers) from error
         raise Unavailable(f"cannot describe the topics at {servers}: {error.args[0].str()}") from error
+
+
+def _missing(topic: str, servers: str) -> Unavailable:
+    return Unavailable(f"topic {topic!r} does not exist at {servers}: start `relay run`, which creates it")
 
 
 def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
@@ -111,9 +120,7 @@ class GroupOffsets:
             raise Unavailable(f"no Kafka broker answers at {self._servers}: {error.args[0].str()}") from error
         missing = [topic for topic in self._topics if topic not in found or not found[topic].partitions]
         if missing:
-            raise Unavailable(
-                f"topic {missing[0]!r} does not exist at {self._servers}: start `relay run`, which creates it"
-            )
+            raise _missing(missing[0], self._servers)
         return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str, *, option: str = "--from") -> Offsets:
