@@ -311,6 +311,9 @@ def token_compare(
 def demo(
     source: Annotated[DemoSource, typer.Option(help="The kind of database.")] = DemoSource.DYNAMODB,
     seconds: Annotated[int, typer.Option(min=5, help="The length of the workload, in seconds.")] = 30,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, for programs; its progress is on stderr.")
+    ] = False,
 ) -> None:
     """Run the complete system on this machine: a table, its changes, a cache, a log and a copy.
 
@@ -319,7 +322,7 @@ def demo(
     with needs("all", "`relay demo`"):
         from relay.demo import demo as demonstration
 
-    demonstration.run(source.value, seconds)
+    demonstration.run(source.value, seconds, as_json=as_json)
 
 
 def main() -> None:

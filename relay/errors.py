@@ -40,6 +40,6 @@ class CheckFailed(RelayError):
 
 
 class NotDrained(RelayError):
-    """The relay was stopped before it could finish its open transactions. No data is lost."""
+    """SIGTERM before the end, of `relay run` with open transactions or of `relay replay`. No data is lost."""
 
     exit_code = 143

@@ -40,13 +40,14 @@ def show(
     config: ConfigArgument,
     name: Annotated[str, typer.Argument(metavar="ID", help="An id from `list`.", show_default=False)],
     settings: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it on one line, for programs.")] = False,
 ) -> None:
-    """Print one dead letter with its decoded change, as JSON."""
+    """Print one dead letter with its decoded change, as indented JSON."""
     loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetters
 
     letters = DeadLetters(loaded)
-    typer.echo(json.dumps(letters.show(letters.find(name)), indent=2))
+    typer.echo(json.dumps(letters.show(letters.find(name)), indent=None if as_json else 2))
 
 
 @app.command()

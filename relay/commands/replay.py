@@ -1,14 +1,16 @@
-"""``relay replay``: options; ``spark_consumers.replay.rebuild`` does the work."""
+"""``relay replay``: options and output; ``spark_consumers.replay.rebuild`` does the work."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, SetOption, read_config, with_tables
-from relay.errors import ConfigError
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_config, with_tables
+from relay.errors import ConfigError, NotDrained
 from relay.extras import needs
 
 
@@ -64,6 +66,7 @@ def replay(
         typer.Option(help="The folder of the consumer's checkpoint, for --swap.", metavar="DIR", show_default=False),
     ] = None,
     settings: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Rebuild the copy or the log from the topics, beside the present one.
 
@@ -77,6 +80,15 @@ def replay(
     with needs("spark", "`relay replay`"):
         from spark_consumers.replay import bounds, rebuild
     bounds.check(start, to)  # before a database is asked for its tables
-    rebuild.run(
+    found = rebuild.run(
         kind.value, with_tables(loaded), into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint
     )
+    if as_json:
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+    elif found.kept is not None:
+        earlier = f"; the earlier one is kept: {', '.join(found.kept)}" if found.kept else ""
+        typer.echo(f"the {found.kind} was rebuilt and put in its place{earlier}")
+    elif found.finished:
+        typer.echo(f"the {found.kind} was rebuilt in {found.into}")
+    if not found.finished:
+        raise NotDrained(f"stopped after {found.done} of {found.total} offsets: run the same command again to go on")

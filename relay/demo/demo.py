@@ -6,6 +6,7 @@ Its processes are those that a user would start: ``relay run`` and ``relay consu
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -56,12 +57,14 @@ _DRAIN_TIMEOUT = 600.0
 _EXIT_TIMEOUT = 10.0
 
 
-def run(source: str, seconds: int) -> None:
+def run(source: str, seconds: int, *, as_json: bool = False) -> None:
     """Run the demo for ``seconds`` of load. ``source``: one of ``DATABASES``.
+
+    ``as_json``: print the result as JSON to stdout, and all else to stderr.
 
     Raises ``CheckFailed`` if a check fails, ``Unavailable`` if something it needs is missing.
     """
-    console = Console()
+    console = Console(stderr=as_json)
     orders = DATABASES[source]()
     find_java()
     orders.prepare()
@@ -72,16 +75,19 @@ def run(source: str, seconds: int) -> None:
         os.environ.update({**orders.environment, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)})
         tempfile.tempdir = str(folder)
         stack.callback(setattr, tempfile, "tempdir", None)
-        _Demo(folder, orders, stack, console, seconds).run()
+        _Demo(folder, orders, stack, console, seconds, as_json=as_json).run()
 
 
 class _Demo:
-    def __init__(self, folder: Path, orders: Orders, stack: ExitStack, console: Console, seconds: int) -> None:
+    def __init__(
+        self, folder: Path, orders: Orders, stack: ExitStack, console: Console, seconds: int, *, as_json: bool
+    ) -> None:
         self.folder = folder
         self.orders = orders
         self.stack = stack
         self.console = console
         self.seconds = seconds
+        self.as_json = as_json
         self.processes: dict[str, ManagedProcess] = {}
 
     def run(self) -> None:
@@ -146,7 +152,11 @@ class _Demo:
         reads = [read for reader in readers for read in reader.reads]
         with self.console.status("comparing everything with the writers' record"):
             result = report.compare(config, self.orders, history, watch, batches, reads, *tables.read())
-        self.console.print(result.tables(time.monotonic() - started))
+        seconds = time.monotonic() - started
+        if self.as_json:
+            print(json.dumps(result.to_json(seconds), ensure_ascii=False))
+        else:
+            self.console.print(result.tables(seconds))
         if result.problems:
             raise CheckFailed("\n".join(result.problems))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -60,6 +61,22 @@ class Result:
     @property
     def problems(self) -> list[str]:
         return [f"{name}: {problem}" for name, problems in self.checks.items() for problem in problems[:_SHOWN]]
+
+    def to_json(self, seconds: float) -> dict[str, Any]:
+        return {
+            "seconds": round(seconds, 1),
+            "counts": {name.strip(): number for name, number in self.counts.items()},
+            "checks": {name: {"held": not problems, "problems": problems} for name, problems in self.checks.items()},
+            "latencies": {
+                name: {
+                    "p50_ms": round(percentile(values, 50), 1),
+                    "p99_ms": round(percentile(values, 99), 1),
+                    "changes": len(values),
+                }
+                for name, values in self.latencies.items()
+                if values
+            },
+        }
 
     def tables(self, seconds: float) -> Group:
         counts = Table(title="counts", min_width=60)

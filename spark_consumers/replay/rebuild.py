@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +43,23 @@ from spark_consumers.running import RETRY_DELAYS, log_event, signals
 from spark_consumers.schema_wait import SchemaWait
 
 
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What a replay came to. ``end``: where it ends, and a consumer goes on.
+
+    ``done`` of ``total`` offsets are read; both are None if this run only ended a swap that had begun.
+    ``kept``: what a swap has kept of the earlier target; None without a swap.
+    """
+
+    kind: Literal["copy", "log"]
+    into: str
+    finished: bool
+    done: int | None
+    total: int | None
+    end: Offsets
+    kept: Sequence[str] | None = None
+
+
 class _CountedDeadLetters(DeadLetterTopic):
     """Sends nothing: the consumer has sent them when it came by."""
 
@@ -59,7 +77,7 @@ def run(
     partial: bool = False,
     swap: bool = False,
     checkpoint: Path | str | None = None,
-) -> None:
+) -> ReplayOutcome:
     """Rebuild ``kind`` from the topics ``into`` a new target; with ``swap``, put it in place of the present one.
 
     Called again with the same arguments after it was stopped or killed, it goes on. ``start`` and ``to``: the options
@@ -73,19 +91,21 @@ def run(
     with ExitStack() as stack:
         _take(stack, Lock(files.path / "lock", f"the replay into {target.name}"))
         if exchange is not None and exchange.is_pending:
-            return exchange.finish(files.remove)
+            end, kept = exchange.finish(files.remove)
+            return ReplayOutcome(kind, target.name, True, None, None, end, kept)
         replay = _Replay(target, config, files, stack)
         with signals(replay.stop):
             replay.open({"--from": start, "--to": to}, partial)
             if not replay.run():
                 if replay.stopping == signal.SIGINT:
                     raise KeyboardInterrupt
-                return None
+                return replay.outcome()
     # Only now, since the JVM holds the lock of the target until it ends.
-    if exchange is not None:
-        exchange.begin(replay.state.end)
-        exchange.finish(files.remove)
-    return None
+    if exchange is None:
+        return replay.outcome()
+    exchange.begin(replay.state.end)
+    _, kept = exchange.finish(files.remove)
+    return replace(replay.outcome(), kept=kept)
 
 
 def _take(stack: ExitStack, lock: Lock) -> Lock:
@@ -175,6 +195,12 @@ class _Replay:
         changes = self._decoder().changes(self._between(self.state.start, self.state.end))
         found = changes.where((F.col("status") == DecodeStatus.CHANGE) & mark.isin("begin", "end"))
         return [tuple(row) for row in found.select("topic", "partition", "offset", "snapshot_id", mark).collect()]
+
+    def outcome(self) -> ReplayOutcome:
+        state = self.state
+        return ReplayOutcome(
+            self._target.kind, self._target.name, state.is_complete, state.done, state.total, state.end
+        )
 
     def run(self) -> bool:
         """Apply batches up to the end; return False if a signal came before."""

@@ -75,8 +75,11 @@ class Swap:
             self._plan = {"into": self._target.identity, "end": end, "stamp": stamp, "renames": self._renames(stamp)}
             self._checkpoint.folder.write(SWAP, json.dumps(self._plan))
 
-    def finish(self, forget: Callable[[], None]) -> None:
-        """Do what is to be done, and what an earlier run has left. ``forget``: the replay. Raises ``Unavailable``."""
+    def finish(self, forget: Callable[[], None]) -> tuple[Offsets, list[str]]:
+        """Do what is to be done, and what an earlier run has left; return where the consumer goes on, and what is kept.
+
+        ``forget``: the replay. Raises ``Unavailable``.
+        """
         stamp, end = self._plan["stamp"], self._plan["end"]
         with self._locked():
             earlier = self._folder / stamp
@@ -94,6 +97,7 @@ class Swap:
             group.commit(end, wait=True)
         kept = self._kept(stamp)
         log_event("swapped", consumer.name, target=self._target.name, kept=kept, checkpoint=str(earlier), offsets=end)
+        return end, kept
 
     def _exchange(self, stamp: str) -> None:
         if self._target.database is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -66,7 +67,11 @@ def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: P
 
 def test_every_check_holds_on_a_mariadb_with_old_rows_whose_primary_is_killed(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
-    text = checked(tmp_path, unique, 6, "--source", "mysql")
+    text = checked(tmp_path, unique, 6, "--source", "mysql", "--json")
+    result = json.loads((tmp_path / "demo.log").read_text().splitlines()[-1])
+    assert [name for name, check in result["checks"].items() if not check["held"] or check["problems"]] == []
+    assert result["counts"]["changes on the topic"] == result["counts"]["writes acknowledged"]
+    assert result["latencies"]["commit → invalidated"]["p50_ms"] > 0
     assert "a snapshot of all tables was requested" in text
     assert "was killed and" in text
     assert "every row from before the relay is on the topic" in text

@@ -87,6 +87,8 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     assert f"{letter['id']}  pending  too large" in relay("dead-letters", "list", path).stdout
     shown = json.loads(relay("dead-letters", "show", path, letter["id"]).stdout)
     assert shown["change"]["new"]["payload"]["S"] == payload
+    (line,) = relay("dead-letters", "show", path, letter["id"], "--json").stdout.splitlines()
+    assert json.loads(line) == shown
     assert shown["change"]["old"]["version"]["N"] == "1"
 
     refused = relay("dead-letters", "redrive", path, letter["id"])

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka import TopicPartition
 
 from relay.change import Change, Operation
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets
 from relay.services.postgres import execute
+from tests.command_line import errors, relay
 from tests.faults.harness import Relay
 from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
@@ -158,7 +160,20 @@ def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topi
     with pytest.raises(AssertionError, match="the watermark is at 2023-11-14T22:13:19Z"):
         replay(topic, "copy", into, "--to", to)
     topic.publish_watermark(time)
-    events = replay(topic, "copy", into, "--to", to)
+    log = topic.folder / "replayed.log"
+    assert topic.spark is not None
+    printed = topic.spark.run(SMALL_BATCHES, *arguments(topic, "copy", into, "--to", to, "--json"), log=log)
+    events = log_lines(log)
+    count = events[-2]["total"]
+    assert json.loads(printed) == {
+        "kind": "copy",
+        "into": into,
+        "finished": True,
+        "done": count,
+        "total": count,
+        "end": json.loads(events[-1]["offsets"]),
+        "kept": None,
+    }
     assert json.loads(events[-1]["offsets"])[topic.name] == early | {with_late: late[with_late]}
     topic.set_copy_url(into)
     found = topic.apply(("log", "log"))
@@ -226,6 +241,25 @@ def test_schemas_of_postgresql_change_places_with_what_is_granted_on_them(topic:
     assert granted == [(True, True)]
     with pytest.raises(AssertionError, match="schema:NAME"):
         replay(topic, "copy", database_url.rpartition("/")[0] + "/other", *checkpoint(topic, "copy"))
+
+
+def test_before_the_first_run_a_replay_names_a_topic_and_what_creates_it(
+    tmp_path: Path, kafka: Any, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path / "state"))
+    path = tmp_path / "relay.yaml"
+    config = {
+        "name": unique,
+        "kafka": {"bootstrap_servers": kafka.bootstrap_servers},
+        "sources": [{"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
+        "copy": {"url": f"delta://{tmp_path}/copy"},
+    }
+    path.write_text(yaml.safe_dump(config))
+    result = relay("replay", "copy", path, "--into", f"delta://{tmp_path}/rebuilt")
+    assert result.exit_code == 3
+    assert errors(result) == [
+        f"topic '{unique}.orders' does not exist at {kafka.bootstrap_servers}: start `relay run`, which creates it"
+    ]
 
 
 def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic) -> None:
