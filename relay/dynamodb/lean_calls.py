@@ -1,24 +1,30 @@
-"""Calls GetRecords with botocore's signer and connections. The rest of botocore would take as much CPU again.
+"""Calls GetRecords on botocore's connections, without botocore, which would take most of the CPU of a call.
 
 An idle shard is asked all the time, so such calls are most of what a worker with many idle shards does. Only a call
-that succeeds at once is made this way. After anything else botocore makes the call as if it were the first, and some
-after it, so errors, retries and their pauses are botocore's, and good calls earn it new retries. A call that fails has
-one try more than botocore's own, without a pause after it.
+that succeeds at once is made this way, on a connection that botocore has opened: through the proxy, with the
+certificates and the time limit that its config and the environment say. After anything else botocore makes the call as
+if it were the first, and some after it, so errors, retries and their pauses are botocore's, and good calls earn it new
+retries. A call that fails has one try more than botocore's own, without a pause after it.
 
-This relies on two behaviours of botocore (botocore/client.py): before a client makes a call, it emits
-``before-call.<service>.<operation>`` with the request and the signer, and ``_endpoint.http_session`` sends its
-requests, through the proxy, with the certificates and within the time that its config and the environment say.
+This relies on behaviours of botocore (botocore/client.py, httpsession.py) and urllib3 (connectionpool.py). Before a
+client makes a call, it emits ``before-call.<service>.<operation>`` with the request and the signer.
+``_endpoint.http_session`` sends its requests, and keeps open connections in a pool of urllib3. Where it does not,
+botocore makes all calls.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import orjson
-from botocore.awsrequest import AWSRequest
+from botocore.auth import SigV4Auth
 from botocore.exceptions import BotoCoreError
+from urllib3.exceptions import ClosedPoolError
 
 from relay.dynamodb.raw_records import read_answer
+from relay.dynamodb.signature import RequestForm
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -29,46 +35,108 @@ _LEFT_TO_BOTOCORE = 30
 
 
 def make_calls_lean(client: DynamoDBStreamsClient) -> None:
-    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it.
+    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it."""
+    client.get_records = _LeanCalls(client)  # type: ignore[method-assign]
 
-    A botocore that keeps its connections elsewhere makes all calls itself.
-    """
-    if hasattr(getattr(client, "_endpoint", None), "http_session"):
-        client.get_records = _LeanCalls(client)  # type: ignore[method-assign]
+
+class _Failed(Exception):
+    """No good answer came, or one that only botocore reads."""
+
+
+class _Way(NamedTuple):
+    """How botocore makes a call."""
+
+    form: RequestForm
+    signer: Any
+    pool: Any
 
 
 class _LeanCalls:
     def __init__(self, client: Any) -> None:
         self._call = client.get_records
-        self._http = client._endpoint.http_session
+        self._http = getattr(getattr(client, "_endpoint", None), "http_session", None)
         self._left_to_botocore = 0  # roughly, if threads count at the same time
-        # URL, headers and signer of botocore's last request: lean calls repeat them.
-        self._form: tuple[str, dict[str, str], Any] | None = None
+        # Of botocore's last call; None before it, and if lean calls cannot go that way.
+        self._way: _Way | None = None
         client.meta.events.register(_EVENT, self._learn, unique_id="relay-lean")
 
     def __call__(self, **arguments: Any) -> Any:
         if self._left_to_botocore > 0:
             self._left_to_botocore -= 1
-            return self._call(**arguments)
-        if (body := self._send(orjson.dumps(arguments))) is not None:
-            return read_answer(body)
-        if self._form is not None:
-            self._left_to_botocore = _LEFT_TO_BOTOCORE
+        elif self._way is not None:
+            try:
+                if (body := _send(self._way, orjson.dumps(arguments))) is not None:
+                    return read_answer(body)
+            except _Failed:
+                self._left_to_botocore = _LEFT_TO_BOTOCORE
         return self._call(**arguments)
 
     def _learn(self, params: dict[str, Any], request_signer: Any, **_: Any) -> None:
-        self._form = params["url"], dict(params["headers"]), request_signer
+        url = urlsplit(params["url"])
+        pool = _pool(self._http, params["url"])
+        if pool is None or url.path not in ("", "/") or url.query:
+            self._way = None
+            return
+        region, service = request_signer.region_name, request_signer.signing_name
+        form = RequestForm(params["url"], params["headers"], region=region, service=service)
+        self._way = _Way(form, request_signer, pool)
 
-    def _send(self, body: bytes) -> bytes | None:
-        """Return the body of a good answer, otherwise None. Raises ``relay.aws.Refused`` as botocore's call would."""
-        if self._form is None:
+
+def _pool(http: Any, url: str) -> Any:
+    """Return urllib3's pool of connections to ``url``, None if requests there have another form or it is not known."""
+    try:
+        proxy = http._proxy_config.proxy_url_for(url)
+        if proxy is not None and not url.startswith("https:"):
             return None
-        url, headers, signer = self._form
-        request = AWSRequest("POST", url, headers, body)
-        try:
-            # With new credentials if the old ones expire soon.
-            signer.get_auth(signer.signing_name, signer.region_name).add_auth(request)
-            answer = self._http.send(request.prepare())
-            return answer.content if answer.status_code == 200 else None
-        except BotoCoreError:
+        return http._get_connection_manager(url, proxy).connection_from_url(url)
+    except AttributeError:
+        return None
+
+
+def _send(way: _Way, body: bytes) -> bytes | None:
+    """Return the body of a good answer, None if no connection is open.
+
+    Raises ``_Failed``, and ``relay.aws.Refused`` as botocore's call would.
+    """
+    try:
+        # With new credentials if the old ones expire soon.
+        signature = way.signer.get_auth(way.signer.signing_name, way.signer.region_name)
+        credentials: Any = signature.credentials if type(signature) is SigV4Auth else None
+        connection = way.pool._get_conn() if credentials is not None else None  # not one that the server has closed
+    except ClosedPoolError:
+        return None
+    except BotoCoreError as error:
+        raise _Failed from error
+    if connection is None:
+        return None
+    keep = connection.sock is None
+    try:
+        if keep:
             return None
+        connection.sock.sendall(way.form.request(body, credentials))
+        with connection.sock.makefile("rb") as answer:
+            content, keep = _read(answer)
+        return content
+    except (OSError, ValueError) as error:
+        raise _Failed from error
+    finally:
+        if not keep:
+            connection.close()
+        way.pool._put_conn(connection)
+
+
+def _read(answer: BufferedReader) -> tuple[bytes, bool]:
+    """Return the body of a good answer, and whether the connection stays open. Raises ``_Failed``, ValueError."""
+    if not answer.readline().startswith(b"HTTP/1.1 200 "):
+        raise _Failed
+    head = {}
+    while line := answer.readline().rstrip():
+        name, _, value = line.partition(b":")
+        head[name.lower()] = value.strip().lower()
+    length = int(head.get(b"content-length", b"-1"))
+    if length < 0 or b"transfer-encoding" in head:
+        raise _Failed
+    content = answer.read(length)
+    if len(content) < length:  # I1
+        raise _Failed
+    return content, head.get(b"connection") != b"close"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from relay.stream_token import TRIM_HORIZON
 from tests.aws_server import REGION, AwsServer, Keys
 from tests.dynamodb.answering_server import Dropped, Refused
 from tests.dynamodb.endpoint import ARN, TABLE, ScriptedStream
+from tests.dynamodb.kept_open import KeptOpen
 
 FINAL = [
     (Refused("ExpiredTokenException", 403), Unavailable, "may not read"),
@@ -148,6 +150,25 @@ def test_a_connection_that_is_refused_is_transient(lean: Lean) -> None:
     assert lean.whole == 2
 
 
+def test_each_of_many_threads_gets_the_answer_to_its_own_call(lean: Lean) -> None:
+    """I2: they share the connections."""
+    names = [f"t{number}" for number in range(8)]
+    iterators = {}
+    for name in names:
+        shard = lean.stream.shard(name)
+        lean.stream.put(name, name, 1)
+        iterators[name] = lean.session.iterator(shard.id, TRIM_HORIZON)
+
+    def read(name: str) -> set[str]:
+        iterator = iterators[name]
+        assert iterator is not None
+        return {lean.session.records(iterator)[0][0].dynamodb.keys["id"]["S"] for _ in range(30)}
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        assert list(threads.map(read, names)) == [{name} for name in names]
+    assert lean.whole <= 1 + len(names)
+
+
 def test_calls_are_signed_with_the_credentials_of_the_role(aws: AwsServer, aws_user: Keys, unique: str) -> None:
     """Of two calls the second is lean; the server checks signatures, tokens and what the role may do."""
     administrator = aws.client("dynamodb")
@@ -161,18 +182,19 @@ def test_calls_are_signed_with_the_credentials_of_the_role(aws: AwsServer, aws_u
     administrator.put_item(TableName=unique, Item={"id": {"S": "k"}})
     actions = ("DescribeTable", "DescribeStream", "GetShardIterator", "GetRecords")
     role = aws.role(unique, *(f"dynamodb:{action}" for action in actions))
-    source = DynamoDBConfig(
-        name="orders", type="dynamodb", table=unique, region=REGION, endpoint_url=aws.url, role_arn=role
-    )
-    client, streams = clients(source, probe=True)
-    session = StreamSession(streams, describe(client, source, streams).stream_arn)
-    whole: list[None] = []
-    streams.meta.events.register("before-call.dynamodb-streams.GetRecords", lambda **_: whole.append(None))
-    (shard,) = session.shards()
-    iterator = session.iterator(shard.id, TRIM_HORIZON)
-    assert iterator is not None
-    assert [len(session.records(iterator)[0]) for _ in range(2)] == [1, 1]
-    assert len(whole) == 1
-    administrator.delete_table(TableName=unique)
-    for each in (administrator, client, streams):
-        each.close()
+    with KeptOpen(aws.url) as kept:
+        source = DynamoDBConfig(
+            name="orders", type="dynamodb", table=unique, region=REGION, endpoint_url=kept.url, role_arn=role
+        )
+        client, streams = clients(source, probe=True)
+        session = StreamSession(streams, describe(client, source, streams).stream_arn)
+        whole: list[None] = []
+        streams.meta.events.register("before-call.dynamodb-streams.GetRecords", lambda **_: whole.append(None))
+        (shard,) = session.shards()
+        iterator = session.iterator(shard.id, TRIM_HORIZON)
+        assert iterator is not None
+        assert [len(session.records(iterator)[0]) for _ in range(2)] == [1, 1]
+        assert len(whole) == 1
+        administrator.delete_table(TableName=unique)
+        for each in (administrator, client, streams):
+            each.close()
