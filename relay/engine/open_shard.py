@@ -124,4 +124,6 @@ class OpenShard:
         wait = SHORTEST_WAIT * random.uniform(1.0, 1.2)
         if result.records:
             return wait
-        return min(longest, wait * 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING))
+        wait *= 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING)
+        # Of many shards each would be read many times more until it waits as long as the others.
+        return wait if wait < LONGEST_WAIT else longest

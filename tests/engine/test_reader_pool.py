@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from relay.engine.open_shard import LARGEST_PAGE, OpenShard, ShardOwner
+from relay.engine.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
 from relay.engine.reader_pool import LONGEST_YIELD, ReaderPool
 from relay.engine.status import polls
 from relay.lineage import Shard
@@ -186,6 +186,15 @@ def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: 
     assert reading.wait_after(replace(PAGE, records=1)) == 0.0
     assert 0.0 < reading.wait_after(replace(PAGE, records=500)) < 0.01
     assert reading.wait_after(replace(PAGE, records=500, full=True)) == 0.0
+
+
+def test_one_of_many_idle_shards_soon_waits_as_long_as_the_others(pump: ReaderPool) -> None:
+    """Until then it is read more often than its share, and a worker may open thousands at once."""
+    reading, waits = pump.open(Idle(), b"", OWNER), []
+    for reading.empty in range(1, 12):
+        waits.append(reading.wait_after(PAGE, 80.0))
+    assert all(wait <= LONGEST_WAIT for wait in waits[:7])
+    assert waits[9:] == [80.0, 80.0]
 
 
 @pytest.mark.parametrize("streams", [False, True])
