@@ -258,6 +258,9 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # How many classes that it has compiled for queries Spark keeps. A batch of the log and of the copy of one table
+        # takes 160: with the default of 100 each batch compiles them again, which is a third of a small one's CPU.
+        "spark.sql.codegen.cache.maxEntries": "1000",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "relay-spark-warehouse"),
     }
     if not is_cluster(spark.master):
