@@ -7,29 +7,55 @@ served that is older than an invalidation applied before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, reduce
 from itertools import combinations_with_replacement
+from operator import or_
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from relay.cache import Store
 from relay.errors import Unavailable
 from relay.token import EventToken
 from tests.cache.model.memory import Memory, alive, find, without, written
 from tests.cache.model.programs import Call, Ended
-from tests.cache.model.scenario import ENTRY, FLOORS, SHARDS, Writer
+from tests.cache.model.scenario import ENTRY, FLOORS, SHARDS, Scenario, Writer
 from tests.cache.model.states import NOBODY, Around, Move, State, States
 
 _SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 _FIRST = 3  # changes of each shard that begin its floor before a scenario does
 _START = 1_000_000.0  # seconds since the epoch
 _RESTARTED = None, False, "", 0  # what an invalidator remembers that has just begun
+_ENTRY, _FLOORS, _GENERATION, _LOSSES, _NOW, _LOG = (1 << bit for bit in range(6))  # what a call may read
+_STORED = _ENTRY | _FLOORS
+_READ_BY = {"generation": _GENERATION, "losses": _LOSSES, "now": _NOW}  # others read the log
+
+
+class Step(NamedTuple):
+    """What comes of one actor's call, whatever the others are in the middle of. ``told``: for the next batch."""
+
+    memory: int
+    around: int
+    actor: int
+    told: Any
+    move: Any
 
 
 class Model(States):
     """The states of a scenario and the moves between them."""
+
+    def __init__(self, scenario: Scenario, around: Callable[[Store], Store] | None) -> None:
+        super().__init__(scenario, around)
+        # Most states differ from another one in what somebody else does.
+        self._steps = lru_cache(1 << 17)(self._found_steps)
+        self._changed_around = lru_cache(1 << 17)(self._found_changed_around)
+        self._new_fillers = [self._new_filler(who) for who in range(scenario.fillers)]
+
+    def _new_filler(self, who: int) -> int:
+        return self.programs.begin("fill", f"r{who}.{self.scenario.reads}", who)
 
     def first(self) -> State:
         """Return the state in which floors have begun, if there are replicas, and nothing is cached."""
@@ -53,9 +79,8 @@ class Model(States):
             gaps=self.scenario.gaps,
             outages=self.scenario.outages,
         )
-        actors = [self.programs.begin("fill", f"r{n}.{self.scenario.reads}", n) for n in range(self.scenario.fillers)]
-        actors += [NOBODY] * (1 + len(self.scenario.writers))
-        state = self._state(memory, around, actors, _RESTARTED)
+        actors = [*self._new_fillers, *[NOBODY] * (1 + len(self.scenario.writers))]
+        state = self._state(self._memory(memory), self._around(around), actors, _RESTARTED)
         for _ in range(before):
             for shard in shards:
                 state = self._applied_in_peace(state, shard)
@@ -66,14 +91,16 @@ class Model(States):
         memory, around = self.parts(state)
         items = tuple(item for item in memory.items if item[0] != ENTRY)
         memory = without(memory, "everything") if self.scenario.flushed else memory._replace(items=items)
-        return self._state(memory, around._replace(replicas=replicas), list(state.actors))
+        then = self._around(around._replace(replicas=replicas))
+        return self._state(self._memory(memory), then, list(state.actors))
 
     def _applied_in_peace(self, state: State, shard: int) -> State:
         """Return the state after a change and its invalidation, while nobody else does anything."""
-        memory, around = self.parts(state)
-        state = self._state(memory, self._committed(around._replace(now=around.now + 2.0), shard), list(state.actors))
+        _, around = self.parts(state)
+        then = self._around(self._committed(around._replace(now=around.now + 2.0), shard))
+        state = self._state(state.memory, then, list(state.actors))
         while self.parts(state)[1].offset < len(self.parts(state)[1].topic):
-            state = next(self._answers(state, self.scenario.fillers))[0]
+            state = next(self._actor_moves(state, self.scenario.fillers))[0]
         return state
 
     # -- moves ------------------------------------------------------------------------------------------
@@ -83,7 +110,7 @@ class Model(States):
         shared = self._shared(state)
         ready = [who for who in range(len(state.actors)) if self._is_ready(state, who)]
         for who in ready:
-            if self._is_private(state, who, shared):
+            if self._is_private(state, who, reduce(or_, shared[:who] + shared[who + 1 :])):
                 return list(self._actor_moves(state, who))
         found = [move for who in ready for move in self._actor_moves(state, who)]
         return [*found, *self._faults(state), *self._commits(state)]
@@ -100,29 +127,32 @@ class Model(States):
         return not (
             0 < who < self.scenario.fillers
             and len(set(self.scenario.fillers_ttl)) == 1
-            and self._is_new(state, who)
-            and self._is_new(state, before)
+            and state.actors[before : who + 1] == tuple(self._new_fillers[before : who + 1])
         )
 
-    def _is_new(self, state: State, who: int) -> bool:
-        return state.actors[who] == self.programs.begin("fill", f"r{who}.{self.scenario.reads}", who)
-
     def _actor_moves(self, state: State, who: int) -> Iterator[Move]:
-        yield from self._answers(state, who)
-        memory, around = self.parts(state)
-        call = self.programs.pending[state.actors[who]]
+        for step in self._steps(who, state.actors[who], state.memory, state.around):
+            actors = list(state.actors)
+            actors[who] = step.actor
+            yield self._state(step.memory, step.around, actors, step.told), step.move
+
+    def _found_steps(self, who: int, actor: int, memory: int, around: int) -> list[Step]:
+        return list(self._outcomes(who, actor, self._memories[memory], self._arounds[around]))
+
+    def _outcomes(self, who: int, actor: int, memory: Memory, around: Around) -> Iterator[Step]:
+        yield from self._answers(who, actor, memory, around)
+        call = self.programs.pending[actor]
         assert isinstance(call, Call)
         if around.outages and call.kind not in ("now", "take", "end"):
             lost = around._replace(outages=around.outages - 1)
             error = _lost_call(call)
-            yield self._advance(state, who, error, memory, lost), (who, call, "unsent")
+            yield self._step(who, actor, error, memory, lost, "unsent")
             if call.kind == "write":
                 after, _ = written(memory, call.of, around.now)
-                yield self._advance(state, who, error, after, lost), (who, call, "unanswered")
+                yield self._step(who, actor, error, after, lost, "unanswered")
 
-    def _answers(self, state: State, who: int) -> Iterator[Move]:
-        memory, around = self.parts(state)
-        call = self.programs.pending[state.actors[who]]
+    def _answers(self, who: int, actor: int, memory: Memory, around: Around) -> Iterator[Step]:
+        call = self.programs.pending[actor]
         assert isinstance(call, Call)
         if call.kind == "read":
             answer: Any = tuple(find(memory, key) for key in call.of)
@@ -143,9 +173,9 @@ class Model(States):
         else:
             choices = self._replica_reads if call.kind == "replica" else self._batches
             for answer, then in choices(around, who, call.of):
-                yield self._advance(state, who, answer, memory, then), (who, call, answer)
+                yield self._step(who, actor, answer, memory, then, answer)
             return
-        yield self._advance(state, who, answer, memory, around), (who, call, answer)
+        yield self._step(who, actor, answer, memory, around, answer)
 
     def _replica_reads(self, around: Around, who: int, shard: int) -> Iterator[tuple[Any, Around]]:
         """The replica is anywhere between where it was and its primary, and the rows may be newer than the token."""
@@ -166,27 +196,26 @@ class Model(States):
         what = f"MySQL56/{_SERVER}:1-{position + 1}" if self.scenario.replicas else f"DynamoDB/{position}"
         return EventToken(seconds, SHARDS[shard], what)
 
-    def _advance(self, state: State, who: int, answer: Any, memory: Memory, around: Around) -> State:
+    def _step(self, who: int, actor: int, answer: Any, memory: Memory, around: Around, shown: Any) -> Step:
         """Give an actor its answer; it goes on up to its next call."""
-        actors = list(state.actors)
-        actors[who] = actor = self.programs.answered(actors[who], answer)
-        pending = self.programs.pending[actor]
-        if not isinstance(pending, Ended):
-            return self._state(memory, around, actors)
-        actors[who] = NOBODY
-        if who < self.scenario.fillers:
-            actors[who], around = self._after_fill(who, around)
-            return self._state(memory, around, actors)
-        if who > self.scenario.fillers:
-            around = around if pending.result is None else self._marked(around, pending.result)
-            return self._state(memory, around, actors)
-        is_applied, begin, taken, told = pending.result
-        if is_applied:
-            applied = list(around.applied)
-            for shard, position in around.topic[begin : begin + taken]:
-                applied[shard] = max(applied[shard], position)
-            around = self._marked(around, applied)._replace(offset=begin + taken)
-        return self._state(memory, around, actors, told)
+        move = who, self.programs.pending[actor], shown
+        after, told = self.programs.answered(actor, answer), None
+        ended = self.programs.pending[after]
+        if isinstance(ended, Ended):
+            after = NOBODY
+            if who < self.scenario.fillers:
+                after, then = self._after_fill(who, self._around(around))
+                return Step(self._memory(memory), then, after, None, move)
+            if who > self.scenario.fillers:
+                around = around if ended.result is None else self._marked(around, ended.result)
+            else:
+                is_applied, begin, taken, told = ended.result
+                if is_applied:
+                    applied = list(around.applied)
+                    for shard, position in around.topic[begin : begin + taken]:
+                        applied[shard] = max(applied[shard], position)
+                    around = self._marked(around, applied)._replace(offset=begin + taken)
+        return Step(self._memory(memory), self._around(around), after, told, move)
 
     @staticmethod
     def _marked(around: Around, at: Sequence[int]) -> Around:
@@ -195,7 +224,7 @@ class Model(States):
     # -- writers and faults -----------------------------------------------------------------------------
 
     def _commits(self, state: State) -> Iterator[Move]:
-        memory, around = self.parts(state)
+        around = self._arounds[state.around]
         for number, writer in enumerate(self.scenario.writers):
             who = self.scenario.fillers + 1 + number
             if not around.left[number] or state.actors[who] != NOBODY:
@@ -207,7 +236,7 @@ class Model(States):
                 actors[who] = self._drop_of(writer, then, f"w{number}.{left[number]}")
                 if isinstance(ended := self.programs.pending[actors[who]], Ended):  # without its guard
                     actors[who], then = NOBODY, self._marked(then, ended.result)
-            yield self._state(memory, then, actors), ("commit", number)
+            yield self._state(state.memory, self._around(then), actors), ("commit", number)
 
     def _drop_of(self, writer: Writer, around: Around, name: str) -> int:
         position = len(around.commits[writer.shard])
@@ -227,11 +256,11 @@ class Model(States):
         if around.lost:
             for what in self.scenario.losses:
                 less = around._replace(lost=around.lost - 1)
-                yield self._state(without(memory, what), less, list(state.actors)), ("lose", what)
+                yield self._changed(state, without(memory, what), less), ("lose", what)
         if around.ticked:
             for seconds in self.scenario.ticks:
                 later = around._replace(ticked=around.ticked - 1, now=around.now + seconds)
-                yield self._state(alive(memory, later.now), later, list(state.actors)), ("pass", seconds)
+                yield self._changed(state, alive(memory, later.now), later), ("pass", seconds)
         if around.gaps:
             yield self._gap(state), ("gap",)
         if around.replays:
@@ -242,7 +271,10 @@ class Model(States):
             for begin in range(len(around.topic)):
                 topic = (*around.topic, *around.topic[begin:])
                 again = around._replace(republished=around.republished - 1, topic=topic)
-                yield self._state(memory, again, list(state.actors)), ("republish from", begin)
+                yield self._changed(state, memory, again), ("republish from", begin)
+
+    def _changed(self, state: State, memory: Memory, around: Around) -> State:
+        return self._state(self._memory(memory), self._around(around), list(state.actors))
 
     def _gap(self, state: State) -> State:
         """All invalidations up to now are lost for good, and a new generation replaces them."""
@@ -255,29 +287,27 @@ class Model(States):
     def _restarted(self, state: State, memory: Memory, around: Around) -> State:
         actors = list(state.actors)
         actors[self.scenario.fillers] = NOBODY
-        return self._state(memory, around, actors, _RESTARTED)
+        return self._state(self._memory(memory), self._around(around), actors, _RESTARTED)
 
     # -- what others can notice -------------------------------------------------------------------------
 
-    def _shared(self, state: State) -> list[set[str]]:
-        """Return by actor what it may still change, and last what faults and writers may."""
-        around = self._arounds[state.around]
-        may_lose = bool(around.lost)
-        found = []
-        for who, actor in enumerate(state.actors):
-            changes = {"entry", "floors"} if actor != NOBODY else set()
-            if who == self.scenario.fillers and not self._has_batches(state):
-                changes = set()
-            found.append(changes)
-        others = {"entry", "floors", "generation", "losses"} if may_lose else set()
-        others |= {"now", "entry"} if around.ticked else set()
-        others |= {"generation"} if around.gaps else set()
+    def _shared(self, state: State) -> list[int]:
+        """Return by actor what it may still change, and last what faults and writers may: bits such as ``_ENTRY``."""
+        found = [_STORED if actor != NOBODY else 0 for actor in state.actors]
+        if not self._has_batches(state):
+            found[self.scenario.fillers] = 0
+        return [*found, self._changed_around(state.around)]
+
+    def _found_changed_around(self, number: int) -> int:
+        around = self._arounds[number]
+        found = _STORED | _GENERATION | _LOSSES if around.lost else 0
+        found |= _NOW | _ENTRY if around.ticked else 0
+        found |= _GENERATION if around.gaps else 0
         if any(around.left):
-            others |= {"log"} | ({"now"} if self.scenario.counts_seconds else set())
+            found |= _LOG | (_NOW if self.scenario.counts_seconds else 0)
             if any(self.scenario.writers[number].drops for number, left in enumerate(around.left) if left):
-                others |= {"entry", "floors"}
-        others |= {"log"} if around.republished else set()
-        return [*found, others]
+                found |= _STORED
+        return found | (_LOG if around.republished else 0)
 
     def _has_batches(self, state: State) -> bool:
         around = self._arounds[state.around]
@@ -285,23 +315,21 @@ class Model(States):
         is_idle = isinstance(call, Call) and call.kind == "take" and around.offset == len(around.topic)
         return not is_idle or any(around.left) or bool(around.replays or around.republished or around.gaps)
 
-    def _is_private(self, state: State, who: int, shared: list[set[str]]) -> bool:
-        """Whether the actor's next call reads what nobody else may still change, and changes nothing.
+    def _is_private(self, state: State, who: int, changed: int) -> bool:
+        """Whether the actor's next call reads what nobody else may still change (``changed``), and changes nothing.
 
         Such a call may come first in every interleaving: it is the same later, and no other call sees it. A crash after
         it and one before it leave the same.
         """
         call = self.programs.pending[state.actors[who]]
         assert isinstance(call, Call)
-        changed = set().union(*(each for other, each in enumerate(shared) if other != who))
         if call.kind == "read":
-            return not ({"floors" if key == FLOORS else "entry" for key in call.of} & changed)
-        if call.kind == "write":
+            return not any(changed & (_FLOORS if key == FLOORS else _ENTRY) for key in call.of)
+        if call.kind in ("write", "take"):
             return False
         if call.kind == "generation" and self._memories[state.memory].generation is None:
             return False
-        of = {"generation": "generation", "losses": "losses", "now": "now"}.get(call.kind, "log")
-        return of not in changed and call.kind != "take"
+        return not changed & _READ_BY.get(call.kind, _LOG)
 
 
 def _lost_call(call: Call) -> Unavailable:

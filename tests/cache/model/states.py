@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from tests.cache.model.programs import Programs
 from tests.cache.model.scenario import ENTRY, Scenario
 
 NOBODY = -1  # in place of an actor that has nothing to do
+_FIRST_NAME = "c0"  # of an entry whose nonce was replaced
 
 
 class Around(NamedTuple):
@@ -58,71 +60,85 @@ class States:
         self.programs = Programs(scenario, around)
         self._memories: list[Memory] = []
         self._memory_numbers: dict[Memory, int] = {}
+        self._entries: list[bytes | None] = []  # by number of a memory
         self._arounds: list[Around] = []
         self._around_numbers: dict[Around, int] = {}
+        self._known = lru_cache(1 << 16)(self._found_known)
 
     # -- states -----------------------------------------------------------------------------------------
 
     def parts(self, state: State) -> tuple[Memory, Around]:
         return self._memories[state.memory], self._arounds[state.around]
 
-    def _state(self, memory: Memory, around: Around, actors: list[int], told: Any = None) -> State:
-        """Return the state. ``told``: for the invalidator, to begin its next batch with."""
-        for who in range(self.scenario.fillers):
-            if self._is_hopeless(memory, actors[who]):
-                actors[who], around = self._after_fill(who, around)
-        memory = self._renamed(memory, actors)
-        if told is not None:
-            actors[self.scenario.fillers] = self._next_batch(memory, actors, told)
+    def _memory(self, memory: Memory) -> int:
         number = self._memory_numbers.setdefault(memory, len(self._memories))
         if number == len(self._memories):
             self._memories.append(memory)
-        where = self._around_numbers.setdefault(around, len(self._arounds))
-        if where == len(self._arounds):
+            stored = find(memory, ENTRY)
+            self._entries.append(stored and stored.meta)
+        return number
+
+    def _around(self, around: Around) -> int:
+        number = self._around_numbers.setdefault(around, len(self._arounds))
+        if number == len(self._arounds):
             self._arounds.append(around)
-        return State(number, where, tuple(actors))
+        return number
 
-    def _after_fill(self, who: int, around: Around) -> tuple[int, Around]:
-        reads = around.reads[who]
-        if not reads:
+    def _state(self, memory: int, around: int, actors: list[int], told: Any = None) -> State:
+        """Return the state. ``told``: for the invalidator, to begin its next batch with."""
+        if self.programs.is_plain:
+            entry = self._entries[memory]
+            for who in range(self.scenario.fillers):
+                if self._is_hopeless(entry, actors[who]):
+                    actors[who], around = self._after_fill(who, around)
+        memory = self._renamed(memory, actors)
+        if told is not None:
+            actors[self.scenario.fillers] = self._next_batch(self._memories[memory], actors, told)
+        return State(memory, around, tuple(actors))
+
+    def _after_fill(self, who: int, around: int) -> tuple[int, int]:
+        before = self._arounds[around].reads
+        if not before[who]:
             return NOBODY, around
-        around = around._replace(reads=(*around.reads[:who], reads - 1, *around.reads[who + 1 :]))
-        return self.programs.begin("fill", f"r{who}.{reads}", who), around
+        reads = (*before[:who], before[who] - 1, *before[who + 1 :])
+        around = self._around(self._arounds[around]._replace(reads=reads))
+        return self.programs.begin("fill", f"r{who}.{before[who]}", who), around
 
-    def _is_hopeless(self, memory: Memory, actor: int) -> bool:
+    def _is_hopeless(self, entry: bytes | None, actor: int) -> bool:
         """Whether a filler has only to find out that its entry was replaced, which nobody else can notice."""
-        if actor == NOBODY or not self.programs.is_plain:
+        if actor == NOBODY:
             return False
-        call, expects = self.programs.pending[actor], self.programs.expects[actor]
-        if expects is None or call[0] not in ("now", "write", "primary", "replica"):
+        expects = self.programs.expects[actor]
+        if expects is None or expects == entry:
             return False
-        stored = find(memory, ENTRY)
-        return stored is None or stored.meta != expects
+        return self.programs.pending[actor][0] in ("now", "write", "primary", "replica")
 
-    def _renamed(self, memory: Memory, actors: Sequence[int]) -> Memory:
+    def _renamed(self, number: int, actors: Sequence[int]) -> int:
         """Give the entry a nonce as good as its own: whoever has not seen it, cannot tell.
 
         So two states that differ in nothing but who wrote last are one.
         """
-        stored = find(memory, ENTRY)
-        if stored is None:
-            return memory
-        nonce = nonce_of(stored.meta)
-        remembered = self._remembered(actors)
-        if nonce in remembered or any(nonce.startswith(f"{self.programs.told(a)[1]}.") for a in actors if a >= 0):
-            return memory
+        memory, entry = self._memories[number], self._entries[number]
+        if entry is None or (nonce := nonce_of(entry)) == _FIRST_NAME:
+            return number
+        remembered, own = self._known(tuple(actors))
+        if nonce in remembered or nonce.startswith(own):
+            return number
         new = next(name for name in map("c{}".format, count()) if name not in remembered)
-        meta = stored.meta.replace(f'"n":"{nonce}"'.encode(), f'"n":"{new}"'.encode())
-        items = [(k, stored._replace(meta=meta) if k == ENTRY else each, ends) for k, each, ends in memory.items]
-        return memory._replace(items=tuple(items))
+        meta = entry.replace(f'"n":"{nonce}"'.encode(), f'"n":"{new}"'.encode())
+        items = [(k, each._replace(meta=meta) if k == ENTRY else each, ends) for k, each, ends in memory.items]
+        return self._memory(memory._replace(items=tuple(items)))
 
-    def _remembered(self, actors: Sequence[int]) -> frozenset[str]:
-        return frozenset().union(*(self.programs.remembers[actor] for actor in actors if actor != NOBODY))
+    def _found_known(self, actors: Sequence[int]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Return the nonces that actors have seen, and what their own begin with."""
+        busy = [actor for actor in actors if actor != NOBODY]
+        own = tuple(f"{self.programs.told(actor)[1]}." for actor in busy)
+        return frozenset().union(*(self.programs.remembers[actor] for actor in busy)), own
 
     def _next_batch(self, memory: Memory, actors: Sequence[int], told: tuple[Any, ...]) -> int:
         """Return the invalidator before its next batch, with a name that is not part of any nonce."""
         texts = [*(stored.meta for _, stored, _ in memory.items), told[0] or b"", f'"{told[2]}"'.encode()]
-        texts += [f'"{nonce}"'.encode() for nonce in self._remembered(actors)]
+        texts += [f'"{nonce}"'.encode() for nonce in self._known(tuple(actors))[0]]
         name = next(n for n in map("i{}".format, count()) if not any(f'"{n}.'.encode() in text for text in texts))
         return self.programs.begin("invalidate", name, told)
 
