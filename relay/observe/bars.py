@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import IO, cast
-
-from rich.console import Console
-from rich.file_proxy import FileProxy
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typing import IO, TYPE_CHECKING, cast
 
 from relay.process.supervisor import WORKER_NUMBER
+
+if TYPE_CHECKING:  # rich takes 30 ms to import, and most relays have no terminal
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 class SnapshotBars:
@@ -28,6 +28,8 @@ class SnapshotBars:
         """Return bars on stderr if it is a terminal and no other worker shares it, else None."""
         if WORKER_NUMBER in os.environ or not sys.stderr.isatty():
             return None
+        from rich.console import Console
+
         return cls(Console(stderr=True))
 
     def show(self, source: str, progress: tuple[int, int] | None) -> None:
@@ -55,6 +57,9 @@ class SnapshotBars:
         self._handlers.clear()
 
     def _start(self) -> Progress:
+        from rich.file_proxy import FileProxy
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
