@@ -2,8 +2,6 @@ package relay;
 
 import java.util.Iterator;
 import java.util.NoSuchElementException;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 import org.apache.spark.api.java.function.FlatMapFunction;
 import org.apache.spark.sql.catalyst.expressions.SpecializedGetters;
 import org.apache.spark.sql.catalyst.util.ArrayData;
@@ -16,7 +14,6 @@ import org.apache.spark.unsafe.types.UTF8String;
 public class PlainLines implements FlatMapFunction {
     private static final long serialVersionUID = 1;
     private static final int AT_MOST = 1 << 18; // bytes of a text, but for the last line
-    private static final byte[] BEGIN = bytes("{\"timestamp\":"), END = bytes("\",\"origin\":null}");
     private static final byte[] NULL = bytes("\\N"), NUL = bytes("\\u0000");
 
     private final String plainToken;
@@ -29,7 +26,7 @@ public class PlainLines implements FlatMapFunction {
     }
 
     public Iterator call(Object rows) {
-        return new Texts((Iterator) rows, Pattern.compile(plainToken), keys);
+        return new Texts((Iterator) rows, new PlainToken(plainToken), keys);
     }
 
     private static byte[] bytes(String text) {
@@ -38,17 +35,14 @@ public class PlainLines implements FlatMapFunction {
 
     static class Texts implements Iterator {
         private final Iterator rows;
-        private final Pattern pattern;
+        private final PlainToken plain;
         private final int keys;
         private byte[] text = new byte[AT_MOST + (AT_MOST >> 2)];
         private int at;
-        private byte[] stem; // of the last plain token; most tokens have the same one
-        private int stemAt; // where it begins in the token at hand, and where the number does
-        private int numberAt;
 
-        Texts(Iterator rows, Pattern pattern, int keys) {
+        Texts(Iterator rows, PlainToken plain, int keys) {
             this.rows = rows;
-            this.pattern = pattern;
+            this.plain = plain;
             this.keys = keys;
         }
 
@@ -87,16 +81,16 @@ public class PlainLines implements FlatMapFunction {
             number(row.getLong(8));
             int before = at;
             byte[] token = row.isNullAt(4) ? null : row.getUTF8String(4).getBytes();
-            if (row.getBoolean(9) || token == null || !isPlain(token)) {
+            if (row.getBoolean(9) || token == null || !plain.read(token)) {
                 leave(before);
                 return;
             }
             boolean isDeleted = row.getUTF8String(2).toString().equals("DELETE");
             put('t');
             put('\t');
-            put(token, stemAt, numberAt, true);
+            put(token, plain.stemAt, plain.numberAt, true);
             put('\t');
-            put(token, numberAt, token.length - END.length, true);
+            put(token, plain.numberAt, plain.end, true);
             put('\t');
             number(row.getInt(1));
             if (isDeleted) {
@@ -134,65 +128,9 @@ public class PlainLines implements FlatMapFunction {
             put('\n');
         }
 
-        /** Whether a token is plain: then set stem and number. Says the same as the pattern, without searching. */
-        private boolean isPlain(byte[] token) {
-            if (stem != null && isLike(token)) {
-                return true;
-            }
-            String text = UTF8String.fromBytes(token).toString();
-            Matcher found = pattern.matcher(text);
-            if (!found.matches()) {
-                return false;
-            }
-            stem = bytes(found.group(1));
-            stemAt = bytes(text.substring(0, found.start(1))).length;
-            numberAt = stemAt + stem.length;
-            return true;
-        }
-
-        /** Whether a token differs from the last plain one in its numbers alone. */
-        private boolean isLike(byte[] token) {
-            int comma = BEGIN.length;
-            if (!at(token, 0, BEGIN)) {
-                return false;
-            }
-            while (comma < token.length && token[comma] >= '0' && token[comma] <= '9') {
-                comma++;
-            }
-            int first = comma + 1 + stem.length;
-            int last = token.length - END.length;
-            int most = stem[stem.length - 1] == '-' ? 18 : 100; // digits of a GTID's number, or of DynamoDB's
-            if (comma == BEGIN.length || token[BEGIN.length] == '0' || last <= first || last - first > most) {
-                return false;
-            }
-            if (token[comma] != ',' || token[first] == '0' || !at(token, comma + 1, stem) || !at(token, last, END)) {
-                return false;
-            }
-            for (int n = first; n < last; n++) {
-                if (token[n] < '0' || token[n] > '9') {
-                    return false;
-                }
-            }
-            stemAt = comma + 1;
-            numberAt = first;
-            return true;
-        }
-
-        private static boolean at(byte[] all, int place, byte[] part) {
-            if (place < 0 || place + part.length > all.length) {
-                return false;
-            }
-            for (int n = 0; n < part.length; n++) {
-                if (all[place + n] != part[n]) {
-                    return false;
-                }
-            }
-            return true;
-        }
-
         private static boolean contains(byte[] all, byte[] part) {
             for (int n = 0; n <= all.length - part.length; n++) {
-                if (all[n] == part[0] && at(all, n, part)) {
+                if (all[n] == part[0] && PlainToken.at(all, n, part)) {
                     return true;
                 }
             }

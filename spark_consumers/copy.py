@@ -99,7 +99,7 @@ class TableCopies:
         if all(self._table(*name).orders_changes for name in tables):
             found = quick_summary(given.records)
         else:
-            found = summary(given.records, max((len(layout.key) for layout in given.layouts), default=0))
+            found = summary(given.records, given.layouts)
         return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found), found.close)
 
     def _write(

@@ -12,14 +12,20 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 
-# By the context whose executors have them, and by name: the class in the driver, and the folder of its jar.
+# By the context whose executors have them, and by name: the class in the driver, and the folder of its jar. Each class
+# knows those before it.
 _classes: WeakKeyDictionary[SparkContext, dict[str, tuple[Any, tempfile.TemporaryDirectory[str]]]] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def new_instance(context: SparkContext, name: str, *arguments: Any) -> Any:
-    """Return an object of the class of ``name``.java in this folder, which has one constructor."""
+def new_instance(context: SparkContext, name: str, *arguments: Any, using: Sequence[str] = ()) -> Any:
+    """Return an object of the class of ``name``.java in this folder, which has one constructor.
+
+    ``using``: the names of other files here whose classes it uses.
+    """
     jvm: Any = context._jvm
+    for each in using:
+        _class(context, each)
     return _class(context, name).getConstructors()[0].newInstance(_array(context, jvm.Object, arguments))
 
 
@@ -31,6 +37,8 @@ def _class(context: SparkContext, name: str) -> Any:
             jar = Path(folder.name) / f"{name}.jar"
             jvm: Any = context._jvm
             loader = jvm.Thread.currentThread().getContextClassLoader()
+            for latest, _ in known.values():
+                loader = latest.getClassLoader()
             _compile(jvm, loader, Path(__file__).with_name(f"{name}.java"), jar)
             context._jsc.addJar(str(jar))
             urls = _array(context, jvm.java.net.URL, [jvm.java.io.File(str(jar)).toURI().toURL()])

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from relay.change import REDRIVEN, Operation
-from spark_consumers.plain_tokens import PLAIN_END, PLAIN_TOKEN
-from spark_consumers.records import DecodeStatus
-
-_WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
-
+from relay.change import Operation
+from spark_consumers.plain_items import PlainItems, of_table
+from spark_consumers.plain_tokens import PLAIN_END
+from spark_consumers.records import DecodeStatus, Layout
 
 @dataclass(frozen=True, slots=True)
 class KeyBounds:
@@ -34,8 +33,8 @@ class TableSummary:
 
     ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations and
     snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose keys are between ``bounds``,
-    one for each key column. ``others``: the number of other changes. ``ordered``: all of them, ``in_order``, but for a
-    quick summary.
+    one for each key column. ``others``: the number of other changes. ``found``: what has both, but for a quick summary;
+    ``layouts``: of the changes.
     """
 
     is_by_item: bool
@@ -43,31 +42,32 @@ class TableSummary:
     items: int
     others: int
     bounds: tuple[KeyBounds, ...]
-    ordered: DataFrame | None = field(default=None, compare=False)
+    layouts: Collection[int] = field(default=(), compare=False)
+    found: PlainItems | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """``statuses``: the number of records by status. ``groups``: of the changes, by layout and topic.
+    """``statuses``: the number of records by status. ``groups``: of the changes, by layout and topic, some in parts.
 
-    ``ordered``: the records ``in_order``, which Spark keeps until `close`.
+    ``found``: the items that SQL can decide, kept until `close`.
     """
 
     statuses: Mapping[str, int]
-    groups: tuple[Row, ...]
-    ordered: DataFrame | None = None
+    groups: tuple[Mapping[str, Any], ...]
+    found: PlainItems | None = None
 
     def close(self) -> None:
-        if self.ordered is not None:
-            self.ordered.unpersist()
+        if self.found is not None:
+            self.found.close()
 
     @classmethod
-    def of(cls, found: Sequence[Row], ordered: DataFrame | None = None) -> BatchSummary:
+    def of(cls, groups: Sequence[Mapping[str, Any]], found: PlainItems | None = None) -> BatchSummary:
         """Return the summary of groups of records by status, layout and topic."""
         statuses: Counter[str] = Counter()
-        for group in found:
+        for group in groups:
             statuses[group["status"]] += group["records"]
-        return cls(statuses, tuple(group for group in found if group["status"] == DecodeStatus.CHANGE), ordered)
+        return cls(statuses, tuple(group for group in groups if group["status"] == DecodeStatus.CHANGE), found)
 
     @property
     def layouts(self) -> list[int]:
@@ -85,7 +85,8 @@ class BatchSummary:
             items=sum(group["items"] for group in groups),
             others=sum(group["records"] for group in groups) - changes,
             bounds=_bounds([group for group in groups if group["plain"]]),
-            ordered=None if self.ordered is None else self.ordered.where(changes_with(layouts)),
+            layouts=layouts,
+            found=self.found,
         )
 
 
@@ -94,7 +95,7 @@ def changes_with(layouts: Collection[int]) -> Column:
     return F.col("layout").isin(list(layouts)) & (F.col("status") == DecodeStatus.CHANGE)
 
 
-def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
+def _bounds(groups: Sequence[Mapping[str, Any]]) -> tuple[KeyBounds, ...]:
     """Return the bounds of the key columns that all groups have. Another table of the batch may have more."""
     found = []
     for parts in zip(*(group["bounds"] for group in groups), strict=True):
@@ -108,23 +109,10 @@ def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
     return tuple(found)
 
 
-def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
-    """Summarise a batch in one Spark action. ``key_columns``: how many the longest key has."""
-    is_change = F.col("status") == DecodeStatus.CHANGE
-    # Kept, since a target writes from it, too.
-    ordered = in_order(batch).persist()
-    groups = ordered.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic")).agg(
-        F.count(F.lit(1)).alias("records"),
-        F.count_if("of_table").alias("of_table"),
-        F.count_if("is_plain").alias("plain"),
-        F.count_if(F.col("is_plain") & F.col("is_last")).alias("items"),
-        F.array(*map(_bounds_of, range(key_columns))).alias("bounds"),
-    )
-    try:
-        return BatchSummary.of(groups.collect(), ordered)
-    except BaseException:
-        ordered.unpersist()
-        raise
+def summary(batch: DataFrame, layouts: Sequence[Layout]) -> BatchSummary:
+    """Summarise a batch in one Spark action, or two if an item is in several of its partitions."""
+    found = PlainItems(batch, layouts)
+    return BatchSummary.of(found.groups, found)
 
 
 def quick_summary(batch: DataFrame) -> BatchSummary:
@@ -133,121 +121,17 @@ def quick_summary(batch: DataFrame) -> BatchSummary:
     Then ``items`` and ``changes`` are those that it may be able to decide, and there are no ``bounds``.
     """
     is_change = F.col("status") == DecodeStatus.CHANGE
-    may_be_plain = ~_of_table() & F.endswith("token", F.lit(PLAIN_END))
+    may_be_plain = ~of_table() & F.endswith("token", F.lit(PLAIN_END))
     found = (
         batch.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
         .agg(
             F.count(F.lit(1)).alias("records"),
             # A key with a NUL character is refused by the rule: PostgreSQL has no such text.
-            F.count_if(_of_table() | F.contains(F.array_join("key_texts", ""), F.lit("\0"))).alias("of_table"),
+            F.count_if(of_table() | F.contains(F.array_join("key_texts", ""), F.lit("\0"))).alias("of_table"),
             F.count_if(may_be_plain).alias("plain"),
             F.count_if(may_be_plain).alias("items"),
             F.array().alias("bounds"),
         )
         .collect()
     )
-    return BatchSummary.of(found)
-
-
-def _of_table() -> Column:
-    """Whether a change may change other items than its own, too."""
-    return ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
-
-
-def _bounds_of(column: int) -> Column:
-    text = F.get("key_texts", F.lit(column))
-    # Spark makes an exception, with its message, of each text that is no number, and so it is not asked to.
-    number = F.when(text.rlike("^-?[0-9]{1,19}$"), text.try_cast("bigint"))
-    return F.struct(
-        F.min(text).alias("least"),
-        F.max(text).alias("greatest"),
-        F.min(number).alias("lowest"),
-        F.max(number).alias("highest"),
-        F.bool_and(number.isNotNull()).alias("is_number"),
-    )
-
-
-def in_order(batch: DataFrame) -> DataFrame:
-    """Return the changes of a batch without their images, with what those of an item have in common.
-
-    The columns: ``status``, ``layout``, ``topic``, ``partition``, ``offset`` and ``key_texts`` of a change.
-    ``of_table``: whether it may change other items, too. ``stem`` and ``number``: the parts of its token
-    (``plain_tokens``). ``first``: the number of the item's first change. ``changes``: how many it has. ``is_last``:
-    whether it is the newest. ``is_plain``: whether SQL can decide the item's changes.
-    """
-    part = [F.regexp_extract("token", PLAIN_TOKEN, group) for group in (1, 2)]
-    # Spark keeps thousands of an item's rows in memory to order them, whatever their size.
-    heads = batch.select(
-        *("status", "layout", "topic", "partition", "offset", "source", "table", "key_texts"),
-        _of_table().alias("of_table"),
-        part[0].alias("stem"),
-        part[1].alias("number"),
-        _is_plain().alias("plain"),
-    )
-    item = Window.partitionBy("source", "table", "key_texts")
-    ordered = item.orderBy("partition", "offset")
-    previous = [F.lag(name).over(ordered) for name in ("stem", "number")]
-    # Two changes of one transaction have one token, and so has a change that is on the topic twice.
-    ascends = previous[0].isNull() | ((previous[0] == F.col("stem")) & is_less(previous[1], F.col("number")))
-    return (
-        heads.withColumns(
-            {
-                "is_plain": F.coalesce(F.col("plain") & (F.col("stem") != "") & ascends, F.lit(False)),
-                "first": F.first("number").over(ordered),
-                "position": F.row_number().over(ordered),
-            }
-        )
-        .withColumns({"is_plain": F.bool_and("is_plain").over(item), "changes": F.count(F.lit(1)).over(item)})
-        .withColumn("is_last", F.col("position") == F.col("changes"))
-        .drop("source", "table", "plain", "position")
-    )
-
-
-def newest_rows(changes: DataFrame, ordered: DataFrame) -> DataFrame:
-    """Return the newest change of each item that SQL can decide.
-
-    ``changes``: of one table and one topic. ``ordered``: they, ``in_order``. The columns: ``key_texts``, ``layout``,
-    the image ``new``, ``stem``, ``first``, ``number``, ``changes``, and those of the state of a stored row but for
-    ``_relay_read_as_of``, which no change of a stream sets.
-    """
-    is_deleted = F.col("operation") == Operation.DELETE
-    of_item = ("stem", "first", "number", "changes")
-    newest = ordered.where("is_plain AND is_last").select("partition", "offset", *of_item)
-    return changes.join(F.broadcast(newest), ["partition", "offset"]).select(
-        "key_texts",
-        "layout",
-        F.when(~is_deleted, F.col("new")).alias("new"),  # the image of a deletion, if it has one, is not the row
-        *of_item,
-        F.col("token").alias("_relay_token"),
-        is_deleted.alias("_relay_deleted"),
-        F.col("event_id").alias("_relay_event_id"),
-        F.lit(False).alias("_relay_incomplete"),
-        F.col("topic").alias("_relay_topic"),
-        F.col("partition").alias("_relay_partition"),
-        F.col("offset").alias("_relay_offset"),
-    )
-
-
-def is_less(number: Column, other: Column) -> Column:
-    """Whether a number is less than another; both are texts without leading zeros, of any length."""
-    return F.struct(F.length(number), number) < F.struct(F.length(other), other)
-
-
-def _is_plain() -> Column:
-    """Whether a change gives the whole row, or deletes it, so that only its token decides.
-
-    PostgreSQL cannot store a NUL character, which JSON has as an escape.
-    """
-    is_whole = (F.col("operation") == Operation.DELETE) | F.col("new").isNotNull()
-    has_nul = F.coalesce(F.contains("new", F.lit("\\u0000")), F.lit(False)) | F.contains(
-        F.array_join("key_texts", ""), F.lit("\0")
-    )
-    return (
-        (F.col("status") == DecodeStatus.CHANGE)
-        & F.col("operation").isin(*_WRITES)
-        & is_whole
-        & F.col("key_texts").isNotNull()
-        & F.col("snapshot_id").isNull()
-        & F.try_element_at("attributes", F.lit(REDRIVEN)).isNull()
-        & ~has_nul
-    )
+    return BatchSummary.of([group.asDict() for group in found])

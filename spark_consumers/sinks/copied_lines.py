@@ -41,7 +41,7 @@ def copied_lines(changes: DataFrame, keys: int) -> Iterator[bytes]:
         F.coalesce(is_redriven, F.lit(False)).alias("redriven"),
     )
     context = session.sparkContext
-    lines = new_instance(context, "PlainLines", PLAIN_TOKEN, keys)
+    lines = new_instance(context, "PlainLines", PLAIN_TOKEN, keys, using=["PlainToken"])
     rows = read._jdf.queryExecution().toRdd().toJavaRDD()
     texts: RDD[bytes] = RDD(rows.mapPartitions(lines), context, NoOpSerializer())
     return texts.toLocalIterator()

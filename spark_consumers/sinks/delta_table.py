@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stri
 
 from relay.errors import RelayError
 from spark_consumers.fold import StoredRow
-from spark_consumers.newest import KeyBounds, TableSummary, in_order, newest_rows
+from spark_consumers.newest import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
@@ -221,10 +221,10 @@ class DeltaTable:
         return False
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
-        session = changes.sparkSession
-        ordered = found.ordered if found.ordered is not None else in_order(changes)
-        others = ordered.where("NOT is_plain").select("partition", "offset") if found.others else None
-        rows = self._with_fields(newest_rows(changes, ordered))
+        session, of_batch = changes.sparkSession, found.found
+        assert of_batch is not None
+        others = of_batch.others(found.layouts, found.others) if found.others else None
+        rows = self._with_fields(of_batch.newest(found.layouts, found.items))
         # Written here and nowhere else, it tells the rows of this statement from those of an earlier one. It is text,
         # since Spark writes a number into the code of the MERGE, and so would compile it for each batch.
         micros = F.lit(str(time.time_ns() // 1000)).alias("now")

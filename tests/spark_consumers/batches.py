@@ -87,19 +87,20 @@ class Batch:
 
 def in_spark(session: SparkSession, changes: Sequence[Published]) -> DataFrame:
     """Return a decoded batch of ``shop.orders`` in Spark, with the columns that a copy reads."""
-    schema = StructType.fromDDL(_COLUMNS)
+    schema = StructType.fromDDL(COLUMNS)
     assert isinstance(schema, StructType)
-    return delta.local_frame(session, map(_row, changes), schema).persist()
+    return delta.local_frame(session, map(row_of, changes), schema).persist()
 
 
-_COLUMNS = (
+COLUMNS = (
     "status string, source string, table string, topic string, partition int, offset long, layout int, "
     "key_texts array<string>, event_id string, operation string, images string, token string, new string, "
     "snapshot_id string, snapshot_as_of long, attributes map<string,string>"
 )
 
 
-def _row(each: Published) -> tuple[Any, ...]:
+def row_of(each: Published) -> tuple[Any, ...]:
+    """Return the values of ``COLUMNS``."""
     head = each.head
     image = None if each.image is None else json.dumps(each.image, ensure_ascii=False)
     snapshot = (None, None) if head.snapshot is None else (head.snapshot.id, head.snapshot.as_of)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Row
 
 from relay.change import REDRIVEN
 from relay.token import EventToken, OriginToken
@@ -19,15 +18,15 @@ from tests.spark_consumers.drawn_tokens import UUIDS
 from tests.spark_consumers.spark_process import SparkProcess
 
 
-def bounds(least: str | None, greatest: str | None) -> Row:
+def bounds(least: str | None, greatest: str | None) -> dict[str, Any]:
     numbers = (None, None) if least is None or greatest is None else (int(least), int(greatest))
-    is_number = least is not None
-    return Row(least=least, greatest=greatest, lowest=numbers[0], highest=numbers[1], is_number=is_number)
+    texts = {"least": least, "greatest": greatest}
+    return {**texts, "lowest": numbers[0], "highest": numbers[1], "is_number": least is not None}
 
 
-def group(layout: int, *found: Row) -> Row:
-    counts: dict[str, Any] = {"records": 3, "plain": 2, "items": 1, "of_table": 0}
-    return Row(status="change", layout=layout, topic="shop.orders", bounds=list(found), **counts)
+def group(layout: int, *found: dict[str, Any]) -> dict[str, Any]:
+    counts = {"records": 3, "plain": 2, "items": 1, "of_table": 0}
+    return {"status": "change", "layout": layout, "topic": "shop.orders", "bounds": list(found), **counts}
 
 
 def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer() -> None:

@@ -1,0 +1,100 @@
+"""Finds the items of a batch that SQL can decide, by the Java class beside this module.
+
+In Spark's SQL that takes a sort of all changes and a join with them, most of the time of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import orjson
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from relay.change import REDRIVEN, Operation
+from spark_consumers.java_classes import new_instance
+from spark_consumers.plain_tokens import PLAIN_TOKEN
+from spark_consumers.records import Layout
+
+_WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
+# What the class makes, in its order.
+_OTHERS = "_relay_partition int, _relay_offset long"
+_NEWEST = (
+    f"{_OTHERS}, _relay_topic string, _relay_token string, _relay_deleted boolean, _relay_event_id string, "
+    "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
+    "number string, changes int"
+)
+_ROW = 300  # bytes of a row as Spark estimates them, by the types of its columns
+
+
+class PlainItems:
+    """The items of ``batch`` whose changes SQL can decide.
+
+    All changes of such an item are of one of Spark's partitions, in their order on the topic, which reading from Kafka
+    brings about by itself. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or
+    deletes it. Raises what Spark raises. Spark keeps what was found until `close`.
+    """
+
+    def __init__(self, batch: DataFrame, layouts: Sequence[Layout]) -> None:
+        self._session = batch.sparkSession
+        is_deleted = F.col("operation") == Operation.DELETE
+        read = batch.select(
+            *("status", "layout", "topic", "partition", "offset", "key_texts"),
+            of_table().alias("of_table"),
+            _may_be_plain(is_deleted).alias("plain"),
+            is_deleted.alias("deleted"),
+            *("token", "event_id", "new"),
+        )
+        names = [(layout.source, layout.table) for layout in layouts]
+        tables = [names.index(name) for name in names]
+        self._items = new_instance(self._session.sparkContext, "PlainItems", read._jdf, using=["PlainToken"])
+        keys = max((len(layout.key) for layout in layouts), default=0)
+        try:
+            found = self._items.find(PLAIN_TOKEN, tables, keys)
+        except BaseException:
+            self.close()
+            raise
+        self.groups: list[Mapping[str, Any]] = [group for text in found for group in orjson.loads(text)]
+        """The records by status, layout and topic, those of each of Spark's partitions by themselves.
+
+        ``records``: how many. ``of_table``: changes that may change other items, too. ``plain``: those of the items,
+        and ``items``: how many these are. ``bounds``: of each key column the ``least`` and the ``greatest`` text, and
+        if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
+        """
+
+    def newest(self, layouts: Collection[int], items: int) -> DataFrame:
+        """Return the newest change of each item with one of ``layouts``; ``items``: how many there are.
+
+        The columns: ``key_texts``, ``layout``, the image ``new``, the parts ``stem`` and ``number`` of its token, the
+        number ``first`` of the item's first change, how many ``changes`` it has, and those of the state of a stored row
+        but for ``_relay_read_as_of``, which no change of a stream sets.
+        """
+        return self._frame(self._items.newest(sorted(layouts), self._type(_NEWEST), items * _ROW))
+
+    def others(self, layouts: Collection[int], changes: int) -> DataFrame:
+        """Return ``partition`` and ``offset`` of the changes of other items; ``changes``: how many there are."""
+        found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * _ROW))
+        return found.toDF("partition", "offset")
+
+    def close(self) -> None:
+        self._items.close()
+
+    def _type(self, columns: str) -> Any:
+        jvm: Any = self._session.sparkContext._jvm
+        return jvm.org.apache.spark.sql.types.DataType.fromJson(StructType.fromDDL(columns).json())
+
+    def _frame(self, found: Any) -> DataFrame:
+        return DataFrame(found, self._session)
+
+
+def of_table() -> Column:
+    """Whether a change may change other items than its own, too."""
+    return ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
+
+
+def _may_be_plain(is_deleted: Column) -> Column:
+    """Whether a change gives the whole row, or deletes it, so that only its token decides."""
+    is_redriven = F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()
+    return ~of_table() & (is_deleted | F.col("new").isNotNull()) & ~is_redriven & F.col("token").isNotNull()
