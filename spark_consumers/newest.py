@@ -14,10 +14,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from relay.change import Operation
 from spark_consumers.plain_items import PlainItems, of_table
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.records import DecodeStatus, Layout
+
 
 @dataclass(frozen=True, slots=True)
 class KeyBounds:

@@ -150,7 +150,7 @@ with spark() as session:
             "layout": F.when(~is_tombstone, F.col("layout")),
         }
     )
-    found = summary(frame, [ORDERS, USERS])
+    found = summary(frame.coalesce(1), [ORDERS, USERS])
     both = {"statuses": dict(found.statuses), "orders": shown(found.table([0])), "users": shown(found.table([1]))}
     found.close()
     json.dump(both, sys.stdout)

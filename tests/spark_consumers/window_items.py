@@ -11,15 +11,20 @@ from relay.change import REDRIVEN
 from spark_consumers.plain_tokens import PLAIN_TOKEN
 
 _WRITES = ("INSERT", "UPDATE", "DELETE")
-_SHOWN = (
-    "key_texts, layout, CASE WHEN operation != 'DELETE' THEN new END AS new, stem, first, number, changes, "
-    "token AS _relay_token, operation = 'DELETE' AS _relay_deleted, event_id AS _relay_event_id, "
-    "false AS _relay_incomplete, topic AS _relay_topic, `partition` AS _relay_partition, offset AS _relay_offset"
-).split(", ")
+_SHOWN = [
+    *("key_texts", "layout", "stem", "first", "number", "changes", "false AS _relay_incomplete"),
+    "CASE WHEN operation != 'DELETE' THEN new END AS new",
+    "token AS _relay_token",
+    "operation = 'DELETE' AS _relay_deleted",
+    "event_id AS _relay_event_id",
+    "topic AS _relay_topic",
+    "`partition` AS _relay_partition",
+    "offset AS _relay_offset",
+]
 
 
 def in_order(batch: DataFrame) -> DataFrame:
-    """Return the changes of a batch with a key, and ``is_plain``, ``is_last``, ``first`` and ``changes`` of its item."""
+    """Return the changes that have a key, with ``is_plain``, ``is_last``, ``first`` and ``changes`` of their items."""
     item = Window.partitionBy("source", "table", "key_texts")
     ordered = item.orderBy("partition", "offset")
     parts = {name: F.regexp_extract("token", PLAIN_TOKEN, group) for name, group in (("stem", 1), ("number", 2))}
