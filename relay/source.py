@@ -235,6 +235,12 @@ class Source(Protocol):
 
     def tables(self) -> Sequence[TableSchema]: ...
 
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        """Return the tables, with their key columns only, that were relayed before and no longer exist.
+
+        Without those that the config no longer wants. ``keys``, ``hashed``: of the tables that were, as in `Opening`.
+        """
+
     def config_hash(self) -> str:
         """Return a hash of what identifies the data behind the source."""
 

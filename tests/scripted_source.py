@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -40,6 +40,8 @@ class ScriptedSource:
         self.label = LABEL
         self.ends = ends
         self.snapshots: SnapshotSource | None = None
+        # What `dropped` returns.
+        self.gone: tuple[TableSchema, ...] = ()
         self.table = TableSchema(name, name, (KeyColumn("id", "S"),), 1)
         # By shard, the tables whose schemas its change uses.
         self.new_tables: dict[str, tuple[TableSchema, ...]] = {}
@@ -87,6 +89,9 @@ class ScriptedSource:
 
     def tables(self) -> Sequence[TableSchema]:
         return (self.table,)
+
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        return self.gone
 
     def config_hash(self) -> str:
         return "scripted"

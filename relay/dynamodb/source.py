@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -130,6 +130,9 @@ class DynamoDBSource:
 
     def tables(self) -> Sequence[TableSchema]:
         return (self.table,)
+
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        return ()  # without its table, a source cannot connect
 
     def config_hash(self) -> str:
         identity = orjson.dumps(["dynamodb", self.session.stream_arn])

@@ -9,12 +9,16 @@ was not there when the snapshot began has happened since.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import Any
 
 from relay.change import ChangeParts, Operation
 from relay.engine.snapshot_records import fields_of, is_partial, is_running
 from relay.lineage import Checkpoint
 from relay.source import Page
+
+log = logging.getLogger(__name__)
 
 MOST_REPETITIONS = 10
 """Snapshots in a row of tables that are emptied again and again; after that, copies may keep rows of them."""
@@ -62,3 +66,24 @@ def emptied_since(control: Checkpoint, published: Mapping[str, Checkpoint]) -> l
         if before.get(shard, {}).get(table) != when
     }
     return sorted(found & set(fields["tables"]) if is_partial(control) else found)
+
+
+def ended(source: str, control: Checkpoint, published: Mapping[str, Checkpoint]) -> Mapping[str, Any]:
+    """Return what the control record says of a snapshot that has been read.
+
+    ``published``: the committed checkpoints of the stream, with all that was published before the last of its rows.
+    """
+    fields = fields_of(control)
+    if not (again := emptied_since(control, published)):
+        return fields
+    names = ", ".join(again)
+    if fields.get("repetitions", 0) >= MOST_REPETITIONS:
+        log.warning(
+            "source %s: table %s is emptied or renamed more often than it can be read: copies may keep rows of it. "
+            "Take a snapshot of it when it is not",
+            source,
+            names,
+        )
+        return fields
+    log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source, names)
+    return {**fields, "again": again, "left_out": sorted({*fields.get("left_out", ()), *again})}  # I7

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine.beginning_snapshot import BeginningSnapshot
-from relay.engine.emptied_tables import MOST_REPETITIONS, emptied, emptied_since
+from relay.engine.emptied_tables import emptied, ended
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
@@ -91,6 +91,8 @@ class Snapshots:
         # Partitions whose last checkpoints the view may not show yet: of segments that were stopped, and of the shards,
         # once all segments were read.
         self.unseen: set[int] = set()
+        # The same object for the same table, as writers are found by it.
+        self._known_dropped: dict[TableSchema, TableSchema] = {}
         # The id of the snapshot all of whose segments were read.
         self._seen_for = ""
         self._requested = RequestedSnapshots(beside.source, beside.view)
@@ -144,7 +146,7 @@ class Snapshots:
         if beside.plan is None:
             return None
         if self.tables.is_selective:
-            tables = {table.table for table in self.source.tables()}
+            tables = {table.table for table in (*self.source.tables(), *self._dropped())}
             if (remaining := without_absent(control, tables, self.clock())) is not None:
                 return remaining, None
         if self._is_wanted(control):
@@ -177,20 +179,38 @@ class Snapshots:
             if self.unseen:
                 return None
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
-            return self._advance(control, ShardState.FINISHED, self._last_fields(control)), "end"
+            return self._advance(
+                control, ShardState.FINISHED, ended(self.source.name, control, self._published())
+            ), "end"
         return None
 
     def _published(self) -> Mapping[str, Checkpoint]:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
         return self._beside.view.checkpoints.get(self._beside.stream, {})
 
+    def _dropped(self) -> list[TableSchema]:
+        """Return the tables that copies may have, and that no longer exist."""
+        plan = self._beside.plan
+        found = self.source.dropped(plan.keys, plan.hashed) if plan is not None else ()
+        return [self._known_dropped.setdefault(table, table) for table in found]
+
+    def tables_of(self, control: Checkpoint) -> list[TableSchema]:
+        """Return the tables that a snapshot reads: the end also deletes what is left of those that were dropped (I7).
+
+        If nothing was lost, the change of the DROP has done that where it came before the begin.
+        """
+        fields = fields_of(control)
+        names = fields.get("tables", fields.get("covered", ()))
+        dropped = [table for table in self._dropped() if fields.get("gaps") or table.table in names]
+        of_all = [*self.source.tables(), *dropped]
+        return [table for table in of_all if table.table in fields.get("tables", (table.table,))]
+
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
         fields = fields_of(control)
-        for table in self.source.tables():
-            # I7: no end for a table of which only a part was read.
-            if table.table not in fields.get("tables", (table.table,)) or table.table in fields.get("left_out", ()):
-                continue
+        for table in self.tables_of(control):
+            if table.table in fields.get("left_out", ()):
+                continue  # I7: no end for a table of which only a part was read
             yield Change(
                 event_id=event_id(self.stream.label, f"{fields['id']}/{kind}", table.table, b"", 0),
                 operation=Operation.READ,
@@ -262,26 +282,11 @@ class Snapshots:
             shards = map(self._beside.stream.checkpoint_key, self._published())
             self.unseen |= set(map(partition_of, shards))  # I7
 
-    def _last_fields(self, control: Checkpoint) -> Mapping[str, Any]:
-        """Return what the control record says of a snapshot that has been read."""
-        fields = fields_of(control)
-        if not (again := emptied_since(control, self._published())):
-            return fields
-        names = self.source.name, ", ".join(again)
-        if fields.get("repetitions", 0) >= MOST_REPETITIONS:
-            log.warning(
-                "source %s: table %s is emptied or renamed more often than it can be read: copies may keep rows of it. "
-                "Take a snapshot of it when it is not",
-                *names,
-            )
-            return fields
-        log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", *names)
-        return {**fields, "again": again, "left_out": sorted({*fields.get("left_out", ()), *again})}  # I7
-
     def _covered(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the control record says of the tables that are read once the snapshot has finished."""
         if "tables" not in fields:
-            return {"covered": sorted(table.table for table in self.source.tables())}
+            dropped = self._dropped() if fields.get("gaps") else []
+            return {"covered": sorted(table.table for table in (*self.source.tables(), *dropped))}
         # An earlier version did not say which tables it had read.
         return {"covered": sorted({*fields["covered"], *fields["tables"]})} if "covered" in fields else {}
 

@@ -140,7 +140,8 @@ class Upkeep:
             control, mark = step
             if mark is not None:
                 writers = self._publishing.writers
-                writers.use([each for each in source.source.tables() if (each.source, each.table) not in writers])
+                tables = snapshots.tables_of(control)
+                writers.use([each for each in tables if (each.source, each.table) not in writers])
                 for change in snapshots.mark(control, mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
             self._publishing.record(snapshots.control_key, control.to_json())

@@ -37,7 +37,7 @@ from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
 from relay.sql.snapshots import lowest
 from relay.sql.statements import classify
-from relay.sql.tables import Table, missing_tables
+from relay.sql.tables import Table, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -127,6 +127,11 @@ class MySQLSource:
         """Return the tables that existed at ``connect``, and those whose rows were read since."""
         seen = {table.table: table for table in self.layouts.seen()}
         return list((self._tables | seen).values())
+
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        there = {table.table for table in self.tables()}
+        gone = (name for name in keys if name not in there and self.layouts.wanted(self.config.database, name))
+        return [lay_out_keys(self.name, name, keys[name], hashed.get(name)).schema for name in gone]
 
     def config_hash(self) -> str:
         return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()

@@ -155,6 +155,11 @@ class VitessSource:
     def tables(self) -> Sequence[TableSchema]:
         return [table.schema for table in {**self._seen, **self._layouts}.values()]
 
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        there = {table.table for table in self.tables()}
+        gone = (name for name in keys if name not in there and self._settings.is_wanted(name))
+        return [lay_out_keys(self.name, name, keys[name], hashed.get(name)).schema for name in gone]
+
     def config_hash(self) -> str:
         identity = orjson.dumps(["vitess", self.config.keyspace])
         return hashlib.blake2b(identity, digest_size=8).hexdigest()

@@ -10,7 +10,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -112,6 +112,9 @@ class FedSource:
 
     def tables(self) -> Sequence[TableSchema]:
         return (TABLE,)
+
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        return ()
 
     def config_hash(self) -> str:
         return "fed"

@@ -67,7 +67,7 @@ class Snapshotting:
             source=self.source,
             stream=self.source.stream,
             view=self.view,
-            plan=object(),
+            plan=Plan("latest", 0.0, {}, {}),
             last_timestamp=99_000,
             gaps=lambda: self.gaps | self.repair,
             gaps_to_repair=lambda: self.repair,

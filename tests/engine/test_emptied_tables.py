@@ -13,6 +13,7 @@ from relay.engine.emptied_tables import MOST_REPETITIONS, emptied_by, forget_bef
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Page
+from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.engine.snapshotting import Snapshotting
 
@@ -168,3 +169,44 @@ def test_a_table_that_is_emptied_all_the_time_ends_after_some_repetitions(caplog
     assert "table small is emptied or renamed more often than it can be read" in caplog.text
     relay.begin()
     assert (relay.fields["requests"], relay.fields.get("repetitions", 0)) == ([other.id], 0)
+
+
+def test_a_table_that_was_dropped_ends_and_one_that_was_dropped_before_is_read_only_if_that_may_be_lost() -> None:
+    """I7, I9: the relay may have started again since, and then the source no longer has the table."""
+    gone = TableSchema("shop", "small", (KeyColumn("id", "S"),), 1)
+    relay = Emptying()
+    relay.shard({})
+    relay.ask()
+    relay.begin()
+    relay.source.has, relay.source.gone = ("large",), (gone,)
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"large", "small"}
+    relay.tidy()
+    relay.ask()
+    relay.begin()
+    assert relay.marked("begin") == {"large"}
+    relay.gaps = relay.repair = {"lost"}
+    relay.begin()
+    assert relay.marked("begin") == {"large", "small"}
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"large", "small"}
+
+
+def test_a_table_of_the_config_that_was_dropped_is_not_taken_for_one_that_was_taken_out_of_it() -> None:
+    """I7: copies would keep its rows, and wait for its end."""
+    relay = Emptying(initial=True, is_selective=True)
+    relay.shard({})
+    relay.begin()
+    relay.source.has, relay.source.gone = ("large",), (TableSchema("shop", "small", (KeyColumn("id", "S"),), 1),)
+    relay.shard({"small": 7.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"large"}
+    relay.begin()
+    assert relay.marked("begin") == {"small"}
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"small"}
+    assert relay.step() is None

@@ -53,7 +53,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
         source=source,
         stream=source.stream,
         view=view,
-        plan=object(),
+        plan=Plan("latest", 0.0, {}, {}),
         last_timestamp=0,
         gaps=set,
         gaps_to_repair=set,

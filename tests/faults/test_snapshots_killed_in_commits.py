@@ -12,8 +12,8 @@ import pytest
 
 from relay.change import MARK
 from tests.command_line import relay
+from tests.faults.altered import Altered
 from tests.faults.harness import Relay
-from tests.faults.test_snapshots_beside_statements import Altered
 
 pytestmark = pytest.mark.services
 

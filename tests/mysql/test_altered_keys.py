@@ -11,8 +11,8 @@ from relay.lineage import Checkpoint
 from relay.mysql.source import MySQLSource
 from relay.source import Page
 from tests.mysql.reading import NUMBERS, session
+from tests.mysql.segments import head, segment_of
 from tests.mysql.shards import source_of
-from tests.mysql.test_snapshot import head, segment_of
 from tests.reads import read_page, reason
 
 pytestmark = pytest.mark.services

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from relay.change import Change, Snapshot
+from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.connection import connect
 from relay.mysql.snapshot import ChunkReader
-from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from relay.source import Opening, Page, Segment
+from relay.source import Opening
 from relay.sql.snapshots import LATENESS, MARGIN, lowest
 from tests.mysql.reading import NUMBERS, session
+from tests.mysql.segments import checkpoint_of, head, segment_of
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 from tests.reads import read_page, reason
 
@@ -26,28 +26,6 @@ pytestmark = pytest.mark.services
 
 V = ", repeat('v', 90)"
 X = ", repeat('x', 300000)"
-
-
-def checkpoint_of(page: Page) -> Checkpoint:
-    """Return the checkpoint that the engine makes of a page."""
-    return Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached)
-
-
-def head(source: MySQLSource) -> Checkpoint:
-    """Return a checkpoint of the only shard at its head."""
-    reader = open_at(source, begin(source)["-"])
-    try:
-        return checkpoint_of(read_to_head(reader)[1][-1])
-    finally:
-        reader.close()
-
-
-def segment_of(
-    source: MySQLSource, published: Checkpoint, table: str, position: Any = None, as_of: int = 1
-) -> ChunkReader:
-    part = {"shard": "-", "table": table}
-    segment = Segment(Shard("s/0"), Snapshot("s", as_of), 0, 1, position, part, lambda: {"-": published})
-    return source.snapshots.open(segment)
 
 
 def read_rows(reader: ChunkReader) -> list[Change]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_damaged_answer_of_a_statement_and_of_a_search_is_said_to_be_that() ->
         yield DAMAGED
         yield None
 
-    answers = {"select 1": DAMAGED, "show binary logs": [{"Log_name": "binlog.1"}]}
+    answers: dict[str, Any] = {"select 1": DAMAGED, "show binary logs": [{"Log_name": "binlog.1"}]}
     begin = [{"position": "0-1-1"}]
     with (
         ScriptedVtgate(script, answers | {"select binlog_gtid_pos('binlog.1', 4)": begin}) as vtgate,
