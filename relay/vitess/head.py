@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -174,6 +175,25 @@ def row_counts(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> M
         raise Unavailable(f"how many rows shard {keyspace}/{shard} has is not known: {error}") from error
     rows = (list(row.values()) for row in found)
     return {str(name): int(count or 0) for name, count in rows}
+
+
+def key_order(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, table: str) -> str:
+    """Return what the order of a table's primary key depends on: its columns, with their types and collations.
+
+    Raises ``Unavailable``.
+    """
+    name = table.replace("\\", "\\\\").replace("'", "''")
+    statement = (
+        "select s.column_name, c.column_type, c.collation_name from information_schema.statistics s"
+        " join information_schema.columns c on c.table_schema = s.table_schema and c.table_name = s.table_name"
+        " and c.column_name = s.column_name where s.table_schema = database() and s.index_name = 'PRIMARY'"
+        f" and s.table_name = '{name}' order by s.seq_in_index"
+    )
+    try:
+        rows = vtgate.execute(statement, f"{keyspace}:{shard}@{tablet_type.lower()}")
+    except RelayError as error:
+        raise Unavailable(f"the primary key of table {table} is not known: {error}") from error
+    return hashlib.blake2b(repr([list(row.values()) for row in rows]).encode(), digest_size=8).hexdigest()
 
 
 def _value(rows: list[dict[str, str | None]]) -> str | None:

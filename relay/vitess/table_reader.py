@@ -30,7 +30,7 @@ from relay.sql.tables import Table
 from relay.vitess.client import Vtgate
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
-from relay.vitess.head import explain_silence, select_all
+from relay.vitess.head import explain_silence, key_order, select_all
 from relay.vitess.http2 import CallEnded
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -55,21 +55,26 @@ FindTables = Callable[[], Mapping[str, Table]]
 
 @dataclass(frozen=True, slots=True)
 class ShardRest:
-    """What is left of a table in a shard. ``after``: the last key that was read; None for all rows."""
+    """What is left of a table in a shard. ``after``: the last key that was read; None for all rows.
+
+    ``order``: `key_order` when it was read; None if an earlier version did that.
+    """
 
     shard: str
     after: pb.TableLastPK | None = None
+    order: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         after = None if self.after is None else base64.b64encode(self.after.lastpk.SerializeToString()).decode()
-        return {"shard": self.shard, "lastpk": after}
+        order = {} if self.order is None else {"order": self.order}
+        return {"shard": self.shard, "lastpk": after, **order}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], table: str) -> ShardRest:
         if raw["lastpk"] is None:
             return cls(raw["shard"])
         key = pb.QueryResult.FromString(base64.b64decode(raw["lastpk"]))
-        return cls(raw["shard"], pb.TableLastPK(table_name=table, lastpk=key))
+        return cls(raw["shard"], pb.TableLastPK(table_name=table, lastpk=key), raw.get("order"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,9 @@ class CopiedTableReader:
         # What the rows have to show. Kept until they do, so that a tablet that is behind can catch up with it.
         self._published: PublishedShard | None = None
         self._shown_at = ""
+        # `key_order` before the copy was opened, and whether it was the same after that.
+        self._order = ""
+        self._is_same_order = False
         # Monotonic: when anything came last, and when rows did or the copy was opened.
         self._alive_at = self._advanced_at = 0.0
         # How often in a row it was opened without a row.
@@ -179,6 +187,7 @@ class CopiedTableReader:
             if batch is not None:
                 return self._publish(copy.shard, batch, begun)
             if copy.is_complete:
+                self._check_order(copy.shard)
                 self.close()
                 self.position = replace(self.position, left=self.position.left[1:])
                 return self._page(begun)
@@ -203,6 +212,17 @@ class CopiedTableReader:
         if self._published is None or self._shown_at or self._published.shard != rest.shard:
             self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
         shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
+        self._order, self._is_same_order = self._order_in(shard), False
+        if rest.after is not None and rest.order not in (None, self._order):
+            log.warning(
+                "source %s: the primary key of table %s was altered during its snapshot, which reads shard %s from its "
+                "begin again",
+                self.stream.source,
+                self.table,
+                rest.shard,
+            )
+            rest = ShardRest(rest.shard)  # I1
+            self.position = replace(self.position, left=(rest, *self.position.left[1:]))
         log.info("source %s: copying table %s of shard %s", self.stream.source, self.table, rest.shard)
         self._opened_at = self.clock()
         call = self.vtgate.vstream(
@@ -221,6 +241,17 @@ class CopiedTableReader:
         self._changes = TransactionChanges(shard.source, shard.qualified)
         return TableCopy(call, shard, self._tables)
 
+    def _order_in(self, shard: VitessShard) -> str:
+        return key_order(self.vtgate, shard.keyspace, shard.name, self.settings.tablet_type, self.table)
+
+    def _check_order(self, shard: VitessShard) -> None:
+        """Raises ``Unavailable`` if the key was altered while the copy was opened, which may have left rows out."""
+        if not self._is_same_order and self._order_in(shard) != self._order:
+            raise Unavailable(
+                f"source {self.stream.source}: the primary key of table {self.table} was altered: copying again"
+            )
+        self._is_same_order = True
+
     def _publish(self, shard: VitessShard, batch: CopiedBatch, begun: float) -> Page:
         """Return the page of a batch. Raises ``Unavailable`` if it does not show what is published."""
         published = self._published
@@ -233,10 +264,11 @@ class CopiedTableReader:
                     "waiting for a tablet to catch up"
                 )
             self._shown_at = batch.executed
+        self._check_order(shard)
         self._advanced_at = time.monotonic()
         self._reopened = 0
         count = sum(len(event.row_changes) for event in batch.events)
-        rest = replace(self.position.left[0], after=batch.end)
+        rest = replace(self.position.left[0], after=batch.end, order=self._order)
         self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + count)
         if batch.decoder is None:
             return self._page(begun)
