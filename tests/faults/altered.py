@@ -33,6 +33,11 @@ class Altered:
         self.execute(f"create database {name}")
         self.relays: list[Relay] = []
 
+    def configure(self, **source: Any) -> None:
+        content = yaml.safe_load(self.path.read_text())
+        content["sources"][0] |= {name: value for name, value in source.items() if value is not None}
+        self.path.write_text(yaml.safe_dump(content))
+
     def execute(self, *statements: str) -> Any:
         with closing(self.server.connect()) as connection, connection.cursor() as cursor:
             for statement in statements:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from relay.change import MARK
 from tests.faults.altered import Altered
 from tests.faults.world import wait_for
 from tests.waiting import wait_until
@@ -61,3 +62,22 @@ def test_copies_equal_the_tables_whatever_is_done_to_them_during_their_snapshot(
     found = {name: altered.copy(name) for name in (*altered.tables(), "dropped_now", "dropped_first", "renamed_now")}
     assert [name for name, rows in found.items() if rows != altered.rows(name)] == []
     assert relay.has_logged("emptied_now, ")
+
+
+@pytest.mark.parametrize("tables", [None, ["t", "kept"]])
+def test_a_table_that_is_dropped_while_the_relay_is_down_ends_in_its_snapshot(
+    altered: Altered, tables: list[str] | None
+) -> None:
+    """I7: copies would keep its rows, and all tombstones, for ever."""
+    altered.configure(tables=tables)
+    altered.fill("t", ROWS)
+    altered.fill("kept", 10)
+    relay = altered.start()
+    wait_for(relay, "starts, about")
+    wait_until(lambda: altered.is_read("t"), 120)
+    relay.kill()
+    altered.within("drop table t")
+    altered.catch_up()
+    assert (altered.copy("t"), altered.copy("kept")) == ({}, altered.rows("kept"))
+    marks = [change["attributes"][MARK] for *_, change in altered.changes("t") if MARK in change["attributes"]]
+    assert marks[-1] == "end"
