@@ -71,7 +71,7 @@ def emptied_since(control: Checkpoint, published: Mapping[str, Checkpoint]) -> l
 def ended(source: str, control: Checkpoint, published: Mapping[str, Checkpoint]) -> Mapping[str, Any]:
     """Return what the control record says of a snapshot that has been read.
 
-    ``published``: the committed checkpoints of the stream, with all that was published before the last of its rows.
+    ``published``: the committed checkpoints of the stream, with all that was committed before its last row was read.
     """
     fields = fields_of(control)
     if not (again := emptied_since(control, published)):

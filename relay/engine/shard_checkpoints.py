@@ -25,7 +25,8 @@ IDLE_CHECKPOINT = 10.0
 class ShardCheckpoints:
     """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers.
 
-    ``forget_before``: seconds, when what was emptied is no longer asked for.
+    ``forget_before``: seconds, when what was emptied is no longer asked for. ``awaited``: seconds, up to when shards
+    have to be published before a snapshot can end.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ShardCheckpoints:
         *,
         has_journals: bool,
         forget_before: Callable[[], float] = lambda: 0.0,
+        awaited: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.lineage = lineage
@@ -44,6 +46,7 @@ class ShardCheckpoints:
         self._committed = committed
         self._has_journals = has_journals
         self._forget_before = forget_before
+        self._awaited = awaited
         # The newest checkpoint of each open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
         # Gaps reported since the start, which the view may not show yet.
@@ -80,6 +83,7 @@ class ShardCheckpoints:
             or before.state is ShardState.PLANNED
             # By the clock, so that all idle shards share transactions.
             or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
+            or (before.reached or 0.0) < self._awaited() <= (page.reached or 0.0)
         ):
             return None
         after = self._make(

@@ -88,13 +88,14 @@ class Snapshots:
         self._latest: dict[str, Checkpoint] = {}
         self._report = SnapshotReport(beside.source.name, clock)
         self._beginning = BeginningSnapshot(beside.source.name, tables, self._published, clock)
-        # Partitions whose last checkpoints the view may not show yet: of segments that were stopped, and of the shards,
-        # once all segments were read.
+        # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
         # The same object for the same table, as writers are found by it.
         self._known_dropped: dict[TableSchema, TableSchema] = {}
-        # The id of the snapshot all of whose segments were read.
-        self._seen_for = ""
+        # The id of the snapshot all of whose segments were read, and when that was seen, in seconds.
+        self._read = "", 0.0
+        # Seconds: up to when the shards have to be published before the snapshot can end; 0 if it does not wait.
+        self.awaited = 0.0
         self._requested = RequestedSnapshots(beside.source, beside.view)
         # Says whether the view shows the records that this worker has written last; None if it did.
         self.sees: Callable[[], bool] | None = None
@@ -175,8 +176,7 @@ class Snapshots:
             log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], fields["rows"])
             return self._advance(control, ShardState.READING, fields), "begin"
         if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
-            self._see_what_was_emptied(control.snapshot["id"])
-            if self.unseen:
+            if not self._may_end(control.snapshot["id"]):
                 return None
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
             return self._advance(
@@ -275,12 +275,18 @@ class Snapshots:
         """Return the tables that were emptied during the snapshot that has finished."""
         return [] if is_running(control) else list(fields_of(control).get("again", ()))
 
-    def _see_what_was_emptied(self, snapshot: str) -> None:
-        """Have the view show, once for a snapshot, what was published before the last of its rows."""
-        if self.source.has_journals and self._seen_for != snapshot:
-            self._seen_for = snapshot
-            shards = map(self._beside.stream.checkpoint_key, self._published())
-            self.unseen |= set(map(partition_of, shards))  # I7
+    def _may_end(self, snapshot: str) -> bool:
+        """Whether all that was committed until its last row was read is published: a table may be emptied by it."""
+        if not self.source.has_journals:
+            return True
+        if self._read[0] != snapshot:
+            self._read = snapshot, self.clock()
+        shards = [shard for shard in self._published().values() if not shard.state.ended]
+        if any((shard.reached or 0.0) < self._read[1] for shard in shards):
+            self.awaited = self._read[1]
+            return False  # I7
+        self.awaited = 0.0
+        return True
 
     def _covered(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the control record says of the tables that are read once the snapshot has finished."""

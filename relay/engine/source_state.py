@@ -96,6 +96,7 @@ class SourceState:
             lambda: self.checkpoints,
             has_journals=self.source.has_journals,
             forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
+            awaited=lambda: self.snapshots.awaited if self.snapshots is not None else 0.0,
             clock=self.clock,
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).

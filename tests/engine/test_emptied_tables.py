@@ -82,6 +82,22 @@ def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> N
     assert (after.emptied, b"emptied" in after.to_json()) == ({}, False)
 
 
+def test_an_idle_shard_says_at_once_that_it_is_published_as_far_as_a_snapshot_waits_for() -> None:
+    """I10: not only with its next checkpoint, in some seconds."""
+    plan, awaited = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {}), [4990.0]
+    lineage = Lineage(StreamId("shop", "shop"))
+    found = ShardCheckpoints(
+        lineage, lambda: plan, dict, has_journals=True, awaited=lambda: awaited[0], clock=lambda: 5000.0
+    )
+    found.open(SHARD, Checkpoint(ShardState.READING, page().position, reached=4980.0, updated_at=5000.0))
+    idle = Page(SHARD, (), page().position, None, None, 0.0)
+    assert found.covering(replace(idle, reached=4989.0)) is None
+    after = found.covering(replace(idle, reached=4991.0))
+    assert after is not None
+    assert after.reached == 4991.0
+    assert found.covering(replace(idle, reached=4992.0)) is None
+
+
 def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
     """I7: by whichever clock."""
     running = Checkpoint(ShardState.PLANNED, snapshot={"id": "1", "as_of": None}, updated_at=1000.0)
@@ -99,18 +115,19 @@ class Emptying(Snapshotting):
         super().__init__(**more)
         self.source.has_journals = True
 
-    def shard(self, emptied: Mapping[str, float]) -> None:
-        record = Checkpoint(ShardState.READING, emptied=dict(emptied))
+    def shard(self, emptied: Mapping[str, float], *, reached: bool = False) -> None:
+        self.emptied = dict(emptied)
+        record = Checkpoint(ShardState.READING, emptied=self.emptied, reached=self.now if reached else None)
         self.view.apply(self.source.stream.checkpoint_key("-"), record.to_json())
 
     def read_all(self) -> None:
-        """Let all segments be finished, and the view show all that was published before."""
+        """Let all segments be finished, and all be published that was committed before."""
         for number in range(self.fields["segments"]):
             key = self.snapshots.stream.checkpoint_key(f"{self.fields['id']}/{number}")
             self.view.apply(key, Checkpoint(ShardState.FINISHED).to_json())
         assert self.step() is None
-        assert self.snapshots.unseen
-        self.snapshots.unseen.clear()
+        assert self.snapshots.awaited == self.now
+        self.shard(self.emptied, reached=True)
 
     def marked(self, kind: str) -> set[str]:
         return {change.table for change in self.snapshots.mark(self.control, kind)}
@@ -123,7 +140,7 @@ def test_a_table_that_is_emptied_during_its_snapshot_has_no_end_in_it_and_is_rea
     request = relay.ask()
     relay.begin()
     relay.read_all()
-    relay.shard({"large": 5.0, "small": relay.now})  # seen at the last moment
+    relay.shard({"large": 5.0, "small": relay.now}, reached=True)  # seen at the last moment
     assert relay.step() == "finished"
     assert relay.marked("end") == {"large"}
     assert not relay.snapshots.is_settled()
