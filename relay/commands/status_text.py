@@ -120,8 +120,8 @@ def _show_shards(console: Console, rows: Sequence[_Row]) -> None:
         console.print(row.shard, style="bold")
         lag = Text("" if row.lag == "-" else f", lag {row.lag}")
         console.print(Text("  ") + Text(row.state, _COLOURS[row.state]) + lag)
-        console.print(Padding(f"owner {row.owner}", (0, 0, 0, 2)))
-        console.print(Padding(f"position {row.position}", (0, 0, 0, 2)))
+        console.print(Padding(f"owner {row.owner}", (0, 0, 0, 2), expand=False))
+        console.print(Padding(f"position {row.position}", (0, 0, 0, 2), expand=False))
 
 
 def _table(rows: Iterable[_Row]) -> Table:

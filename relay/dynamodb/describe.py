@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -57,6 +58,8 @@ _BAD_CREDENTIALS = {
     "ExpiredTokenException",
     "ExpiredToken",
 }
+# Less than the margin that snapshots leave for clocks that differ.
+_CLOCK_AHEAD = 30.0  # seconds
 _READABLE = {"ACTIVE", "UPDATING"}
 
 CREATION_PATIENCE = 300.0
@@ -155,13 +158,16 @@ def describe(
             warned = True
         time.sleep(min(1.0, left))
     stream_arn = source.stream_arn or _current_stream(table, source, client)
-    stream = ask(
+    asked_at = time.time()
+    answer = ask(
         source,
         streams,
         f"to describe the stream {stream_arn}",
-        lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1)["StreamDescription"],
+        lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1),
         missing=f"stream {stream_arn} does not exist, or no longer, {at}: check `stream_arn` and `region`",
     )
+    _refuse_clock_ahead(where, asked_at, answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
+    stream = answer["StreamDescription"]
     types = {column["AttributeName"]: column["AttributeType"] for column in table["AttributeDefinitions"]}
     key = sorted(table["KeySchema"], key=lambda column: column["KeyType"] != "HASH")
     return Description(
@@ -174,6 +180,20 @@ def describe(
         attributes=types,
         created_at=table["CreationDateTime"].timestamp() if "CreationDateTime" in table else 0.0,
     )
+
+
+def _refuse_clock_ahead(where: str, asked_at: float, date: str | None) -> None:
+    """Raise ``Unavailable`` if this machine's clock is far ahead of that of the service. ``date``: the answer's.
+
+    I7: a READ whose time is in the future would replace rows that are newer. A clock that is behind only delays.
+    """
+    answered_at = parsedate_to_datetime(date).timestamp() if date else asked_at
+    ahead = asked_at - answered_at
+    if ahead > _CLOCK_AHEAD:
+        raise Unavailable(
+            f"{where}the clock of this machine is {ahead:.0f} s ahead of DynamoDB's: set it, for example by NTP. "
+            "Watermarks and rows of snapshots would be dated later than changes that are still to come"
+        )
 
 
 def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int]:

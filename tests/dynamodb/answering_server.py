@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,11 +30,14 @@ Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class AnsweringServer(ThreadingHTTPServer):
+    """``clock_ahead``: of this machine's, in seconds."""
+
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(("127.0.0.1", 0), _handler(answer))
+        self.clock_ahead = 0.0
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that were killed before they received their answer."""
@@ -67,6 +71,10 @@ def _handler(answer_to: Answer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            assert isinstance(self.server, AnsweringServer)
+            return super().date_time_string(time.time() + self.server.clock_ahead)
 
         def log_message(self, *arguments: object) -> None:
             """Log nothing."""

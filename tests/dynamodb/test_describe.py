@@ -38,7 +38,7 @@ Answer = dict[str, Any] | Refused | None
 
 
 @contextmanager
-def scripted(**answers: Answer | list[Answer]) -> Iterator[str]:
+def scripted(clock_ahead: float = 0.0, **answers: Answer | list[Answer]) -> Iterator[str]:
     """An endpoint with an answer for each operation, None for no answer. A list is taken one by one, its last for ever.
 
     Yields its URL.
@@ -57,6 +57,7 @@ def scripted(**answers: Answer | list[Answer]) -> Iterator[str]:
         return found
 
     server = AnsweringServer(answer)
+    server.clock_ahead = clock_ahead
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -104,6 +105,17 @@ def stream(**others: Any) -> dict[str, Any]:
 
 def failure(code: str, message: str = "no") -> Refused:
     return Refused(code, message=message)
+
+
+def test_a_clock_that_is_ahead_of_the_service_is_refused() -> None:
+    """I7: rows of a snapshot would replace newer ones, and watermarks would come too early."""
+    answers = {"DescribeTable": table(), "DescribeStream": stream()}
+    with scripted(clock_ahead=-3600, **answers) as url:
+        with pytest.raises(Unavailable, match=r"source shop: the clock of this machine is 3[56]\d\d s ahead of DynamoDB's"):
+            look(url)
+    for ahead in (-20, 3600):
+        with scripted(clock_ahead=ahead, **answers) as url:
+            assert look(url).table == "orders"
 
 
 def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:
