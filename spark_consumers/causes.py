@@ -10,6 +10,16 @@ _LONGEST = 500  # characters
 _OF_PYTHON = re.compile(r"[\w.]*(Error|Exception|MissingExtra): ")
 
 
+_OF_A_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (.*?)( SQLSTATE: \w+)?")
+
+
+def with_full_disk(said: str, checkpoint: str) -> str:
+    """Return the text of an error; where a disk is full, which the error does not say, with those that it may be."""
+    if "No space left on device" not in said:
+        return said
+    return f"{said}: make room for the checkpoint {checkpoint}, for the tables, or for Spark's temporary files"
+
+
 def cause(error: BaseException) -> str:
     """Return one line of an error. In Spark's the cause is at the end, or at that of Python on an executor."""
     try:
@@ -25,4 +35,5 @@ def cause(error: BaseException) -> str:
         return causes[-1][:_LONGEST]
     if len(lines) > 1 and isinstance(error, Py4JError):
         return lines[1].lstrip(": ")[:_LONGEST]
-    return lines[0][:_LONGEST]
+    of_a_query = _OF_A_QUERY.fullmatch(lines[0])
+    return (of_a_query[1] if of_a_query else lines[0])[:_LONGEST]

@@ -28,7 +28,7 @@ from relay.kafka import topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
-from spark_consumers.causes import cause
+from spark_consumers.causes import cause, with_full_disk
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
@@ -334,16 +334,15 @@ class Runner:
 
     def _retry_later(self, failure: BaseException, error: Exception) -> None:
         """Wait before the next attempt; raise if there were enough."""
+        said = with_full_disk(cause(failure), self.checkpoint.location)
         if self._attempts == len(RETRY_DELAYS):
             if isinstance(failure, RelayError):
                 raise failure
-            raise RelayError(
-                f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {cause(failure)}"
-            ) from error
+            raise RelayError(f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {said}") from error
         delay = RETRY_DELAYS[self._attempts]
         self._attempts += 1
-        self._log_event("retry", attempt=self._attempts, wait=delay, error=cause(failure))
-        self.watch.fail(cause(failure))
+        self._log_event("retry", attempt=self._attempts, wait=delay, error=said)
+        self.watch.fail(said)
         self._sleep(delay)
         self.watch.try_again()
 
