@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,16 @@ with spark() as session:
     )
     applied = [json.loads(line) for line in (topic.folder / "applied").read_text().splitlines()]
     assert sorted(applied) == [["orders", "orders", each, [str(n) for n in range(1, 31)]] for each in customers]
+
+
+def test_the_program_of_the_readme_runs_as_it_stands_there(topic: Topic) -> None:
+    text = (Path(__file__).parents[2] / "spark_consumers" / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n((?:(?!```).)*?read_changes\(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert program.count('"relay.yaml"') == 1
+    topic.publish([change("ada", 1), change("ada", 2)])
+    assert topic.spark is not None
+    shown = topic.spark.run(program.replace('"relay.yaml"', repr(str(topic.path))))
+    assert sum("|ada" in line for line in shown.splitlines()) == 2
 
 
 def test_a_streaming_query_goes_on_at_its_checkpoint(topic: Topic) -> None:
