@@ -109,14 +109,13 @@ def failure(code: str, message: str = "no") -> Refused:
 
 def test_a_clock_that_is_ahead_of_the_service_is_refused() -> None:
     """I7: rows of a snapshot would replace newer ones, and watermarks would come too early."""
-    answers = {"DescribeTable": table(), "DescribeStream": stream()}
     with (
-        scripted(clock_ahead=-3600, **answers) as url,
+        scripted(-3600, DescribeTable=table(), DescribeStream=stream()) as url,
         pytest.raises(Unavailable, match=r"source shop: the clock of this machine is 3[56]\d\d s ahead of DynamoDB's"),
     ):
         look(url)
     for ahead in (-20, 3600):
-        with scripted(clock_ahead=ahead, **answers) as url:
+        with scripted(ahead, DescribeTable=table(), DescribeStream=stream()) as url:
             assert look(url).table == "orders"
 
 
