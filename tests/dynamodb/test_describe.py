@@ -38,7 +38,7 @@ Answer = dict[str, Any] | Refused | None
 
 
 @contextmanager
-def scripted(clock_ahead: float = 0.0, **answers: Answer | list[Answer]) -> Iterator[str]:
+def scripted(clock_ahead: float = 0.0, /, **answers: Answer | list[Answer]) -> Iterator[str]:
     """An endpoint with an answer for each operation, None for no answer. A list is taken one by one, its last for ever.
 
     Yields its URL.
