@@ -185,11 +185,11 @@ def describe(
 def _refuse_clock_ahead(where: str, asked_at: float, date: str | None) -> None:
     """Raise ``Unavailable`` if this machine's clock is far ahead of that of the service. ``date``: the answer's.
 
-    I7: a READ whose time is in the future would replace rows that are newer. A clock that is behind only delays.
+    A READ whose time is in the future would replace rows that are newer. A clock that is behind only delays.
     """
     answered_at = parsedate_to_datetime(date).timestamp() if date else asked_at
     ahead = asked_at - answered_at
-    if ahead > _CLOCK_AHEAD:
+    if ahead > _CLOCK_AHEAD:  # I7
         raise Unavailable(
             f"{where}the clock of this machine is {ahead:.0f} s ahead of DynamoDB's: set it, for example by NTP. "
             "Watermarks and rows of snapshots would be dated later than changes that are still to come"

@@ -180,6 +180,40 @@ def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topi
     assert (found["copy"]["c0"], found["lines"]) == (500, {"ada": 1})
 
 
+STOPPED = """
+import os, signal
+from spark_consumers.replay.progress import ReplayProgress
+show = ReplayProgress.show
+def stop(self, done, counts):
+    show(self, done, counts)
+    os.kill(os.getpid(), signal.SIGTERM)
+ReplayProgress.show = stop
+try:
+    exec(sys.argv.pop(1))
+except SystemExit as ended:
+    print(ended.code)
+finally:
+    ReplayProgress.show = show
+"""
+
+
+def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic) -> None:
+    """I7"""
+    topic.publish([*history([1, 2]), line(1)])
+    into = f"delta://{topic.folder}/rebuilt"
+    assert topic.spark is not None
+    log = topic.folder / "stopped.log"
+    given = arguments(topic, "copy", into, "--json")
+    printed = topic.spark.run(f"import sys\n{STOPPED}", SMALL_BATCHES, *given, log=log).splitlines()
+    outcome = json.loads(printed[0])
+    assert (outcome["finished"], printed[1:]) == (False, ["143"])
+    assert 0 < outcome["done"] < outcome["total"]
+    assert (
+        f"stopped after {outcome['done']} of {outcome['total']} offsets: run the same command again" in log.read_text()
+    )
+    assert json.loads(topic.spark.run(SMALL_BATCHES, *given))["finished"]
+
+
 def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(topic: Topic) -> None:
     """I1: it is never written to a folder of this machine that only has the name."""
     topic.publish([*history([1]), line(1)])
