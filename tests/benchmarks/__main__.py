@@ -33,6 +33,7 @@ NAMES = (
     "memory",
     "models_load",
     "publish_latency",
+    "scale",
     "scale_out",
     "snapshot_mysql",
     "start",
