@@ -32,6 +32,13 @@ RECORDS = 128_000
 BUSY = 64  # shards with records, at most
 PAGE = 1000  # records, at most
 ROUNDS = 2
+# A process between, since the peak of a process' memory begins with that of the one that starts it.
+_WITNESS = """
+import json, resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss]))
+"""
 _NAME = re.compile(rb"t\d+b(\d+)(s\d+p\d+r\d+)")
 
 
@@ -133,19 +140,17 @@ class _Shapes:
         with urllib.request.urlopen(self.url, orjson.dumps({"Prepare": table(1, 1, 1)}), timeout=60):
             """Forget the pages of the last run."""
         command = [sys.executable, "-m", "relay.cli", "run", str(path), "--until-caught-up"]
+        command += ["--workers", str(shape.workers)]
         log, begun = self.folder / f"{run}.log", time.monotonic()
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*command, "--workers", str(shape.workers)], stdout=out, stderr=subprocess.STDOUT
-            )
-            _, status, used = os.wait4(process.pid, 0)
+        with log.open("wb") as errors:
+            witness = [sys.executable, "-c", _WITNESS, *command]
+            printed = subprocess.run(witness, stdout=subprocess.PIPE, stderr=errors, check=True).stdout
         taken = time.monotonic() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise RelayError(f"{shape.name}: ended with {process.returncode}: {log.read_text()[-2000:]}")
+        code, cpu, peak = orjson.loads(printed)
+        if code:
+            raise RelayError(f"{shape.name}: ended with {code}: {log.read_text()[-2000:]}")
         seen = sum(count_committed({"bootstrap.servers": self.servers}, f"{run}.{name}") for name in names)
-        cpu = used.ru_utime + used.ru_stime
-        return Relayed(cpu, used.ru_maxrss / 1024, taken, busy * tables * pages * size, seen)
+        return Relayed(cpu, peak / 1024, taken, busy * tables * pages * size, seen)
 
 
 def _per_record(bare: Relayed, full: Relayed) -> float:
