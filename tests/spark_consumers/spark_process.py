@@ -18,6 +18,11 @@ from typing import Any
 
 _RELAY = "from relay.cli import main; main()"
 
+# Spark compiles the code of each query that it has not had before. Most tests have few rows and tables of their own, so
+# that takes half of their CPU.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
 
 class SparkProcess:
     """Starts with its first script. ``folder``: for what the process and the scripts write."""
@@ -28,17 +33,27 @@ class SparkProcess:
         self._scripts = 0
 
     def run(
-        self, script: str, *arguments: str, given: str = "", log: Path | None = None, timeout: float = 600.0
+        self,
+        script: str,
+        *arguments: str,
+        given: str = "",
+        log: Path | None = None,
+        compiled: bool = False,
+        timeout: float = 600.0,
     ) -> str:
-        """Return what a Python script prints that reads ``given``. AssertionError with its log if it fails."""
+        """Return what a Python script prints that reads ``given``. AssertionError with its log if it fails.
+
+        ``compiled``: whether Spark compiles the queries, as it does for users. Tests of values and of SQL need it.
+        """
         self._scripts += 1
         output, log = self._folder / f"{self._scripts}.out", log or self._folder / f"{self._scripts}.log"
-        assert self._exit_code(script, arguments, given, output, log, timeout) == 0, log.read_text(errors="replace")
+        code = self._exit_code(script, arguments, output, log, timeout, given=given, compiled=compiled)
+        assert code == 0, log.read_text(errors="replace")
         return output.read_text()
 
     def relay(self, *arguments: str, log: Path, code: int = 0, timeout: float = 400.0) -> None:
         """Run the command line of the relay. AssertionError with its log if it ends with another exit code."""
-        found = self._exit_code(_RELAY, arguments, "", log, log, timeout)
+        found = self._exit_code(_RELAY, arguments, log, log, timeout)
         assert found == code, log.read_text(errors="replace")
 
     def close(self) -> None:
@@ -57,12 +72,27 @@ class SparkProcess:
         self._process = None
 
     def _exit_code(
-        self, script: str, arguments: tuple[str, ...], given: str, output: Path, log: Path, timeout: float
+        self,
+        script: str,
+        arguments: tuple[str, ...],
+        output: Path,
+        log: Path,
+        timeout: float,
+        *,
+        given: str = "",
+        compiled: bool = False,
     ) -> int:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        task = {"script": script, "arguments": arguments, "given": given, "output": str(output), "log": str(log)}
+        task = {
+            "script": script,
+            "arguments": arguments,
+            "given": given,
+            "settings": _COMPILED if compiled else _INTERPRETED,
+            "output": str(output),
+            "log": str(log),
+        }
         answer = ""
         try:
             process.stdin.write(f"{json.dumps(task)}\n")
@@ -96,8 +126,14 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     session = open_session("tests", delta=True)
+    context: Any = session.sparkContext
+    of_new_sessions = context._jsc.sc().conf()
     for line in sys.stdin:
-        answers.write(f"{_run(json.loads(line))}\n")
+        task = json.loads(line)
+        for key, value in task["settings"].items():
+            session.conf.set(key, value)
+            of_new_sessions.set(key, value)
+        answers.write(f"{_run(task)}\n")
     close_session(session)
 
 

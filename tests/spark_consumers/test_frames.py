@@ -37,7 +37,7 @@ def topic(tmp_path: Path, unique: str, kafka: Any, spark_process: SparkProcess) 
 def run(topic: Topic, script: str) -> Any:
     """Return what a script prints as JSON."""
     assert topic.spark is not None
-    return json.loads(topic.spark.run(START + script, str(topic.path)))
+    return json.loads(topic.spark.run(START + script, str(topic.path), compiled=True))
 
 
 def test_a_batch_has_every_change_between_two_starts(topic: Topic) -> None:

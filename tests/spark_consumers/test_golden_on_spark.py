@@ -45,7 +45,7 @@ def read_on_spark(
     spark: SparkProcess, values: list[bytes], schemas: dict[str, Any] = GOLDEN["schemas"]
 ) -> list[dict[str, Any]]:
     given = json.dumps({"schemas": list(schemas.items()), "values": [value.hex() for value in values]})
-    return json.loads(spark.run(READ, given=given))  # type: ignore[no-any-return]
+    return json.loads(spark.run(READ, given=given, compiled=True))  # type: ignore[no-any-return]
 
 
 def typed(text: str | None) -> Any:

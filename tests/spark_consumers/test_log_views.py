@@ -91,7 +91,7 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     questions = [as_of("special", START + 99), HISTORY, BETWEEN]
     few = moments[:: len(moments) // 5]
     script = json.dumps([*questions, *(as_of(name, at) for name, at, _ in few)])
-    *in_spark, shared = json.loads(spark_process.run(LOG_AND_ASK, str(path), script))
+    *in_spark, shared = json.loads(spark_process.run(LOG_AND_ASK, str(path), script, compiled=True))
     assert shared == len(AT_THE_END)
 
     # A Spark that has the jars of Delta and nothing of ours.
@@ -150,7 +150,7 @@ with spark() as session:
 
 
 def test_the_copy_with_its_deletion_vectors_is_read_by_delta_rs(tmp_path: Path, spark_process: SparkProcess) -> None:
-    spark_process.run(COPY, str(tmp_path))
+    spark_process.run(COPY, str(tmp_path), compiled=True)
     table = DeltaTable(tmp_path / "shop" / "orders")
     assert list((tmp_path / "shop" / "orders").glob("deletion_vector_*"))
     query = QueryBuilder().register("orders", table)

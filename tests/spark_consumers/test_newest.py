@@ -41,12 +41,12 @@ def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer(
 
 @pytest.mark.services
 def test_random_histories_end_in_postgresql_as_by_the_rule(database_url: str, spark_process: SparkProcess) -> None:
-    spark_process.run(IN_POSTGRES, database_url)
+    spark_process.run(IN_POSTGRES, database_url, compiled=True)
 
 
 @pytest.mark.services
 def test_random_histories_end_in_delta_as_by_the_rule(tmp_path: Path, spark_process: SparkProcess) -> None:
-    spark_process.run(IN_DELTA, str(tmp_path))
+    spark_process.run(IN_DELTA, str(tmp_path), compiled=True)
 
 
 @pytest.mark.services
@@ -55,7 +55,7 @@ def test_what_another_driver_stores_before_the_merge_is_decided_by_the_rule(
 ) -> None:
     """I2, I5, I7: the MERGE without a condition writes nothing then, and one with a condition follows it."""
     log = tmp_path / "spark.log"
-    found = json.loads(spark_process.run(OTHER_DRIVER, str(tmp_path), log=log))
+    found = json.loads(spark_process.run(OTHER_DRIVER, str(tmp_path), log=log, compiled=True))
     assert found["counts"] == [
         {"applied": 3},
         {"applied": 2, "ignored": 1},
@@ -120,7 +120,7 @@ def test_lines_for_postgresql_have_the_parts_of_plain_tokens_alone(spark_process
     attributes = [{"event_version": "1.1"} for _ in given] + [{REDRIVEN: "true"}]
     given.append([usual, "INSERT", "{}", "k"])
     both = [[*each, attributes[at]] for at, each in enumerate(given)]
-    found = json.loads(spark_process.run(LINES, given=json.dumps(both)))
+    found = json.loads(spark_process.run(LINES, given=json.dumps(both), compiled=True))
     assert len(found) == len(given)
     for offset, ((token, operation, image, key), line) in enumerate(zip(given, found, strict=True)):
         parts = plain_parts(token or "")
@@ -138,7 +138,7 @@ def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: Spa
     """I5, I7: of another stem, or no plain token, is neither."""
     texts, plain = _like_plain_tokens()
     given = [[text, stem, str(number)] for text in dict.fromkeys(texts) for stem, number in plain]
-    found = json.loads(spark_process.run(COMPARE, given=json.dumps(given)))
+    found = json.loads(spark_process.run(COMPARE, given=json.dumps(given), compiled=True))
     assert len(found) == len(given)
     for text, stem, number, is_less, is_greater in found:
         parts = plain_parts(text or "")

@@ -60,7 +60,7 @@ with spark() as session:
     with pytest.raises(PySparkException, match="a value of type int is expected, not 0001-01-01"):
         texts.limit(1).select(value_of(F.col("text"), "int", is_ansi(texts))).collect()
 """
-    spark_process.run(script)
+    spark_process.run(script, compiled=True)
 
 
 def test_a_session_of_ones_own_is_used_as_it_is(
@@ -100,7 +100,7 @@ with spark() as session:
 json.dump(found, sys.stdout)
 """
     log = tmp_path / "consumers.log"
-    found = json.loads(spark_process.run(script, log=log).splitlines()[-1])
+    found = json.loads(spark_process.run(script, log=log, compiled=True).splitlines()[-1])
     assert Counter(each["consumer"] for each in log_lines(log, "batch")) == {"cache": 1, "log": 1, "copy": 1}
     assert f'"location": "{mounted}/logged", "error": "nothing here excludes a second driver' in log.read_text()
     assert found["copy"] == {"ada": 2, "bob": 2}

@@ -38,7 +38,7 @@ from tests.spark_consumers.targets import InDelta
 with spark() as session:
     SCENARIOS[{name!r}](InDelta(session, {str(tmp_path)!r}))
 """
-    spark_process.run(script)
+    spark_process.run(script, compiled=True)
 
 
 def test_items_are_taken_apart_in_postgres(database_url: str) -> None:
@@ -56,7 +56,7 @@ def test_items_are_taken_apart_in_postgres(database_url: str) -> None:
 
 
 def test_items_are_taken_apart_in_delta(tmp_path: Path, spark_process: SparkProcess) -> None:
-    spark_process.run(VARIANT.replace("FOLDER", repr(str(tmp_path))))
+    spark_process.run(VARIANT.replace("FOLDER", repr(str(tmp_path))), compiled=True)
 
 
 VARIANT = """
@@ -97,4 +97,4 @@ with spark() as session:
 def test_a_copy_of_an_earlier_version_is_continued_as_json_and_else_refused(
     tmp_path: Path, spark_process: SparkProcess
 ) -> None:
-    spark_process.run(EARLIER.replace("FOLDER", repr(str(tmp_path))))
+    spark_process.run(EARLIER.replace("FOLDER", repr(str(tmp_path))), compiled=True)

@@ -143,7 +143,8 @@ def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(
     rest = {"ab": {"N": "1"}, "rest": {"S": "mine"}, "note": {"S": "first"}}
     assert json.loads(first["new"]["rest"]) == rest
 
-    found = json.loads(spark_process.run(CONSUME, str(path), str(path.parent), database_url).splitlines()[-1])
+    printed = spark_process.run(CONSUME, str(path), str(path.parent), database_url, compiled=True)
+    found = json.loads(printed.splitlines()[-1])
     of_first = {
         "id": "o-1",
         "line": "7",
