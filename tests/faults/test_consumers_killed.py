@@ -36,14 +36,22 @@ def scene(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: 
     scene.close()
 
 
+def checkpoints(scene: Scene) -> Path:
+    return scene.folder / "checkpoints"
+
+
+def consume(scene: Scene, checkpoint: Path, *consumers: str) -> list[str]:
+    """Return the command that starts one consumer, or several."""
+    command = [sys.executable, "-m", "relay.cli", "consume", *consumers, str(scene.path)]
+    return [*command, "--checkpoint", str(checkpoint)]
+
+
 class Life:
     """One start of one consumer."""
 
-    def __init__(self, scene: Scene, consumer: str, number: int, *arguments: str) -> None:
+    def __init__(self, scene: Scene, consumer: str, number: int) -> None:
         self.log = scene.folder / f"{consumer}-{number}.log"
-        checkpoint = str(scene.folder / "checkpoints" / consumer)
-        command = ["-m", "relay.cli", "consume", consumer, str(scene.path), "--checkpoint", checkpoint, *arguments]
-        self.process = Relay([sys.executable, *command], self.log)
+        self.process = Relay(consume(scene, checkpoints(scene) / consumer, consumer), self.log)
         scene.processes.append(self.process)
         self._batches = BatchLog(self.log, scene.config.topic(scene.table))
 
@@ -69,8 +77,11 @@ def test_consumers_killed_in_mid_stream_lose_and_double_nothing(scene: Scene, re
     history = workload.stop()
     assert relay.terminate() == 0, relay.log()
     assert scene.finish(history) == []
-    for last in [Life(scene, consumer, 9, "--until-caught-up") for consumer in CONSUMERS]:
-        assert last.process.wait(180) == 0, last.process.log()
+    # In one Spark: of several consumers, the checkpoints are where each has its own.
+    command = consume(scene, checkpoints(scene), *CONSUMERS)
+    last = Relay([*command, "--until-caught-up"], scene.folder / "last.log")
+    scene.processes.append(last)
+    assert last.wait(180) == 0, last.log()
 
     events = scene.events()
     copied, logged = read_back(scene)
