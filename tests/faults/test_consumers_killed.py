@@ -1,6 +1,6 @@
 """Consumers killed in mid-stream and started again: nothing lost, nothing doubled (I6, I7).
 
-``RELAY_KILLS`` says how often each is killed: a start of Spark costs twenty seconds of a core.
+``RELAY_KILLS`` says how often each is killed: a start of Spark costs ten to twenty seconds of a core.
 """
 
 from __future__ import annotations

@@ -28,12 +28,15 @@ pytestmark = pytest.mark.services
 
 SMALL_BATCHES = """
 import os, sys
-os.environ["RELAY_STATE"] = sys.argv.pop(1)
-from spark_consumers import change_log, copy
-copy._AT_MOST = 12
+from unittest import mock
 from relay.cli import main
-main()
+from spark_consumers import copy
+
+with mock.patch.dict(os.environ, RELAY_STATE=sys.argv.pop(1)), mock.patch.object(copy, "_AT_MOST", AT_MOST):
+    main()
 """
+# So small that a replay takes several, and is killed after the first one; so large that it takes two or three.
+SMALLEST, SMALL = (SMALL_BATCHES.replace("AT_MOST)", f"{number})") for number in (12, 30))
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def replay(topic: Topic, kind: str, into: str, *options: str) -> list[dict[str, 
     """Run a replay in the shared Spark; return the lines of its log. AssertionError with the log if it fails."""
     log = topic.folder / f"replay-{len(list(topic.folder.glob('replay-*.log')))}.log"
     assert topic.spark is not None
-    topic.spark.run(SMALL_BATCHES, *arguments(topic, kind, into, *options), log=log)
+    topic.spark.run(SMALL, *arguments(topic, kind, into, *options), log=log)
     return log_lines(log)
 
 
@@ -82,7 +85,7 @@ def test_a_replay_that_was_killed_goes_on_and_the_consumer_goes_on_after_the_swa
     topic.consume("copy", checkpoint="copy")
     into = f"delta://{topic.folder}/rebuilt"
     log = topic.folder / "killed.log"
-    killed = Relay([sys.executable, "-c", SMALL_BATCHES, *arguments(topic, "copy", into)], log)
+    killed = Relay([sys.executable, "-c", SMALLEST, *arguments(topic, "copy", into)], log)
     wait_until(lambda: '"progress"' in log.read_text() or None, 400)
     killed.kill()
     begun = next(json.loads(line) for line in log.read_text().splitlines() if '"replay"' in line)
@@ -135,7 +138,7 @@ finally:
     given = arguments(topic, "log", into, "--to", json.dumps(ends), *checkpoint(topic, "log"))
     assert topic.spark is not None
     with pytest.raises(AssertionError, match="cut off"):
-        topic.spark.run(cut_off, SMALL_BATCHES, *given)
+        topic.spark.run(cut_off, SMALL, *given)
     with pytest.raises(AssertionError, match="did not come to its end"):
         topic.consume("log", checkpoint="log")
     replay(topic, "log", into, "--to", json.dumps(ends), *checkpoint(topic, "log"))
@@ -221,7 +224,7 @@ def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(to
 from pyspark.sql import SparkSession
 hadoop = SparkSession.getActiveSession().sparkContext._jsc.hadoopConfiguration()
 hadoop.set("fs.viewfs.mounttable.{topic.name}.link./relay", {topic.folder.as_uri()!r})
-{SMALL_BATCHES}"""
+{SMALL}"""
     into = f"viewfs://{topic.name}/relay/rebuilt"
     assert topic.spark is not None
     with pytest.raises(AssertionError, match="only folders of this machine can change places safely, not file:"):
