@@ -43,7 +43,8 @@ def test_that_fails():
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # half of the time that such a small run takes
     folder = tmp_path / "checkout"
     files = {"relay/gate.py": CODE, "tests/test_gate.py": TESTS}
     empty = ("relay/__init__.py", "spark_consumers/__init__.py", "tests/__init__.py", "tests/mutants/__init__.py")
