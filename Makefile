@@ -36,7 +36,7 @@ test: setup      ## All tests, on real services.
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
-quick: setup     ## The tests that need no service, with fewer examples, in about a minute.
+quick: setup     ## The tests that need no service, with fewer examples, in under two minutes.
 	@$(RUN) pytest -n 4 --hypothesis-profile quick -m "not services and not package and not deploy" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
