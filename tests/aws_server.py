@@ -1,4 +1,7 @@
-"""A stand-in for AWS: moto, as a server that checks who may do what. STS, IAM and DynamoDB answer at one address."""
+"""A stand-in for AWS: moto, as a server that checks who may do what. STS, IAM and DynamoDB answer at one address.
+
+moto is imported where it is used, or each process that collects the tests would do it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import boto3
-from moto.server import ThreadedMotoServer
-from moto.sts.models import sts_backends
 
 REGION = "eu-west-1"
 ACCOUNT = "123456789012"
@@ -70,6 +71,8 @@ class AwsServer:
 
     def secret_of(self, access_key: str) -> tuple[str, str]:
         """Return the secret and the session token of credentials that STS has given for a role."""
+        from moto.sts.models import sts_backends
+
         role = sts_backends[ACCOUNT]["aws"].get_assumed_role_from_access_key(access_key)
         if role is None:
             raise PermissionError(f"no role has the access key {access_key}")
@@ -83,6 +86,8 @@ def _allow(actions: tuple[str, ...]) -> str:
 
 @contextmanager
 def running() -> Iterator[AwsServer]:
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # or it prints a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

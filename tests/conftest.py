@@ -225,7 +225,7 @@ def aws_credentials() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def aws() -> Iterator[AwsServer]:
     """A stand-in for AWS that checks who may do what."""
-    from tests import aws_server  # moto takes a second to import
+    from tests import aws_server
 
     with aws_server.running() as server:
         yield server
