@@ -369,21 +369,24 @@ def is_stored(operator: str, number: str) -> str:
     """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``.
 
     Takes tokens apart as ``PLAIN_TOKEN`` does. Since a token with the stem of a plain one is known up to its numbers,
-    this needs no search, which would take most of the time of a MERGE.
+    this needs no search, which would take most of the time of a MERGE. It counts in bytes, since Spark goes through a
+    text to find its n-th character; and what is before the stem has one byte for each.
     """
     token = "t._relay_token"
-    rest = f"substr({token}, instr({token}, ','))"
-    # As many characters as are left of the token; none where it is too short to have the stem.
-    stored = f"substr({rest}, length(s.stem) + 2, greatest(length({rest}) - length(s.stem) - {len(_END) + 1}, 0))"
+    before = f"instr({token}, ',')"
+    size = f"(octet_length({token}) - {before} - octet_length(s.stem) - {len(_END)})"
+    stem = f"substr(CAST({token} AS BINARY), {before} + 1, octet_length(s.stem))"
+    stored = f"CAST(substr(CAST({token} AS BINARY), {before} + octet_length(s.stem) + 1, {size}) AS STRING)"
     digits = "CASE WHEN endswith(s.stem, '-') THEN 18 ELSE 100 END"  # of a GTID, or of DynamoDB
+    length = f"octet_length({number})"
     return " AND ".join(
         [
-            f"startswith({rest}, concat(',', s.stem))",
+            f"{size} BETWEEN 1 AND {digits}",
             f"endswith({token}, {delta.literal(_END)})",
+            f"{stem} = CAST(s.stem AS BINARY)",
             f"{token} RLIKE {delta.literal(_BEGIN)}",
             f"{stored} RLIKE {delta.literal(_NUMBER)}",
-            f"length({stored}) <= {digits}",
-            f"struct(length({stored}), {stored}) {operator} struct(length({number}), {number})",
+            f"({size} {operator} {length} OR ({size} = {length} AND {stored} {operator} {number}))",
         ]
     )
 
