@@ -82,7 +82,7 @@ def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
     """Return plain tokens and texts that are nearly ones, and the parts of some plain tokens."""
     changed = [
         EventToken(1, shard, position)
-        for shard in ("s/k/-80", 's/k/"\\,')
+        for shard in ("s/k/-80", 's/k/"\\,', "s/\u00c4\U0001f600/-")
         for position in (
             "DynamoDB/9",
             "DynamoDB/10",
