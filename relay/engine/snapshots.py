@@ -157,9 +157,9 @@ class Snapshots:
             after = beside.last_timestamp if beside.gaps() - self.repaired else 0
             return requested(control, added, (), beside.gaps(), after, self.clock()), None
         if (again := self._again(control)) and not self._requested.fulfilled(control):
-            # Begins later than the last page was read, so that its end deletes what that should not have brought (I7).
+            # Begins later than the last page was read, so that its end deletes what that should not have brought.
             now, more = self.clock(), {"repetitions": fields_of(control).get("repetitions", 0) + 1}
-            return requested(control, again, (), set(), int(now - self.tables.margin), now, **more), None
+            return requested(control, again, (), set(), int(now - self.tables.margin), now, **more), None  # I7
         if (request := self._requested.next(control)) is not None:
             now = self.clock()
             return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
@@ -209,8 +209,8 @@ class Snapshots:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
         fields = fields_of(control)
         for table in self.tables_of(control):
-            if table.table in fields.get("left_out", ()):
-                continue  # I7: no end for a table of which only a part was read
+            if table.table in fields.get("left_out", ()):  # I7: no end for a table of which only a part was read
+                continue
             yield Change(
                 event_id=event_id(self.stream.label, f"{fields['id']}/{kind}", table.table, b"", 0),
                 operation=Operation.READ,
@@ -282,9 +282,9 @@ class Snapshots:
         if self._read[0] != snapshot:
             self._read = snapshot, self.clock()
         shards = [shard for shard in self._published().values() if not shard.state.ended]
-        if any((shard.reached or 0.0) < self._read[1] for shard in shards):
+        if any((shard.reached or 0.0) < self._read[1] for shard in shards):  # I7
             self.awaited = self._read[1]
-            return False  # I7
+            return False
         self.awaited = 0.0
         return True
 
