@@ -55,6 +55,15 @@ def emptied(published: Mapping[str, Checkpoint]) -> dict[str, Mapping[str, float
     return {shard: dict(each.emptied) for shard, each in published.items() if each.emptied}
 
 
+def is_published_to(time: float, shard: Checkpoint) -> bool:
+    """Whether all that a shard committed before ``time``, in seconds, is published.
+
+    Under load it may never be at its head. Then the time of its last transaction says it, which began that late.
+    """
+    token = shard.token.timestamp if shard.token is not None else 0
+    return shard.state.ended or max(shard.reached or 0.0, token) >= time
+
+
 def emptied_since(control: Checkpoint, published: Mapping[str, Checkpoint]) -> list[str]:
     """Return the tables of a snapshot that were emptied since it began."""
     fields = fields_of(control)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine.beginning_snapshot import BeginningSnapshot
-from relay.engine.emptied_tables import emptied, ended
+from relay.engine.emptied_tables import emptied, ended, is_published_to
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
@@ -281,8 +281,7 @@ class Snapshots:
             return True
         if self._read[0] != snapshot:
             self._read = snapshot, self.clock()
-        shards = [shard for shard in self._published().values() if not shard.state.ended]
-        if any((shard.reached or 0.0) < self._read[1] for shard in shards):  # I7
+        if not all(is_published_to(self._read[1], shard) for shard in self._published().values()):  # I7
             self.awaited = self._read[1]
             return False
         self.awaited = 0.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
-from relay.engine.emptied_tables import MOST_REPETITIONS, emptied_by, forget_before
+from relay.engine.emptied_tables import MOST_REPETITIONS, emptied_by, forget_before, is_published_to
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Page
@@ -96,6 +96,18 @@ def test_an_idle_shard_says_at_once_that_it_is_published_as_far_as_a_snapshot_wa
     assert after is not None
     assert after.reached == 4991.0
     assert found.covering(replace(idle, reached=4992.0)) is None
+
+
+def test_a_shard_that_is_never_at_its_head_is_published_to_where_its_last_transaction_began() -> None:
+    """I10: a snapshot would not end under load."""
+    for shard, expected in (
+        (Checkpoint(ShardState.READING), False),
+        (Checkpoint(ShardState.READING, reached=99.0, token=replace(TOKEN, timestamp=99)), False),
+        (Checkpoint(ShardState.READING, reached=100.0), True),
+        (Checkpoint(ShardState.READING, reached=9.0, token=replace(TOKEN, timestamp=100)), True),
+        (Checkpoint(ShardState.FINISHED), True),
+    ):
+        assert is_published_to(100.0, shard) is expected
 
 
 def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
