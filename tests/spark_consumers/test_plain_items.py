@@ -16,7 +16,7 @@ def test_the_newest_changes_are_those_that_windows_find_however_spark_divides_a_
     spark_process: SparkProcess,
 ) -> None:
     """I5, I7: byte for byte, of random batches."""
-    found = json.loads(spark_process.run(RANDOM))
+    found = json.loads(spark_process.run(RANDOM, compiled=True))
     for divided, (expected, ours) in found.items():
         assert ours["newest"] == expected["newest"], divided
         assert ours["others"] == expected["others"], divided
@@ -29,16 +29,21 @@ def test_the_newest_changes_are_those_that_windows_find_however_spark_divides_a_
 
 def test_what_was_found_is_not_applied_to_other_records(tmp_path: Path, spark_process: SparkProcess) -> None:
     """I9: Spark reads a batch again where it has lost it, and the topic may have lost records since."""
-    assert json.loads(spark_process.run(OTHER_RECORDS, str(tmp_path / "records"))) == [3, True, True, True]
+    assert json.loads(spark_process.run(OTHER_RECORDS, str(tmp_path / "records"), compiled=True)) == [
+        3,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_two_keys_of_one_hash_are_left_to_the_rule(spark_process: SparkProcess) -> None:
     """I7: no row is taken for an older one of another key. A null adds one to the hash, whose seed is the table."""
-    assert json.loads(spark_process.run(ONE_HASH)) == {"newest": [3], "others": [1, 2]}
+    assert json.loads(spark_process.run(ONE_HASH, compiled=True)) == {"newest": [3], "others": [1, 2]}
 
 
 def test_the_groups_of_a_batch_have_its_counts_and_the_bounds_of_its_keys(spark_process: SparkProcess) -> None:
-    found = json.loads(spark_process.run(GROUPS))
+    found = json.loads(spark_process.run(GROUPS, compiled=True))
     assert found["statuses"] == {"change": 6, "tombstone": 1}
     assert found["orders"] == {
         "counts": [3, 2, 1],
