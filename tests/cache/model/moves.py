@@ -54,6 +54,10 @@ class Model(States):
         self._changed_around = lru_cache(1 << 17)(self._found_changed_around)
         self._new_fillers = [self._new_filler(who) for who in range(scenario.fillers)]
 
+    def forget(self) -> None:
+        """Forget what is cached, by functions that refer to the model, so that it is no garbage in a circle."""
+        del self._steps, self._changed_around, self._known
+
     def _new_filler(self, who: int) -> int:
         return self.programs.begin("fill", f"r{who}.{self.scenario.reads}", who)
 
