@@ -37,6 +37,11 @@ def test_what_was_found_is_not_applied_to_other_records(tmp_path: Path, spark_pr
     ]
 
 
+def test_an_item_whose_changes_spark_has_in_another_order_is_left_to_the_rule(spark_process: SparkProcess) -> None:
+    """I2: the topic has the newer token first, and Spark the older one."""
+    assert json.loads(spark_process.run(ANOTHER_ORDER)) == {"newest": [3], "others": [1, 2]}
+
+
 def test_two_keys_of_one_hash_are_left_to_the_rule(spark_process: SparkProcess) -> None:
     """I7: no row is taken for an older one of another key. A null adds one to the hash, whose seed is the table."""
     assert json.loads(spark_process.run(ONE_HASH, compiled=True)) == {"newest": [3], "others": [1, 2]}
@@ -173,6 +178,23 @@ with spark() as session:
     items = PlainItems(in_spark(session, given).coalesce(1), layouts)
     newest = items.newest([0, 1], 3).select("_relay_offset").collect()
     others = items.others([0, 1], 3).select("offset").orderBy("offset").collect()
+    items.close()
+    json.dump({"newest": [row[0] for row in newest], "others": [row[0] for row in others]}, sys.stdout)
+"""
+
+ANOTHER_ORDER = """
+import json, sys
+from relay.demo.tables import spark
+from relay.token import EventToken
+from spark_consumers.plain_items import PlainItems
+from tests.spark_consumers.batches import SHARD, change, in_spark, layout
+
+with spark() as session:
+    older, newer = (EventToken(1000, SHARD, f"MariaDB/0-1-{number}") for number in (5, 9))
+    given = [change(2, ["a"], {}, token=older), change(1, ["a"], {}, token=newer), change(3, ["b"], {})]
+    items = PlainItems(in_spark(session, given).coalesce(1), [layout({"id": "string"}, None)])
+    newest = items.newest([0], 3).select("_relay_offset").collect()
+    others = items.others([0], 3).select("offset").orderBy("offset").collect()
     items.close()
     json.dump({"newest": [row[0] for row in newest], "others": [row[0] for row in others]}, sys.stdout)
 """
