@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
-from botocore.auth import SigV4Auth
 from botocore.exceptions import BotoCoreError
 from urllib3.exceptions import ClosedPoolError
 
@@ -63,9 +62,9 @@ class _LeanCalls:
     def __call__(self, **arguments: Any) -> Any:
         if self._left_to_botocore > 0:
             self._left_to_botocore -= 1
-        elif self._way is not None:
+        elif (way := self._way) is not None:
             try:
-                if (body := _send(self._way, orjson.dumps(arguments))) is not None:
+                if (body := _send(way, orjson.dumps(arguments))) is not None:
                     return read_answer(body)
             except _Failed:
                 self._left_to_botocore = _LEFT_TO_BOTOCORE
@@ -74,7 +73,8 @@ class _LeanCalls:
     def _learn(self, params: dict[str, Any], request_signer: Any, **_: Any) -> None:
         url = urlsplit(params["url"])
         pool = _pool(self._http, params["url"])
-        if pool is None or url.path not in ("", "/") or url.query:
+        # By its name, since the signer has another class where botocore finds the package awscrt.
+        if pool is None or request_signer.signature_version != "v4" or url.path not in ("", "/") or url.query:
             self._way = None
             return
         region, service = request_signer.region_name, request_signer.signing_name
@@ -100,8 +100,7 @@ def _send(way: _Way, body: bytes) -> bytes | None:
     """
     try:
         # With new credentials if the old ones expire soon.
-        signature = way.signer.get_auth(way.signer.signing_name, way.signer.region_name)
-        credentials: Any = signature.credentials if type(signature) is SigV4Auth else None
+        credentials = way.signer.get_auth(way.signer.signing_name, way.signer.region_name).credentials
         connection = way.pool._get_conn() if credentials is not None else None  # not one that the server has closed
     except ClosedPoolError:
         return None

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore import UNSIGNED
+from botocore.auth import AUTH_TYPE_MAPS, SigV4Auth
 
 from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import clients
@@ -153,6 +155,30 @@ def test_new_credentials_are_used_at_once(serve: Serve) -> None:
         calls()
         assert f"Credential={key}/" in calls.server.heads[-1]
     assert calls.whole == 1
+
+
+def test_calls_are_lean_where_botocore_signs_with_another_class(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the package awscrt it does so, by the same rules."""
+
+    class OtherSigner(SigV4Auth):
+        pass
+
+    monkeypatch.setitem(AUTH_TYPE_MAPS, "v4", OtherSigner)
+    calls = serve([USUAL] * 2)
+    assert [calls() for _ in range(2)] == ["next"] * 2
+    assert calls.whole == 1
+    first, second = calls.server.heads
+    assert headers(second) == headers(first)
+
+
+def test_calls_that_are_signed_by_other_rules_are_botocores(serve: Serve) -> None:
+    calls = serve([USUAL] * 2)
+    client: Any = calls.session.client
+    client._request_signer._signature_version = UNSIGNED
+    client.meta.events.register("choose-signer.dynamodb-streams.GetRecords", lambda **_: UNSIGNED)
+    assert [calls() for _ in range(2)] == ["next"] * 2
+    assert calls.whole == 2
+    assert all("authorization" not in head.lower() for head in calls.server.heads)
 
 
 def test_calls_are_lean_over_tls(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
