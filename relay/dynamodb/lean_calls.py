@@ -14,7 +14,7 @@ botocore makes all calls.
 
 from __future__ import annotations
 
-from io import BufferedReader
+from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -113,29 +113,16 @@ def _send(way: _Way, body: bytes) -> bytes | None:
         if keep:
             return None
         connection.sock.sendall(way.form.request(body, credentials))
-        with connection.sock.makefile("rb") as answer:
-            content, keep = _read(answer)
+        with HTTPResponse(connection.sock, method="POST") as answer:
+            answer.begin()
+            if answer.status != 200 or answer.length is None:
+                raise _Failed
+            content = answer.read()  # all of it, else IncompleteRead (I1)
+            keep = not answer.will_close
         return content
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException) as error:
         raise _Failed from error
     finally:
         if not keep:
             connection.close()
         way.pool._put_conn(connection)
-
-
-def _read(answer: BufferedReader) -> tuple[bytes, bool]:
-    """Return the body of a good answer, and whether the connection stays open. Raises ``_Failed``, ValueError."""
-    if not answer.readline().startswith(b"HTTP/1.1 200 "):
-        raise _Failed
-    head = {}
-    while line := answer.readline().rstrip():
-        name, _, value = line.partition(b":")
-        head[name.lower()] = value.strip().lower()
-    length = int(head.get(b"content-length", b"-1"))
-    if length < 0 or b"transfer-encoding" in head:
-        raise _Failed
-    content = answer.read(length)
-    if len(content) < length:  # I1
-        raise _Failed
-    return content, head.get(b"connection") != b"close"
