@@ -117,9 +117,13 @@ def repaired_by(control: Checkpoint | None) -> Set[str]:
 
 
 def is_stopped(control: Checkpoint | None, requests: Sequence[SnapshotRequest]) -> bool:
-    """Whether a person has stopped the snapshot. ``requests``: all that are not fulfilled."""
-    mine = fulfilled_by(control) if is_running(control) else ()
-    return any(request.stopped for request in requests if request.id in mine)
+    """Whether a person has stopped the snapshot. ``requests``: all that are not fulfilled.
+
+    One of all tables also fulfils requests whose snapshot was stopped before it, and goes on for its own (I10).
+    """
+    ids = fulfilled_by(control) if is_running(control) else ()
+    mine = [request for request in requests if request.id in ids]
+    return bool(mine) and all(request.stopped for request in mine)
 
 
 def unfinished_repairs(view: CommittedRecords, stream: StreamId) -> Set[str]:

@@ -164,7 +164,7 @@ def test_a_stopped_snapshot_reads_on_once_the_worker_sees_how_far_it_was_publish
 
 
 def test_a_stopped_snapshot_is_replaced_by_one_of_all_tables_only() -> None:
-    """I7: copies wait for the end of what has begun."""
+    """I7, I10: copies wait for the end of what has begun. The other one is not stopped, too."""
     relay = Snapshotting()
     stopped = relay.ask("small")
     relay.begin()
@@ -174,6 +174,10 @@ def test_a_stopped_snapshot_is_replaced_by_one_of_all_tables_only() -> None:
     whole = relay.ask()
     assert relay.step() == "planned"
     assert {stopped.id, whole.id} < set(relay.fields["requests"])
+    assert not relay.snapshots.is_stopped  # I10
+    assert relay.until() == "reading"
+    relay.end()
+    assert {stopped.key, whole.key} < set(relay.snapshots.fulfilled())
 
 
 def test_a_request_that_is_stopped_before_it_has_begun_waits_until_it_is_resumed() -> None:
