@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from relay.engine.emptied_tables import emptied
 from relay.errors import Unavailable
 from relay.lineage import Checkpoint
 from relay.process.slow_call import SlowCall
@@ -35,8 +36,8 @@ class BeginningSnapshot:
         self._clock = clock
         # When to check again whether a snapshot can begin.
         self._retry_at = 0.0
-        # The measurement under way, with the id and ``as_of`` of the snapshot that it is for.
-        self._measuring: tuple[str, int, SlowCall[Measured]] | None = None
+        # The measurement under way, with the id and ``as_of`` of the snapshot that it is for, and what was emptied before.
+        self._measuring: tuple[str, int, Mapping[str, Any], SlowCall[Measured]] | None = None
 
     def __repr__(self) -> str:
         return f"<BeginningSnapshot[{self._source}: {self._measuring[0] if self._measuring else 'none'}]>"
@@ -44,12 +45,14 @@ class BeginningSnapshot:
     @property
     def is_measured(self) -> bool:
         """Whether a measurement has ended, and the snapshot may begin."""
-        if self._measuring is None or not self._measuring[2].done:
+        if self._measuring is None or not self._measuring[3].done:
             return False
         return self._tables.may_begin(self._measuring[1], self._published())
 
     def measure(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return ``as_of``, ``segments``, ``rows``, ``parts`` of a snapshot that begins now; None if it cannot yet.
+
+        And ``emptied``: a table that gets another name later is not among those that were measured.
 
         ``snapshot``: the fields of its control record. Raises ``RelayError`` for tables that cannot be read.
         """
@@ -65,8 +68,8 @@ class BeginningSnapshot:
                 return None
             published, tables = dict(self._published()), snapshot.get("tables")
             call = SlowCall(f"measure-{self._source}", lambda: self._tables.measure(published, tables))
-            self._measuring = snapshot["id"], as_of, call
-        _, as_of, measuring = self._measuring
+            self._measuring = snapshot["id"], as_of, emptied(published), call  # I1
+        _, as_of, before, measuring = self._measuring
         if not self.is_measured:
             if measuring.done and self._clock() >= self._retry_at:
                 self._retry_at = self._clock() + _RETRY_AFTER
@@ -81,5 +84,7 @@ class BeginningSnapshot:
         except Unavailable as error:
             log.warning("source %s: the snapshot cannot start yet: %s", self._source, error)
             return None
-        parts = {"parts": list(measured.parts)} if measured.parts else {}
-        return {"as_of": as_of, "segments": measured.segments, "rows": measured.rows, **parts}
+        more: dict[str, Any] = {"parts": list(measured.parts)} if measured.parts else {}
+        if before:
+            more["emptied"] = before
+        return {"as_of": as_of, "segments": measured.segments, "rows": measured.rows, **more}

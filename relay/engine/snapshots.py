@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine.beginning_snapshot import BeginningSnapshot
-from relay.engine.emptied_tables import emptied, ended, is_published_to
+from relay.engine.emptied_tables import ended, is_published_to
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
@@ -171,8 +171,6 @@ class Snapshots:
             if (measured := self._beginning.measure(control.snapshot)) is None:
                 return None
             fields = {**control.snapshot, **measured, **self._covered(control.snapshot)}
-            if before := emptied(self._published()):
-                fields["emptied"] = before
             log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], fields["rows"])
             return self._advance(control, ShardState.READING, fields), "begin"
         if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):

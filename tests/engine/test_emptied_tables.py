@@ -170,6 +170,26 @@ def test_a_table_that_is_emptied_during_its_snapshot_has_no_end_in_it_and_is_rea
     assert relay.snapshots.is_settled()
 
 
+def test_a_table_that_is_renamed_before_the_begin_but_after_the_measurement_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I1: it is in no segment under its new name, and its rows are in no change."""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask()
+    may_begin = [False]
+    monkeypatch.setattr(relay.tables, "may_begin", lambda as_of, published: may_begin[0])
+    assert [relay.step(), relay.step()] == ["planned", None]
+    relay.shard({"large": relay.now, "larger": relay.now})
+    may_begin[0] = True
+    assert relay.until() == "reading"
+    relay.read_all()
+    assert relay.step() == "finished"
+    relay.tidy()
+    assert relay.step() == "planned"
+    assert relay.fields["tables"] == ["large", "larger"]
+
+
 def test_a_snapshot_of_one_table_is_not_repeated_because_another_one_is_emptied() -> None:
     relay = Emptying()
     relay.shard({})
