@@ -36,7 +36,7 @@ class BeginningSnapshot:
         self._clock = clock
         # When to check again whether a snapshot can begin.
         self._retry_at = 0.0
-        # The measurement under way, with the id and ``as_of`` of the snapshot that it is for, and what was emptied before.
+        # The measurement under way, with the id and ``as_of`` of its snapshot, and what was emptied before.
         self._measuring: tuple[str, int, Mapping[str, Any], SlowCall[Measured]] | None = None
 
     def __repr__(self) -> str:

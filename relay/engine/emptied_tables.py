@@ -77,10 +77,13 @@ def emptied_since(control: Checkpoint, published: Mapping[str, Checkpoint]) -> l
     return sorted(found & set(fields["tables"]) if is_partial(control) else found)
 
 
-def ended(source: str, control: Checkpoint, published: Mapping[str, Checkpoint]) -> Mapping[str, Any]:
+def ended(
+    source: str, control: Checkpoint, published: Mapping[str, Checkpoint], *, read_until: float
+) -> Mapping[str, Any]:
     """Return what the control record says of a snapshot that has been read.
 
     ``published``: the committed checkpoints of the stream, with all that was committed before its last row was read.
+    ``read_until``: seconds, when that was, by the clock of the worker that read it.
     """
     fields = fields_of(control)
     if not (again := emptied_since(control, published)):
@@ -95,4 +98,5 @@ def ended(source: str, control: Checkpoint, published: Mapping[str, Checkpoint])
         )
         return fields
     log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source, names)
-    return {**fields, "again": again, "left_out": sorted({*fields.get("left_out", ()), *again})}  # I7
+    left_out = sorted({*fields.get("left_out", ()), *again})  # I7
+    return {**fields, "again": again, "left_out": left_out, "read_until": read_until}

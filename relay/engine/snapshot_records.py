@@ -10,8 +10,9 @@ They are under a stream of their own (``<label>/snapshot``). ``Checkpoint.snapsh
   has finished: kept by a snapshot that was requested, which takes the place of their control record;
 - ``covered``: the tables that have been read once it has finished, by it or before it;
 - ``left_out``: those for which it does not end: they were taken out of the config while it ran, or are read again;
-- ``emptied``: when tables were last emptied before it was measured, by shard (``relay.engine.emptied_tables``); ``again``:
-  those that were emptied while it ran, and that the next snapshot reads; ``repetitions``: how many did so in a row.
+- ``emptied``: when tables were last emptied before it was measured, by shard (``relay.engine.emptied_tables``);
+- ``again``: those that were emptied while it ran, and that the next snapshot reads; ``read_until``: when their last rows
+  were read, by the clock of the worker that did; ``repetitions``: how many snapshots in a row were repeated so.
 """
 
 from __future__ import annotations
@@ -105,6 +106,11 @@ def is_running(control: Checkpoint | None) -> bool:
     return control is not None and control.snapshot is not None and control.state is not ShardState.FINISHED
 
 
+def again_of(control: Checkpoint | None) -> Sequence[str]:
+    """Return the tables that were emptied during the snapshot, if it has finished: the next one reads them again."""
+    return () if is_running(control) else fields_of(control).get("again", ())
+
+
 def fulfilled_by(control: Checkpoint | None) -> Set[str]:
     """Return the ids of the requests that the snapshot fulfils, once it has finished."""
     return set(fields_of(control).get("requests", ()))
@@ -138,15 +144,15 @@ def unfinished_repairs(view: CommittedRecords, stream: StreamId) -> Set[str]:
 def restarted(view: CommittedRecords, stream: StreamId, reset: Gap, after: int) -> Checkpoint | None:
     """Return the control record that begins the unfinished snapshot of ``stream`` again, after a reset.
 
-    Copies wait for the end of a snapshot that has begun (I7), and only one that begins after a gap repairs it. None if
-    none is unfinished but one whose request is there to begin another, and none was decided on by a person. ``after``:
-    seconds, the last timestamp published.
+    Copies wait for the end of a snapshot that has begun (I7), also of a table that is to be read again, and only one
+    that begins after a gap repairs it. None if none is unfinished but one whose request is there to begin another, and
+    none was decided on by a person. ``after``: seconds, the last timestamp published.
     """
     control = control_of(view, stream)
     known = repaired_by(control)
     decided = gap_decisions.to_repair(view, stream) - known
     requested = fulfilled_by(control) & {request.id for request in requests_of(view, stream.source)}
-    if not decided and (not is_running(control) or requested):
+    if not decided and not again_of(control) and (not is_running(control) or requested):
         return None
     return planned({*known, *decided, reset.id}, after, reset.found_at)
 

@@ -25,6 +25,7 @@ from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
 from relay.engine.snapshot_records import (
     CONTROL,
+    again_of,
     covered_by,
     fields_of,
     is_partial,
@@ -152,14 +153,15 @@ class Snapshots:
                 return remaining, None
         if self._is_wanted(control):
             return self._request(), None
+        if again := again_of(control):
+            if self._requested.fulfilled(control):
+                return None
+            now, more = self.clock(), {"repetitions": fields_of(control).get("repetitions", 0) + 1}
+            return requested(control, again, (), set(), self._after_reading(control), now, **more), None
         if added := self._added(control):
             log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
             after = beside.last_timestamp if beside.gaps() - self.repaired else 0
             return requested(control, added, (), beside.gaps(), after, self.clock()), None
-        if (again := self._again(control)) and not self._requested.fulfilled(control):
-            # Begins later than the last page was read, so that its end deletes what that should not have brought.
-            now, more = self.clock(), {"repetitions": fields_of(control).get("repetitions", 0) + 1}
-            return requested(control, again, (), set(), int(now - self.tables.margin), now, **more), None  # I7
         if (request := self._requested.next(control)) is not None:
             now = self.clock()
             return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
@@ -177,9 +179,9 @@ class Snapshots:
             if not self._may_end(control.snapshot["id"]):
                 return None
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
-            return self._advance(
-                control, ShardState.FINISHED, ended(self.source.name, control, self._published())
-            ), "end"
+            read = (self.checkpoints[name].updated_at for name, _ in self._segments(control))
+            fields = ended(self.source.name, control, self._published(), read_until=max(read, default=0.0))
+            return self._advance(control, ShardState.FINISHED, fields), "end"
         return None
 
     def _published(self) -> Mapping[str, Checkpoint]:
@@ -227,7 +229,7 @@ class Snapshots:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is wanted that was not requested yet."""
-        return self._is_wanted(self.control) or bool(self._added(self.control) or self._again(self.control))
+        return self._is_wanted(self.control) or bool(self._added(self.control) or again_of(self.control))
 
     def is_settled(self) -> bool:
         """Whether no snapshot is running, due or requested, but for those that are stopped."""
@@ -269,9 +271,10 @@ class Snapshots:
             return []
         return sorted({table.table for table in self.source.tables()} - covered)
 
-    def _again(self, control: Checkpoint | None) -> list[str]:
-        """Return the tables that were emptied during the snapshot that has finished."""
-        return [] if is_running(control) else list(fields_of(control).get("again", ()))
+    def _after_reading(self, control: Checkpoint | None) -> int:
+        """Return what a snapshot begins later than, so that its end deletes the rows that were read, by any clock."""
+        now, margin = self.clock(), self.tables.margin
+        return int(max(now, min(fields_of(control).get("read_until", 0.0), now + margin)) - margin)  # I7
 
     def _may_end(self, snapshot: str) -> bool:
         """Whether all that was committed until its last row was read is published: a table may be emptied by it."""
@@ -363,7 +366,9 @@ class Snapshots:
         if page.position == before.position and not page.finished:
             return None
         state = ShardState.FINISHED if page.finished else ShardState.READING
-        after = replace(before, state=state, position=page.position, updated_at=self.clock())
+        # Not earlier than the worker said that has read the segment before.
+        now = max(before.updated_at, self.clock())
+        after = replace(before, state=state, position=page.position, updated_at=now)
         self._latest[page.shard.id] = after
         return after
 

@@ -11,11 +11,12 @@ import pytest
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
 from relay.engine.emptied_tables import MOST_REPETITIONS, emptied_by, forget_before, is_published_to
 from relay.engine.shard_checkpoints import ShardCheckpoints
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.engine.snapshot_records import is_partial, restarted
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Page
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
-from tests.engine.snapshotting import Snapshotting
+from tests.engine.snapshotting import TABLES, Snapshotting
 
 SHARD = Shard("-")
 TOKEN = EventToken(1000, "shop/shop/-", "MariaDB/0-1-5")
@@ -132,11 +133,11 @@ class Emptying(Snapshotting):
         record = Checkpoint(ShardState.READING, emptied=self.emptied, reached=self.now if reached else None)
         self.view.apply(self.source.stream.checkpoint_key("-"), record.to_json())
 
-    def read_all(self) -> None:
-        """Let all segments be finished, and all be published that was committed before."""
+    def read_all(self, at: float = 0.0) -> None:
+        """Let all segments be finished, and all be published that was committed before. ``at``: by another clock."""
         for number in range(self.fields["segments"]):
             key = self.snapshots.stream.checkpoint_key(f"{self.fields['id']}/{number}")
-            self.view.apply(key, Checkpoint(ShardState.FINISHED).to_json())
+            self.view.apply(key, Checkpoint(ShardState.FINISHED, updated_at=at).to_json())
         assert self.step() is None
         assert self.snapshots.awaited == self.now
         self.shard(self.emptied, reached=True)
@@ -188,6 +189,76 @@ def test_a_table_that_is_renamed_before_the_begin_but_after_the_measurement_is_r
     relay.tidy()
     assert relay.step() == "planned"
     assert relay.fields["tables"] == ["large", "larger"]
+
+
+@pytest.mark.parametrize("ahead", [60.0, 1_000_000.0])
+def test_a_table_is_read_again_later_than_it_was_read_by_any_clock(ahead: float) -> None:
+    """I7, I10: the clock of the worker that has read it may be ahead, by less than the margin."""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask("small")
+    relay.begin()
+    relay.shard({"small": 1.0})
+    read_at = relay.now + ahead
+    relay.read_all(read_at)
+    assert relay.step() == "finished"
+    relay.tidy()
+    relay.begin()
+    margin = relay.tables.margin
+    assert (relay.fields["as_of"] > read_at - margin) == (ahead < margin)
+
+
+def test_a_segment_does_not_say_that_it_was_read_earlier_than_the_worker_before_said() -> None:
+    """I7"""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask("small")
+    relay.begin()
+    name = f"{relay.fields['id']}/0"
+    before = Checkpoint(ShardState.READING, {"type": "rows", "rows": 1}, updated_at=relay.now + 50)
+    relay.view.apply(relay.snapshots.stream.checkpoint_key(name), before.to_json())
+    relay.snapshots.open_ready_segments(set(range(64)))
+    last = Page(Shard(name), (), {"type": "rows", "rows": 2}, None, None, 0.0, finished=True)
+    after = relay.snapshots.checkpoint(last)
+    assert after is not None
+    assert after.updated_at == before.updated_at
+    relay.snapshots.close_segments()
+
+
+def test_a_table_is_read_again_although_another_one_was_added_to_the_config_meanwhile() -> None:
+    """I7: it has no end in the snapshot that it was emptied in."""
+    relay = Emptying(initial=True, is_selective=True)
+    relay.source.has = ("small",)
+    relay.shard({})
+    relay.begin()
+    relay.shard({"small": 1.0})
+    relay.source.has = TABLES
+    relay.read_all()
+    assert relay.step() == "finished"
+    read = []
+    for _ in range(2):
+        relay.begin()
+        read.append(relay.fields["tables"])
+        relay.read_all()
+        assert relay.step() == "finished"
+    assert read == [["small"], ["large"]]
+    assert relay.snapshots.is_settled()
+
+
+def test_a_reset_leaves_no_table_without_its_end_that_was_to_be_read_again() -> None:
+    """I7"""
+    relay = Emptying()
+    relay.shard({})
+    request = relay.ask("small")
+    relay.begin()
+    relay.shard({"small": 1.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.snapshots.fulfilled() == [request.key]
+    stream = relay.source.stream
+    begun = restarted(relay.view, stream, Gap("shop", stream.label, None, "reset", None, None, relay.now), 5)
+    assert begun is not None
+    assert (begun.state, is_partial(begun)) == (ShardState.PLANNED, False)
 
 
 def test_a_snapshot_of_one_table_is_not_repeated_because_another_one_is_emptied() -> None:
