@@ -180,8 +180,8 @@ class Snapshots:
                 return None
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
             read = (self.checkpoints[name].updated_at for name, _ in self._segments(control))
-            fields = ended(self.source.name, control, self._published(), read_until=max(read, default=0.0))
-            return self._advance(control, ShardState.FINISHED, fields), "end"
+            last = ended(self.source.name, control, self._published(), read_until=max(read, default=0.0))
+            return self._advance(control, ShardState.FINISHED, last), "end"
         return None
 
     def _published(self) -> Mapping[str, Checkpoint]:
