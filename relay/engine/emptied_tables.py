@@ -10,19 +10,23 @@ was not there when the snapshot began has happened since.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from relay.change import ChangeParts, Operation
 from relay.engine.snapshot_records import fields_of, is_partial, is_running
 from relay.lineage import Checkpoint
-from relay.source import Page
+from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
 
 MOST_REPETITIONS = 10
 """Snapshots in a row of tables that are emptied again and again; after that, copies may keep rows of them."""
 
+EVERY = ""
+"""Stands for all tables, where more were emptied than a checkpoint names."""
+
+_MOST_NAMED = 500  # of a shard, or a checkpoint would not fit into a record
 _KEPT = 600.0  # seconds: more than clocks of workers differ, and longer than a view is behind
 _EMPTYING = ("TRUNCATE", "DROP", "DROP DATABASE", "RENAME")
 
@@ -50,9 +54,25 @@ def forget_before(control: Checkpoint | None, now: float) -> float:
     return min(fields_of(control)["as_of"] or control.updated_at, now) - _KEPT
 
 
-def emptied(published: Mapping[str, Checkpoint]) -> dict[str, Mapping[str, float]]:
-    """Return, by shard, when each table was last emptied, for the control record of a snapshot that begins."""
-    return {shard: dict(each.emptied) for shard, each in published.items() if each.emptied}
+def noted(before: Mapping[str, float], page: Page, now: float, oldest: Callable[[], float]) -> Mapping[str, float]:
+    """Return when tables were last emptied, those of ``page`` included. ``before``: without them.
+
+    Forgets what was before ``oldest``. All times are seconds. Of one shard they rise, whichever worker's clock it is.
+    """
+    if found := emptied_by(page):
+        at = max(now, max(before.values(), default=0.0) + 0.001)
+        if len(before.keys() | found) > _MOST_NAMED:  # I11
+            return {EVERY: at}
+        before = {**before, **dict.fromkeys(found, at)}
+    if not before:
+        return before
+    since = oldest()
+    return {table: at for table, at in before.items() if at >= since}  # I11
+
+
+def emptied(published: Mapping[str, Checkpoint]) -> dict[str, float]:
+    """Return, by shard, when a table was last emptied, for the control record of a snapshot that begins."""
+    return {shard: max(each.emptied.values()) for shard, each in published.items() if each.emptied}
 
 
 def is_published_to(time: float, shard: Checkpoint) -> bool:
@@ -65,20 +85,22 @@ def is_published_to(time: float, shard: Checkpoint) -> bool:
 
 
 def emptied_since(control: Checkpoint, published: Mapping[str, Checkpoint]) -> list[str]:
-    """Return the tables of a snapshot that were emptied since it began."""
+    """Return the tables of a snapshot that were emptied since it began; `EVERY` may be among those of all tables."""
     fields = fields_of(control)
     before = fields.get("emptied", {})
     found = {
         table
-        for shard, at in emptied(published).items()
-        for table, when in at.items()
-        if before.get(shard, {}).get(table) != when
+        for shard, each in published.items()
+        for table, when in each.emptied.items()
+        if when > before.get(shard, 0.0)
     }
-    return sorted(found & set(fields["tables"]) if is_partial(control) else found)
+    if not is_partial(control):
+        return sorted(found)
+    return sorted(fields["tables"] if EVERY in found else found & set(fields["tables"]))
 
 
 def ended(
-    source: str, control: Checkpoint, published: Mapping[str, Checkpoint], *, read_until: float
+    source: Source, control: Checkpoint, published: Mapping[str, Checkpoint], *, read_until: float
 ) -> Mapping[str, Any]:
     """Return what the control record says of a snapshot that has been read.
 
@@ -88,15 +110,16 @@ def ended(
     fields = fields_of(control)
     if not (again := emptied_since(control, published)):
         return fields
-    names = ", ".join(again)
+    every = {table.table for table in source.tables()} if EVERY in again else set()
+    names = ", ".join(sorted({*again, *every} - {EVERY}))
     if fields.get("repetitions", 0) >= MOST_REPETITIONS:
         log.warning(
             "source %s: table %s is emptied or renamed more often than it can be read: copies may keep rows of it. "
             "Take a snapshot of it when it is not",
-            source,
+            source.name,
             names,
         )
         return fields
-    log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source, names)
-    left_out = sorted({*fields.get("left_out", ()), *again})  # I7
+    log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source.name, names)
+    left_out = sorted({*fields.get("left_out", ()), *again, *every})  # I7
     return {**fields, "again": again, "left_out": left_out, "read_until": read_until}

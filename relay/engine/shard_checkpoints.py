@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from relay.engine.emptied_tables import emptied_by
+from relay.engine.emptied_tables import noted
 from relay.engine.journals import record_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, has_ended, is_inside_transaction
 from relay.source import Page
@@ -134,11 +134,7 @@ class ShardCheckpoints:
         """Return when tables were last emptied, those of ``page`` included, as long as a snapshot may ask for it."""
         if not self._has_journals:
             return before.emptied
-        emptied = {**before.emptied, **dict.fromkeys(emptied_by(page), self.clock())}
-        if not emptied:
-            return emptied
-        oldest = self._forget_before()  # I11
-        return {table: at for table, at in emptied.items() if at >= oldest}
+        return noted(before.emptied, page, self.clock(), self._forget_before)
 
     def _journal(self, page: Page) -> Mapping[str, Any] | None:
         """Return what the last checkpoint of a shard says about the shards that continue it."""

@@ -10,8 +10,8 @@ They are under a stream of their own (``<label>/snapshot``). ``Checkpoint.snapsh
   has finished: kept by a snapshot that was requested, which takes the place of their control record;
 - ``covered``: the tables that have been read once it has finished, by it or before it;
 - ``left_out``: those for which it does not end: they were taken out of the config while it ran, or are read again;
-- ``emptied``: when tables were last emptied before it was measured, by shard (``relay.engine.emptied_tables``);
-- ``again``: those that were emptied while it ran, and that the next snapshot reads; ``read_until``: when their last
+- ``emptied``: when a table was last emptied before it was measured, by shard (``relay.engine.emptied_tables``);
+- ``again``: those that were emptied since, and that the next snapshot reads; ``read_until``: when their last
   rows were read, by the clock of the worker that did; ``repetitions``: how many snapshots in a row were repeated so.
 """
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine.beginning_snapshot import BeginningSnapshot
-from relay.engine.emptied_tables import ended, is_published_to
+from relay.engine.emptied_tables import EVERY, ended, is_published_to
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
@@ -157,7 +157,8 @@ class Snapshots:
             if self._requested.fulfilled(control):
                 return None
             now, more = self.clock(), {"repetitions": fields_of(control).get("repetitions", 0) + 1}
-            return requested(control, again, (), set(), self._after_reading(control), now, **more), None
+            named = () if EVERY in again else again
+            return requested(control, named, (), set(), self._after_reading(control), now, **more), None
         if added := self._added(control):
             log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
             after = beside.last_timestamp if beside.gaps() - self.repaired else 0
@@ -180,7 +181,7 @@ class Snapshots:
                 return None
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
             read = (self.checkpoints[name].updated_at for name, _ in self._segments(control))
-            last = ended(self.source.name, control, self._published(), read_until=max(read, default=0.0))
+            last = ended(self.source, control, self._published(), read_until=max(read, default=0.0))
             return self._advance(control, ShardState.FINISHED, last), "end"
         return None
 

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
-from relay.engine.emptied_tables import MOST_REPETITIONS, emptied_by, forget_before, is_published_to
+from relay.engine.emptied_tables import (
+    EVERY,
+    MOST_REPETITIONS,
+    emptied_by,
+    emptied_since,
+    forget_before,
+    is_published_to,
+    noted,
+)
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.engine.snapshot_records import is_partial, restarted
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, StreamId
@@ -109,6 +117,45 @@ def test_a_shard_that_is_never_at_its_head_is_published_to_where_its_last_transa
         (Checkpoint(ShardState.FINISHED), True),
     ):
         assert is_published_to(100.0, shard) is expected
+
+
+def test_a_checkpoint_with_many_tables_that_were_emptied_fits_into_a_record() -> None:
+    """I10, I11: when a database with many tables is dropped, too."""
+    names = [f"table_with_a_long_name_{number}" for number in range(30_000)]
+    found: Mapping[str, float] = {}
+    for begin, end in ((0, 400), (300, 401), (0, 30_000), (5, 6)):
+        statements = [statement("DROP DATABASE", name) for name in names[begin:end]]
+        found = noted(found, page((), statements), 1000.0, lambda: 0.0)
+        assert len(Checkpoint(ShardState.READING, emptied=found).to_json()) < 50_000
+    assert found == pytest.approx({EVERY: 1000.002, names[5]: 1000.003}, abs=1e-6)
+
+
+def test_what_is_emptied_later_is_later_by_the_clock_of_another_worker() -> None:
+    """I7"""
+    control = Checkpoint(ShardState.READING, snapshot={"id": "1", "as_of": 935, "emptied": {"-": 1000.0}})
+    after = noted({"a": 1000.0}, page([truncation("a")]), 990.0, lambda: 0.0)
+    assert emptied_since(control, {"-": Checkpoint(ShardState.READING, emptied={"a": 1000.0})}) == []
+    assert emptied_since(control, {"-": Checkpoint(ShardState.READING, emptied=after)}) == ["a"]
+
+
+@pytest.mark.parametrize("asked", [(), ("small",)])
+def test_all_tables_of_a_snapshot_are_read_again_if_too_many_were_emptied_to_be_named(asked: tuple[str, ...]) -> None:
+    """I7: of all tables also those that were renamed."""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask(*asked)
+    relay.begin()
+    relay.shard({EVERY: 5.0, "small": 6.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == set()
+    relay.tidy()
+    relay.begin()
+    assert (relay.fields.get("tables"), relay.fields["repetitions"]) == (["small"] if asked else None, 1)
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == set(asked or TABLES)
+    assert relay.snapshots.is_settled()
 
 
 def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
