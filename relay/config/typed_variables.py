@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,9 @@ from relay.config.yaml_file import Document, Location, parse
 from relay.errors import ConfigError
 
 _WANTED: dict[str, type | tuple[type, ...]] = {"int_type": int, "float_type": (int, float), "bool_type": bool}
+
+# YAML reads 010 as eight, 0x10 as sixteen, 1:30 as ninety, and drops what follows ` #`.
+_PLAIN = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]+)?|[A-Za-z]+")
 
 
 def read_as_wanted(document: Document, error: ValidationError) -> bool:
@@ -33,6 +37,8 @@ def read_as_wanted(document: Document, error: ValidationError) -> bool:
 
 
 def _plain(text: str) -> Any:
+    if not _PLAIN.fullmatch(text.strip()):  # I8
+        return None
     try:
         return parse("", text, {}).data
     except ConfigError:
