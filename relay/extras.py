@@ -10,6 +10,8 @@ from typing import Any
 
 from relay.errors import MissingExtra
 
+_DISTRIBUTIONS = {"google": "protobuf"}  # of packages whose name says nothing
+
 
 def missing(extra: str, what: str, package: str) -> MissingExtra:
     """Return the error that says which extra brings the ``package`` that ``what`` needs."""
@@ -25,7 +27,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in ("", "relay", "spark_consumers"):
             raise  # a mistake of ours, which no extra repairs
-        raise missing(extra, what, package) from error
+        raise missing(extra, what, _DISTRIBUTIONS.get(package, package)) from error
 
 
 def lazily(package: str, homes: Mapping[str, str], extra: str | None = None) -> Callable[[str], Any]:
