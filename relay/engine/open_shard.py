@@ -124,6 +124,7 @@ class OpenShard:
         wait = SHORTEST_WAIT * random.uniform(1.0, 1.2)
         if result.records:
             return wait
-        wait *= 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING)
+        # Ten are more than enough, and of 1,751 Python has no float.
+        wait *= 1.5 ** min(max(0, self.empty - _EMPTY_BEFORE_WAITING), 10)
         # Of many shards each would be read many times more until it waits as long as the others.
         return wait if wait < LONGEST_WAIT else longest

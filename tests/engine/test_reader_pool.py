@@ -127,6 +127,15 @@ def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPoo
     assert stalls() == 20_000
 
 
+def test_a_shard_that_is_idle_for_days_is_read_as_often_as_one_that_is_idle_for_minutes() -> None:
+    """I10: also after the half hour in which 1.5 to the power of its empty pages has become too large for a float."""
+    shard = OpenShard(Idle(), b"", OWNER)
+    for number in range(200_000):
+        shard.note(PAGE, float(number))
+        assert number < 15 or shard.wait_after(PAGE, 80.0) == 80.0
+    assert shard.failures == 0
+
+
 def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:
     reads = Reads(PAGE)
     reading = pump.open(reads, b"", OWNER)
