@@ -234,7 +234,7 @@ class Coordinator:
             if not self.graph.children(shard.id):
                 lookup.childless = found.disabled
                 lookup.made += 1
-                wait = min(_LONGEST_WAIT, 2.0 ** (lookup.made - 1))
+                wait = min(_LONGEST_WAIT, 2.0 ** min(lookup.made - 1, 10))
                 lookup.next_at = self.clock() + random.uniform(wait / 2, wait)
                 return self._start_ready_shards(complete=False)
         del self.drained[shard]

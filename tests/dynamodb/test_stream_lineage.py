@@ -78,6 +78,21 @@ def test_children_of_a_closed_leaf_are_looked_up_with_growing_pauses_until_one_e
     assert (active(stream), next(stream)) == (["c"], None)
 
 
+def test_children_of_a_closed_leaf_are_looked_up_for_days(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """A pause that has doubled 1,024 times is too large for a float."""
+    clock = Clock()
+    lineage(scripted, "s")
+    scripted.pages("s", 1)
+    scripted.close("s")
+    stream = opened(client, clock=clock)
+    assert versions(read(stream)) == [0]
+    for _ in range(1100):
+        clock.now += 60
+        assert next(stream) is None
+
+
 def test_children_of_a_closed_leaf_of_a_disabled_stream_are_not_looked_up_again(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
