@@ -66,8 +66,8 @@ def noted(before: Mapping[str, float], page: Page, now: float, oldest: Callable[
         before = {**before, **dict.fromkeys(found, at)}
     if not before:
         return before
-    since = oldest()
-    return {table: at for table, at in before.items() if at >= since}  # I11
+    since = oldest()  # I11
+    return {table: at for table, at in before.items() if at >= since}
 
 
 def emptied(published: Mapping[str, Checkpoint]) -> dict[str, float]:
@@ -110,7 +110,7 @@ def ended(
     fields = fields_of(control)
     if not (again := emptied_since(control, published)):
         return fields
-    every = {table.table for table in source.tables()} if EVERY in again else set()
+    every = [table.table for table in source.tables()] if EVERY in again else []
     names = ", ".join(sorted({*again, *every} - {EVERY}))
     if fields.get("repetitions", 0) >= MOST_REPETITIONS:
         log.warning(
@@ -123,3 +123,8 @@ def ended(
     log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source.name, names)
     left_out = sorted({*fields.get("left_out", ()), *again, *every})  # I7
     return {**fields, "again": again, "left_out": left_out, "read_until": read_until}
+
+
+def after_reading(control: Checkpoint | None, now: float, margin: float) -> int:
+    """Return what the next snapshot begins later than: its end deletes the rows that were read, by any clock."""
+    return int(max(now, min(fields_of(control).get("read_until", 0.0), now + margin)) - margin)  # I7

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine.beginning_snapshot import BeginningSnapshot
-from relay.engine.emptied_tables import EVERY, ended, is_published_to
+from relay.engine.emptied_tables import EVERY, after_reading, ended, is_published_to
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
@@ -156,9 +156,9 @@ class Snapshots:
         if again := again_of(control):
             if self._requested.fulfilled(control):
                 return None
-            now, more = self.clock(), {"repetitions": fields_of(control).get("repetitions", 0) + 1}
-            named = () if EVERY in again else again
-            return requested(control, named, (), set(), self._after_reading(control), now, **more), None
+            named, more = () if EVERY in again else again, {"repetitions": fields_of(control).get("repetitions", 0) + 1}
+            after = after_reading(control, self.clock(), self.tables.margin)
+            return requested(control, named, (), set(), after, self.clock(), **more), None
         if added := self._added(control):
             log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
             after = beside.last_timestamp if beside.gaps() - self.repaired else 0
@@ -202,7 +202,8 @@ class Snapshots:
         """
         fields = fields_of(control)
         names = fields.get("tables", fields.get("covered", ()))
-        dropped = [table for table in self._dropped() if fields.get("gaps") or table.table in names]
+        every = fields.get("gaps") or (not is_partial(control) and "repetitions" in fields)
+        dropped = [table for table in self._dropped() if every or table.table in names]
         of_all = [*self.source.tables(), *dropped]
         return [table for table in of_all if table.table in fields.get("tables", (table.table,))]
 
@@ -271,11 +272,6 @@ class Snapshots:
         if not self.tables.is_selective or (covered := covered_by(control)) is None or not self._is_initial():
             return []
         return sorted({table.table for table in self.source.tables()} - covered)
-
-    def _after_reading(self, control: Checkpoint | None) -> int:
-        """Return what a snapshot begins later than, so that its end deletes the rows that were read, by any clock."""
-        now, margin = self.clock(), self.tables.margin
-        return int(max(now, min(fields_of(control).get("read_until", 0.0), now + margin)) - margin)  # I7
 
     def _may_end(self, snapshot: str) -> bool:
         """Whether all that was committed until its last row was read is published: a table may be emptied by it."""

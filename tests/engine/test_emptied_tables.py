@@ -158,6 +158,24 @@ def test_all_tables_of_a_snapshot_are_read_again_if_too_many_were_emptied_to_be_
     assert relay.snapshots.is_settled()
 
 
+def test_of_too_many_tables_that_were_emptied_those_that_were_dropped_end_too() -> None:
+    """I7"""
+    gone = TableSchema("shop", "small", (KeyColumn("id", "S"),), 1)
+    relay = Emptying()
+    relay.shard({})
+    relay.ask()
+    relay.begin()
+    relay.source.has, relay.source.gone = ("large",), (gone,)
+    relay.shard({EVERY: 5.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    relay.tidy()
+    relay.begin()
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"large", "small"}
+
+
 def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
     """I7: by whichever clock."""
     running = Checkpoint(ShardState.PLANNED, snapshot={"id": "1", "as_of": None}, updated_at=1000.0)
