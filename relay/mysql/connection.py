@@ -95,7 +95,11 @@ class Login:
 
     def connect(self) -> Connection[Cursor]:
         """Raises ``Interrupted`` or ``Denied``."""
-        password = self.password if isinstance(self.password, str) else self._new_password(self.password)
+        text = self.password if isinstance(self.password, str) else self._new_password(self.password)
+        try:
+            password = text.encode()  # PyMySQL would take Latin-1, and servers take UTF-8
+        except UnicodeEncodeError:  # its text has the password in it
+            raise Denied(f"{self.address}: the password is not UTF-8") from None
         try:
             connection = pymysql.connect(
                 host=self.host,
@@ -373,7 +377,9 @@ def translated(fault: Exception, address: str) -> RelayError:
         # PyMySQL raises it when an optional package is missing.
         return Denied(f"{address}: {fault}")
     if not isinstance(fault, (pymysql.err.MySQLError, OSError)):
-        return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port ({fault!r})")
+        # Not its repr: that of a UnicodeError has what could not be decoded, which may be a protected value.
+        what = f"{type(fault).__name__}: {fault}"
+        return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port ({what})")
     return Interrupted(f"{address}: {fault or type(fault).__name__}")
 
 

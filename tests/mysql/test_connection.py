@@ -124,6 +124,18 @@ class TestARealServer:
         with pytest.raises(Denied, match="Access denied"):
             connect(server.host, server.port, USER, "wrong")
 
+    def test_takes_a_password_in_any_script(self, server: Any, unique: str) -> None:
+        with closing(server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"create user {unique}@'%' identified by 'pässwort-пароль-€'")
+            cursor.execute(f"grant replication slave, replication client on *.* to {unique}@'%'")
+        with closing(connect("127.0.0.1", server.port, unique, "pässwort-пароль-€")) as found:
+            assert found.execute("select 1") == ((1,),)
+
+    def test_is_not_asked_with_a_password_that_is_no_text_and_that_nobody_is_shown(self) -> None:
+        with pytest.raises(Denied, match="the password is not UTF-8") as raised:
+            connect("127.0.0.1", 1, "relay", "secret\udcff")
+        assert "secret" not in str(raised.value)
+
     def test_refuses_a_user_without_the_privilege_to_replicate(self, server: Any, unique: str) -> None:
         server.execute(f"CREATE USER {unique}@'%' IDENTIFIED BY 'secret'")
         with (

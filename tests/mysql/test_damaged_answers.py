@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from relay.mysql.connection import connect
+from relay.mysql.connection import connect, translated
 from relay.mysql.errors import Interrupted
 from tests.mysql.scripted import Scripted, running
 
@@ -23,6 +23,14 @@ def test_a_damaged_answer_is_a_lost_connection(ask: str, answer: bytes) -> None:
         pytest.raises(Interrupted),
     ):
         list(getattr(server, ask)("SELECT 1"))
+
+
+def test_what_is_said_of_a_damaged_answer_has_nothing_of_what_is_in_it() -> None:
+    """It may be a row with protected columns."""
+    fault = UnicodeDecodeError("utf-8", b"4711-0815\xff", 9, 10, "invalid start byte")
+    said = str(translated(fault, "h:1"))
+    assert "'utf-8' codec can't decode byte 0xff in position 9" in said
+    assert "4711" not in said
 
 
 @pytest.mark.parametrize("answer", ERRORS)
