@@ -62,9 +62,9 @@ class BeginningSnapshot:
                 return None
             self._retry_at = self._clock() + _RETRY_AFTER
             if as_of <= snapshot["after"]:
-                # A READ could not yet replace what was published before the gap.
+                # A READ could not yet replace what was published before a gap, nor the end what was read before.
                 wait = snapshot["after"] + 1 - as_of
-                log.info("source %s: the snapshot that repairs a gap starts in %d s", self._source, wait)
+                log.info("source %s: the snapshot starts in %d s, later than what it repairs", self._source, wait)
                 return None
             published, tables = dict(self._published()), snapshot.get("tables")
             call = SlowCall(f"measure-{self._source}", lambda: self._tables.measure(published, tables))

@@ -102,11 +102,12 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
     stopped = _served(name, control, waiting)
     withdrawn = [each for each in waiting if each not in stopped]
     if not stopped and not withdrawn:
-        why = (
-            f"snapshot {fields_of(control)['id']} is the initial one or repairs a gap, and copies wait for it"
-            if is_running(control)
-            else "none is running or waiting"
-        )
+        fields, why = fields_of(control), "none is running or waiting"
+        if is_running(control):
+            what = "is the initial one or repairs a gap"
+            if "repetitions" in fields:
+                what = "reads again what was emptied or renamed during the one before it"
+            why = f"snapshot {fields['id']} {what}, and copies wait for it"
         raise RelayError(f"source {name}: there is no requested snapshot to stop: {why}")
     for each in stopped:
         snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))

@@ -296,6 +296,18 @@ def test_the_initial_snapshot_cannot_be_stopped(relay: Operated, stream: Scripte
     assert reads(relay) == once()
 
 
+def test_a_snapshot_that_reads_a_table_again_cannot_be_stopped_and_the_reason_is_said(relay: Operated) -> None:
+    relay.run()
+    settings = KafkaSettings.from_config(load(relay.path))
+    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+        stream = newest_planned(view, "s")
+    assert stream is not None
+    control = requested(None, (TABLE,), (), set(), 0, time.time(), repetitions=1)
+    write_unfenced(settings, records_of(stream).checkpoint_key(CONTROL), control.to_json(), "relay status")
+    said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
+    assert "reads again what was emptied or renamed during the one before it, and copies wait for it" in said
+
+
 def test_what_cannot_be_snapshotted_is_refused(relay: Operated) -> None:
     assert f"relay {relay.name} has not run yet" in relay.command("snapshot", "CONFIG", "s", code=1).stderr
     relay.run()
