@@ -122,7 +122,9 @@ def ended(
         return fields
     log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source.name, names)
     left_out = sorted({*fields.get("left_out", ()), *again, *every})  # I7
-    return {**fields, "again": again, "left_out": left_out, "read_until": read_until}
+    # Or the names of many tables may not fit into the record, once more than when it began.
+    kept = {name: value for name, value in fields.items() if name not in ("parts", "emptied")}
+    return {**kept, "again": again, "left_out": left_out, "read_until": read_until}
 
 
 def after_reading(control: Checkpoint | None, now: float, margin: float) -> int:

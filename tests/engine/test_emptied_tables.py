@@ -14,6 +14,7 @@ from relay.engine.emptied_tables import (
     MOST_REPETITIONS,
     emptied_by,
     emptied_since,
+    ended,
     forget_before,
     is_published_to,
     noted,
@@ -156,6 +157,21 @@ def test_all_tables_of_a_snapshot_are_read_again_if_too_many_were_emptied_to_be_
     assert relay.step() == "finished"
     assert relay.marked("end") == set(asked or TABLES)
     assert relay.snapshots.is_settled()
+
+
+def test_the_record_of_a_snapshot_of_many_tables_does_not_grow_when_they_are_read_again() -> None:
+    """I10: no record could hold it, and the relay would stop for ever."""
+    names = [f"table_with_a_long_name_{number}" for number in range(10_000)]
+    parts = [{"shard": "-", "table": name} for name in names]
+    fields = {"id": "1", "as_of": 935, "segments": len(parts), "parts": parts, "covered": names}
+    control = Checkpoint(ShardState.READING, snapshot=fields)
+    source = Emptying().source
+    source.has = tuple(names)
+    published = {"-": Checkpoint(ShardState.READING, emptied={EVERY: 5.0})}
+    last = replace(control, snapshot=ended(source, control, published, read_until=0.0))
+    assert last.snapshot is not None
+    assert last.snapshot["again"] == [EVERY]
+    assert len(last.to_json()) < len(control.to_json())
 
 
 def test_of_too_many_tables_that_were_emptied_those_that_were_dropped_end_too() -> None:
