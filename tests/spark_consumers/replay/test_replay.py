@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
-SMALL_BATCHES = """
+IN_BATCHES = """
 import os, sys
 from unittest import mock
 from relay.cli import main
@@ -36,7 +36,7 @@ with mock.patch.dict(os.environ, RELAY_STATE=sys.argv.pop(1)), mock.patch.object
     main()
 """
 # So small that a replay takes several, and is killed after the first one; so large that it takes two or three.
-SMALLEST, SMALL = (SMALL_BATCHES.replace("AT_MOST)", f"{number})") for number in (12, 30))
+SMALLEST, SMALL = (IN_BATCHES.replace("AT_MOST)", f"{number})") for number in (12, 30))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topi
     topic.publish_watermark(time)
     log = topic.folder / "replayed.log"
     assert topic.spark is not None
-    printed = topic.spark.run(SMALL_BATCHES, *arguments(topic, "copy", into, "--to", to, "--json"), log=log)
+    printed = topic.spark.run(SMALL, *arguments(topic, "copy", into, "--to", to, "--json"), log=log)
     events = log_lines(log)
     count = events[-2]["total"]
     assert json.loads(printed) == {
@@ -207,14 +207,14 @@ def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic) -
     assert topic.spark is not None
     log = topic.folder / "stopped.log"
     given = arguments(topic, "copy", into, "--json")
-    printed = topic.spark.run(f"import sys\n{STOPPED}", SMALL_BATCHES, *given, log=log).splitlines()
+    printed = topic.spark.run(f"import sys\n{STOPPED}", SMALLEST, *given, log=log).splitlines()
     outcome = json.loads(printed[0])
     assert (outcome["finished"], printed[1:]) == (False, ["143"])
     assert 0 < outcome["done"] < outcome["total"]
     assert (
         f"stopped after {outcome['done']} of {outcome['total']} offsets: run the same command again" in log.read_text()
     )
-    assert json.loads(topic.spark.run(SMALL_BATCHES, *given))["finished"]
+    assert json.loads(topic.spark.run(SMALLEST, *given))["finished"]
 
 
 def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(topic: Topic) -> None:
