@@ -93,6 +93,10 @@ class ScriptedStream:
 
     # ------------------------------------------------------------------ the script
 
+    def set_clock(self, ahead: float) -> None:
+        """Let the service's clock be some seconds ahead of this machine's."""
+        self._server.clock_ahead = ahead
+
     def disabled(self, label: str) -> ScriptedStream:
         """Return a stream that the table had before, without shards. This one answers for it."""
         stream = ScriptedStream(page=self.page, listing_page=self.listing_page, table=self.table, label=label)
