@@ -44,6 +44,7 @@ def test_that_fails():
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # half of the time that such a small run takes
     folder = tmp_path / "checkout"
     files = {"relay/gate.py": CODE, "tests/test_gate.py": TESTS}
