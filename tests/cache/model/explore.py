@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from relay.cache import Store
+from spark_consumers.running import no_garbage_collection
 from tests.cache.model.moves import Model, nonces_of
 from tests.cache.model.scenario import Scenario
 from tests.cache.model.states import State
@@ -31,23 +30,12 @@ def explore(scenario: Scenario, around: Callable[[Store], Store] | None = None) 
     ``trace`` is how that one came about, in as few moves as possible. ``around``: what stands around the store.
     """
     model = Model(scenario, around)
-    with nonces_of(model), _no_garbage_collected():
+    # None of its many states is garbage.
+    with nonces_of(model), no_garbage_collection():
         try:
             return _explore(model)
         finally:
             model.forget()
-
-
-@contextmanager
-def _no_garbage_collected() -> Iterator[None]:
-    """Looking through all states again and again takes long, and none of them is garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _explore(model: Model) -> Explored:
