@@ -148,9 +148,11 @@ class Snapshots:
         if beside.plan is None:
             return None
         if self.tables.is_selective:
-            tables = {table.table for table in (*self.source.tables(), *self._dropped())}
-            if (remaining := without_absent(control, tables, self.clock())) is not None:
-                return remaining, None
+            tables = {table.table for table in self.source.tables()}
+            if without_absent(control, tables, self.clock()) is not None:  # seldom
+                tables |= {table.table for table in self._dropped()}
+                if (remaining := without_absent(control, tables, self.clock())) is not None:
+                    return remaining, None
         if self._is_wanted(control):
             return self._request(), None
         if again := again_of(control):

@@ -37,7 +37,7 @@ from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
 from relay.sql.snapshots import lowest
 from relay.sql.statements import classify
-from relay.sql.tables import Table, lay_out_keys, missing_tables
+from relay.sql.tables import Table, dropped_tables, missing_tables
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -129,9 +129,8 @@ class MySQLSource:
         return list((self._tables | seen).values())
 
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
-        there = {table.table for table in self.tables()}
-        gone = (name for name in keys if name not in there and self.layouts.wanted(self.config.database, name))
-        return [lay_out_keys(self.name, name, keys[name], hashed.get(name)).schema for name in gone]
+        is_wanted = partial(self.layouts.wanted, self.config.database)
+        return dropped_tables(self.name, self.tables(), keys, hashed, is_wanted)
 
     def config_hash(self) -> str:
         return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()

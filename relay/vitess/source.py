@@ -29,7 +29,7 @@ from relay.sql.followed_tables import FollowedTables
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.protection import check_protected
 from relay.sql.snapshots import lowest
-from relay.sql.tables import Row, Table, lay_out, lay_out_keys, missing_tables
+from relay.sql.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, explain_silence, row_images
@@ -156,9 +156,7 @@ class VitessSource:
         return [table.schema for table in {**self._seen, **self._layouts}.values()]
 
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
-        there = {table.table for table in self.tables()}
-        gone = (name for name in keys if name not in there and self._settings.is_wanted(name))
-        return [lay_out_keys(self.name, name, keys[name], hashed.get(name)).schema for name in gone]
+        return dropped_tables(self.name, self.tables(), keys, hashed, self._settings.is_wanted)
 
     def config_hash(self) -> str:
         identity = orjson.dumps(["vitess", self.config.keyspace])
