@@ -15,15 +15,6 @@ from typer.exceptions import TyperException
 from relay.commands.options import LogFormat, LogFormatOption, logging_to_stderr
 from relay.errors import ConfigError
 
-# What an option takes, by the kinds of pydantic's errors; the names in braces are pydantic's, too.
-_WANTED = {
-    "int_parsing": "an integer",
-    "int_parsing_size": "an integer",
-    "float_parsing": "a number",
-    "greater_than_equal": "at least {ge:,}",
-    "less_than_equal": "at most {le:,}",
-}
-
 
 def _log_format_option() -> Any:
     """Return the option as typer makes it."""
@@ -71,10 +62,12 @@ def _in_our_words(error: typer.BadParameter) -> str:
     """Return what is wrong with a value, where typer says it in the words of pydantic."""
     from pydantic import ValidationError
 
+    from relay.config.errors import expected
+
     if isinstance(error.__cause__, ValidationError):
-        detail = error.__cause__.errors()[0]
-        if wanted := _WANTED.get(detail["type"]):
-            return f"must be {wanted.format(**detail.get('ctx', {}))}"
+        wanted = expected(error.__cause__.errors()[0])
+        if wanted is not None:
+            return f"must be {wanted}"
     return error.message.removeprefix("Value error, ")
 
 

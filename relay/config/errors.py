@@ -28,19 +28,19 @@ SOURCE_TYPES = ("dynamodb", "vitess", "mysql")
 
 _LONGEST_SHOWN = 60
 
+# By the kinds of pydantic's errors; the names in braces are pydantic's.
 _EXPECTED = {
     "string_type": "text (quote it if it looks like something else)",
     "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer",
     "float_type": "a number",
+    "float_parsing": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping of keys to values",
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
-}
-
-# Bounds of a value; the names in braces are pydantic's.
-_BOUNDS = {
     "greater_than_equal": "at least {ge:,}",
     "less_than_equal": "at most {le:,}",
 }
@@ -84,6 +84,12 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
     return ConfigError("\n".join(text for _, text in sorted(found)))
 
 
+def expected(detail: ErrorDetails) -> str | None:
+    """Return which value pydantic expected, in our words; None for errors of another kind."""
+    wanted = _EXPECTED.get(detail["type"])
+    return None if wanted is None else wanted.format(**detail.get("ctx", {}))
+
+
 def without_type_tag(location: Location) -> tuple[Location, str | None]:
     """Return a location as it is in the file, and the type of the source it is in."""
     match location:
@@ -110,10 +116,8 @@ def _messages(
         return [((), f"`{name}` is missing")]
     if kind == "literal_error":
         return [((), f"`{name}` must be {context['expected']}, not {_shown(detail, document)}")]
-    if kind in _EXPECTED:
-        return [((), f"`{name}` must be {_EXPECTED[kind]}, not {_shown(detail, document)}")]
-    if kind in _BOUNDS:
-        return [((), f"`{name}` must be {_BOUNDS[kind].format(**context)}, not {_shown(detail, document)}")]
+    if (wanted := expected(detail)) is not None:
+        return [((), f"`{name}` must be {wanted}, not {_shown(detail, document)}")]
     if kind in ("too_short", "string_too_short"):
         least = context["min_length"]
         return [((), f"`{name}` must " + ("not be empty" if least == 1 else f"have at least {least} characters"))]
