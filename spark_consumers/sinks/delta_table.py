@@ -18,6 +18,7 @@ from spark_consumers.newest import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
+from spark_consumers.sinks.delta_tokens import is_stored
 from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
 from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Write, Written, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
@@ -363,36 +364,6 @@ class DeltaTable:
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
-
-
-def is_stored(operator: str, number: str) -> str:
-    """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``.
-
-    Takes tokens apart as ``PLAIN_TOKEN`` does. Since a token with the stem of a plain one is known up to its numbers,
-    this needs no search, which would take most of the time of a MERGE. It counts in bytes, since Spark goes through a
-    text to find its n-th character; and what is before the stem has one byte for each.
-    """
-    token = "t._relay_token"
-    before = f"instr({token}, ',')"
-    size = f"(octet_length({token}) - {before} - octet_length(s.stem) - {len(_END)})"
-    stem = f"substr(CAST({token} AS BINARY), {before} + 1, octet_length(s.stem))"
-    stored = f"CAST(substr(CAST({token} AS BINARY), {before} + octet_length(s.stem) + 1, {size}) AS STRING)"
-    digits = "CASE WHEN endswith(s.stem, '-') THEN 18 ELSE 100 END"  # of a GTID, or of DynamoDB
-    length = f"octet_length({number})"
-    return " AND ".join(
-        [
-            f"{size} BETWEEN 1 AND {digits}",
-            f"endswith({token}, {delta.literal(_END)})",
-            f"{stem} = CAST(s.stem AS BINARY)",
-            f"{token} RLIKE {delta.literal(_BEGIN)}",
-            f"{stored} RLIKE {delta.literal(_NUMBER)}",
-            f"({size} {operator} {length} OR ({size} = {length} AND {stored} {operator} {number}))",
-        ]
-    )
-
-
-_BEGIN, _NUMBER, _END = r'^\{"timestamp":[1-9][0-9]*,', r"^[1-9][0-9]*\z", '","origin":null}'
-"""Of a plain token: what is before its stem and its number, as regular expressions of Java, and what follows."""
 
 
 def _decided(write: Write) -> tuple[object, ...]:
