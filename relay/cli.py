@@ -129,9 +129,9 @@ def run(
     with logging_to_stderr(log_format):
         loaded = load_config(config, settings)
         if workers == 1:
-            from relay.engine import worker
+            from relay.engine import relaying
 
-            worker.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config, settings))
+            relaying.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config, settings))
         else:
             from relay.process import supervisor
 

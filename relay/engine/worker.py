@@ -7,45 +7,36 @@ in threads of their own (``process.slow_call``), because the group expels a work
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 
-from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.config_reload import ConfigReload
 from relay.engine.open_shard import OpenShard
-from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
-from relay.engine.topic_writers import TopicWriters, open_topic_writers
+from relay.engine.topic_writers import TopicWriters
 from relay.engine.upkeep import Upkeep
 from relay.errors import NotDrained, RelayError
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
-from relay.kafka.freshness import MissedDeletions
-from relay.kafka.limits import Limits
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import StreamId
-from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
-from relay.observe.server import serve_observer
 from relay.observe.status import WorkerStatus
-from relay.process.signals import Signals
-from relay.process.slow_call import SlowCall, call_all
+from relay.process.slow_call import SlowCall
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
 from relay.table import TableSchema
 
@@ -333,69 +324,3 @@ class Worker:
         self._readers.close()
         for source in self._sources:
             source.source.close()
-
-
-def run(
-    config: Config,
-    *,
-    until_caught_up: bool = False,
-    settings: KafkaSettings | None = None,
-    probe: Probe | None = None,
-    reload: Callable[[], Config] | None = None,
-) -> None:
-    """Relay the sources of ``config`` until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
-
-    ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
-    ``RelayError``. Has to be called from the main thread, since it handles signals.
-    """
-    while True:
-        try:
-            return _run(config, until_caught_up, settings, probe, reload)
-        except MissedDeletions as error:
-            log.warning("%s; starting again from the checkpoints in Kafka", str(error))
-        gc.collect()  # what that run left in cycles, with its clients of Kafka
-
-
-def _run(
-    config: Config,
-    until_caught_up: bool,
-    settings: KafkaSettings | None,
-    probe: Probe | None,
-    reload: Callable[[], Config] | None,
-) -> None:
-    with Signals() as signals, serve_observer(config) as observer, ExitStack() as opened:
-        sources = open_sources(config)
-        admin = topics.connect(config)
-        streams = call_all("connect", [source.connect for source in sources])
-        found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
-        settings = settings or KafkaSettings.from_config(config)
-        limits = Limits.from_topics(found, settings.producer)
-        settings = replace(settings, producer=limits.producer(settings.producer), limits=limits.records)
-        # Open as long as tables may change.
-        schemas = opened.enter_context(closing(open_schemas(config)))
-        tables = [table for source in sources for table in source.tables()]
-        writers = open_topic_writers(config, admin, limits, settings, schemas, tables)
-        worker = Worker(
-            settings,
-            dict(zip(streams, sources, strict=True)),
-            writers,
-            observer=observer,
-            until_caught_up=until_caught_up,
-            probe=probe,
-        )
-        signals.stop = worker.stop
-        if reload is not None:
-            signals.reload = partial(worker.reload, reload)
-        observer.bars = SnapshotBars.for_terminal()
-        # Objects made from here on live as long as a page and have hardly any cycles.
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
-        try:
-            worker.run()
-        finally:
-            gc.unfreeze()
-            if observer.bars is not None:
-                observer.bars.close()
-        log.info("stopped; everything published is committed" if worker.stopping else "everything is caught up")
-    if worker.stopping == signal.SIGINT:
-        raise KeyboardInterrupt

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.engine.worker import run
+from relay.engine.relaying import run
 from relay.kafka.freshness import MissedDeletions
 from tests.faults.harness import Scene
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from relay.config import load
-from relay.engine.worker import run
+from relay.engine.relaying import run
 
 
 def main(path: str, step: str, number: str) -> None:

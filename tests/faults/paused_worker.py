@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relay.config import load
-from relay.engine.worker import run
+from relay.engine.relaying import run
 from relay.kafka.settings import KafkaSettings
 from tests.faults.harness import stop_self
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from relay.config import load
-from relay.engine.worker import run
+from relay.engine.relaying import run
 
 
 class Awaited(logging.Handler):

@@ -18,7 +18,7 @@ from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
 from relay.demo.truth import read_changes
-from relay.engine.worker import run
+from relay.engine.relaying import run
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.kafka.publisher import Aborted

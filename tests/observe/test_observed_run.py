@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from relay.config import HttpConfig
-from relay.engine.worker import run
+from relay.engine.relaying import run
 from relay.kafka.publisher import Aborted
 from relay.process.managed import free_port
 from tests.dynamodb.answering_server import Refused

@@ -134,7 +134,7 @@ def test_the_core_needs_no_extra() -> None:
         "import relay.token, relay.gtid, relay.change, relay.config, relay.avro.decode, relay.avro.encode",
         "from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, QueriesLoader, TokenCache, VitessLoader",
         "from relay.vitess.keyrange import KeyRange, shards_covering; from relay.vitess import KeyRange",
-        "import relay.engine.worker, relay.operations.check, relay.operations.status, relay.operations.tail",
+        "import relay.engine.relaying, relay.operations.check, relay.operations.status, relay.operations.tail",
         "import spark_consumers",
     )
     ran = without_extras("\n".join(statements))
