@@ -9,6 +9,7 @@ from relay.dynamodb import Record, Stream
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard import StreamShard
 from relay.stream_token import IteratorType
+from tests.clock import Clock
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 
 NOON = 1_700_049_600  # a full hour
@@ -87,6 +88,16 @@ def lineage(scripted: ScriptedStream, *edges: str) -> None:
             scripted.shard(parent)
         if children:
             scripted.split(parent, *children.split(","))
+
+
+def read_to_its_end(client: Any, scripted: ScriptedStream, count: int, clock: Clock) -> Stream:
+    """Make a closed shard ``s`` with ``count`` records and no child, and return a stream that has read it."""
+    lineage(scripted, "s")
+    scripted.pages("s", count)
+    scripted.close("s")
+    stream = opened(client, clock=clock)
+    assert versions(read(stream)) == list(range(count))
+    return stream
 
 
 def token(active: Iterable[str], *shards: tuple[Any, ...]) -> dict[str, Any]:

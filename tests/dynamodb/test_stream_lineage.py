@@ -13,7 +13,18 @@ from relay.lineage import PRUNE_AFTER, Gap
 from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.dynamodb.reading import active, calls, entries, iterators, lineage, opened, read, short, versions
+from tests.dynamodb.reading import (
+    active,
+    calls,
+    entries,
+    iterators,
+    lineage,
+    opened,
+    read,
+    read_to_its_end,
+    short,
+    versions,
+)
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -56,11 +67,7 @@ def test_children_of_a_closed_leaf_are_looked_up_with_growing_pauses_until_one_e
 ) -> None:
     """No record of the child is lost or repeated."""
     clock = Clock()
-    lineage(scripted, "s")
-    scripted.pages("s", 2)
-    scripted.close("s")
-    stream = opened(client, clock=clock)
-    assert versions(read(stream)) == [0, 1]
+    stream = read_to_its_end(client, scripted, 2, clock)
     calls(scripted)
     for _ in range(100):
         assert next(stream) is None
@@ -83,11 +90,7 @@ def test_children_of_a_closed_leaf_are_looked_up_for_days(
 ) -> None:
     """A pause that has doubled 1,024 times is too large for a float."""
     clock = Clock()
-    lineage(scripted, "s")
-    scripted.pages("s", 1)
-    scripted.close("s")
-    stream = opened(client, clock=clock)
-    assert versions(read(stream)) == [0]
+    stream = read_to_its_end(client, scripted, 1, clock)
     for _ in range(1100):
         clock.now += 60
         assert next(stream) is None

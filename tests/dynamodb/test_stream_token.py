@@ -21,6 +21,7 @@ from tests.dynamodb.reading import (
     lineage,
     opened,
     read,
+    read_to_its_end,
     short,
     token,
     versions,
@@ -376,11 +377,7 @@ def test_a_child_that_is_listed_only_after_a_restart_is_read_once(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     clock = Clock()
-    lineage(scripted, "s")
-    scripted.pages("s", 2)
-    scripted.close("s")
-    stream = opened(client, clock=clock)
-    read(stream)
+    stream = read_to_its_end(client, scripted, 2, clock)
     resumed = opened(client, stream.token, clock=clock)
     assert read(resumed) == []
     scripted.shard("c", "s")

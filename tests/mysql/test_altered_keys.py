@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -46,18 +47,30 @@ ALTERED = {
 """Columns of a table, its key, the values of row ``n``, and what is altered of it."""
 
 
-def filled(execute: Any, columns: str, key: str, values: str) -> None:
-    execute(f"create table t (n int unique, {columns}, primary key ({key}))")
-    execute(f"insert t {NUMBERS.format(ROWS, values)}")
+@contextmanager
+def begun(
+    mariadb: Any, database: str, columns: str, key: str, values: str
+) -> Iterator[tuple[Any, MySQLSource, Checkpoint, Any]]:
+    """Yield what runs statements, a source of a table with `ROWS`, its committed head, and the reader of a snapshot."""
+    with session(mariadb, database) as execute:
+        execute(f"create table t (n int unique, {columns}, primary key ({key}))")
+        execute(f"insert t {NUMBERS.format(ROWS, values)}")
+        source = source_of(database, mariadb, tables=["t"], key={"t": ["n"]})
+        published = head(source)
+        yield execute, source, published, segment_of(source, published, "t")
 
 
 def numbers(pages: Sequence[Page]) -> list[int]:
     return [change.new["n"] for page in pages for change in page.changes if change.new is not None]
 
 
-def rest(source: MySQLSource, published: Checkpoint, after: Page) -> list[Page]:
-    """Read the pages after ``after``, as a worker that has taken over."""
-    reader = segment_of(source, published, "t", after.position)
+def rest(source: MySQLSource, published: Checkpoint, position: Mapping[str, Any] | None) -> list[Page]:
+    """Read the pages after ``position``, as a worker that has taken over."""
+    return pages_of(segment_of(source, published, "t", position))
+
+
+def pages_of(reader: Any) -> list[Page]:
+    """Read what is left, and close the reader."""
     pages = [read_page(reader)]
     while not pages[-1].finished:
         pages.append(read_page(reader))
@@ -72,17 +85,13 @@ def test_every_row_is_read_although_the_key_is_altered_between_two_chunks(
 ) -> None:
     """I1, I7: a copy would delete at the end mark what was left out."""
     columns, key, values, altered = ALTERED[name]
-    with session(mariadb, unique) as execute:
-        filled(execute, columns, key, values)
-        source = source_of(unique, mariadb, tables=["t"], key={"t": ["n"]})
-        published = head(source)
-        reader = segment_of(source, published, "t")
+    with begun(mariadb, unique, columns, key, values) as (execute, source, published, reader):
         pages = [read_page(reader)]
         assert not pages[0].finished
         for what in altered:
             execute(f"alter table t {what}")
         if is_taken_over:
-            pages += rest(source, published, pages[0])
+            pages += rest(source, published, pages[0].position)
         else:
             while not pages[-1].finished:
                 result = reader.read()
@@ -98,52 +107,33 @@ def test_every_row_is_read_although_the_key_is_altered_between_two_chunks(
 
 def test_a_table_whose_key_stays_is_not_read_from_its_begin_again(mariadb: Any, unique: str) -> None:
     """I3"""
-    with session(mariadb, unique) as execute:
-        filled(execute, "a int, b int", "a", NUMBER)
-        source = source_of(unique, mariadb, tables=["t"], key={"t": ["n"]})
-        published = head(source)
-        reader = segment_of(source, published, "t")
+    with begun(mariadb, unique, "a int, b int", "a", NUMBER) as (execute, source, published, reader):
         first = read_page(reader)
         reader.close()
         execute("alter table t add more int first, modify b bigint, drop index n, add unique (n)")
-        pages = [first, *rest(source, published, first)]
+        pages = [first, *rest(source, published, first.position)]
     assert numbers(pages) == list(range(1, ROWS + 1))
 
 
 def test_a_table_without_its_key_is_waited_for_and_the_changes_go_on(mariadb: Any, unique: str) -> None:
     """I1, I10: only the snapshot waits for a person, and says for what."""
-    with session(mariadb, unique) as execute:
-        filled(execute, "a int, b int", "a", NUMBER)
-        source = source_of(unique, mariadb, tables=["t"], key={"t": ["n"]})
-        published = head(source)
-        reader = segment_of(source, published, "t")
+    with begun(mariadb, unique, "a int, b int", "a", NUMBER) as (execute, _, _, reader):
         pages = [read_page(reader)]
         execute("alter table t drop primary key")
         while "has no primary key" not in (why := reason(reader.read())):
             assert "PRIMARY" in why
         execute("alter table t add primary key (b)")
-        while not pages[-1].finished:
-            pages.append(read_page(reader))
-        reader.close()
+        pages += pages_of(reader)
     assert set(numbers(pages)) == set(range(1, ROWS + 1))
 
 
 def test_a_position_of_an_earlier_version_goes_on_unless_the_key_has_other_columns(mariadb: Any, unique: str) -> None:
     """I1, I3"""
-    with session(mariadb, unique) as execute:
-        filled(execute, "a int, b int", "a", NUMBER)
-        source = source_of(unique, mariadb, tables=["t"], key={"t": ["n"]})
-        published = head(source)
-        reader = segment_of(source, published, "t")
+    with begun(mariadb, unique, "a int, b int", "a", NUMBER) as (execute, source, published, reader):
         first = read_page(reader)
         reader.close()
         assert first.position is not None
         position = {name: value for name, value in first.position.items() if name != "order"}
         for altered, expected in (("comment 'x'", 400), ("drop primary key, add primary key (b, a)", ROWS)):
             execute(f"alter table t {altered}")
-            reader = segment_of(source, published, "t", position)
-            pages = [read_page(reader)]
-            while not pages[-1].finished:
-                pages.append(read_page(reader))
-            reader.close()
-            assert len(numbers(pages)) == expected
+            assert len(numbers(rest(source, published, position))) == expected
