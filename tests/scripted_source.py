@@ -15,6 +15,7 @@ from relay.config import Config
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
+from relay.kafka.publisher import Probe
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Shard, StreamId
@@ -169,6 +170,7 @@ def worker_of(
     *,
     make: Callable[[TableSchema], None] = lambda table: None,
     observer: Observer | None = None,
+    probe: Probe | None = None,
 ) -> Worker:
     """Return a worker of ``sources``. ``make``: called with each table before its writer is made."""
 
@@ -186,6 +188,7 @@ def worker_of(
         {source.connect(): source for source in sources},
         writers,
         observer=observer or Observer(config.name),
+        probe=probe,
     )
 
 

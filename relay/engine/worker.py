@@ -83,6 +83,7 @@ class Worker:
         self._config = ConfigReload()
         self._stop_by = math.inf
         self._served_at = 0.0
+        self._is_serving = False
         self._is_done = False
         self._ask_done_at = 0.0
         # Taken from the reader pool and not published yet.
@@ -138,9 +139,13 @@ class Worker:
     def _turn(self) -> None:
         self._observer.begin_turn(self._status, fencing=bool(self._group.gained))
         try:
-            if (now := time.monotonic()) - self._served_at >= _SERVE_EVERY:
+            if self._is_serving:  # and was interrupted: what readers raise counts also while each commit is aborted
+                self._is_serving = False
+            elif (now := time.monotonic()) - self._served_at >= _SERVE_EVERY:
                 self._served_at = now
+                self._is_serving = True
                 self._serve()
+                self._is_serving = False
             # Do not keep the records of an open transaction waiting for more, unless much arrives.
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
                 wait = self._publishing.linger if self._publishing.open else _TURN_SECONDS

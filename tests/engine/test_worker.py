@@ -17,15 +17,17 @@ from relay.avro.registry import open_schemas
 from relay.change import Change
 from relay.demo.truth import read_changes
 from relay.engine.open_shard import LARGEST_PAGE
+from relay.errors import RelayError
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.dead_letters import RecordSender
 from relay.kafka.keys import partition
+from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Plan, ShardState
-from relay.source import Opening, ShardReader
+from relay.source import Opening, ReadResult, ShardReader
 from tests.faults.harness import Scene
-from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, running, worker_of
+from tests.scripted_source import ScriptedReader, ScriptedSource, config_of, open_schemas_of, running, worker_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -227,3 +229,36 @@ def test_a_shard_is_opened_only_when_the_transaction_of_its_previous_owner_has_e
         previous.commit_transaction(30)
         wait_until(lambda: bool(opened) or None, 60)
     assert opened == [position] * len(opened)  # a worker that loses the shard opens it again
+
+
+def test_what_a_reader_refuses_ends_the_relay_even_while_every_transaction_is_aborted(kafka: Any, unique: str) -> None:
+    """I8: also if it is read late, when the shards are listed again after each abort and nothing can be committed."""
+    aborted: list[str] = []
+
+    class Refused(ScriptedSource):
+        has_journals = True
+
+        def open(self, opening: Opening) -> ShardReader:
+            return RefusedReader(self, opening)
+
+    class RefusedReader(ScriptedReader):
+        def read(self) -> ReadResult:
+            if not self._is_read:
+                return super().read()
+            wait_until(lambda: len(aborted) >= 5, 60)
+            raise RelayError("a statement that is refused")
+
+    def probe(step: str) -> None:
+        if step == "before_commit" and worker._publishing.unconfirmed_since is not None:
+            aborted.append(step)
+            raise Aborted("by the test")
+
+    source = Refused("orders")
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    with closing(open_schemas_of(config)) as schemas:
+        worker = worker_of(config, [source], schemas, probe=probe)
+        stopping = threading.Timer(60, worker.stop)
+        stopping.start()
+        with pytest.raises(RelayError, match="a statement that is refused"):
+            worker.run()
+        stopping.cancel()

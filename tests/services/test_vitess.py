@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -49,8 +50,18 @@ def own() -> Iterator[Vitess]:
 
 
 def until(stream: Iterator[bytes], *texts: bytes) -> bytes:
-    """Return the first message of a stream that contains all the texts. Raises ``TimeoutError``."""
-    return next(message for message in stream if all(text in message for text in texts))
+    """Return the first message of a stream that contains all the texts. Raises ``TimeoutError`` after a minute.
+
+    A stream that brings nothing but keeps its connection alive does not end by itself.
+    """
+    deadline, passed = time.monotonic() + 60, []
+    for message in stream:
+        if all(text in message for text in texts):
+            return message
+        passed.append(message)
+        if time.monotonic() > deadline:
+            break
+    raise TimeoutError(f"no message with {texts} among {len(passed)}, the last of which are {passed[-20:]}")
 
 
 def test_rows_go_to_the_shard_of_their_keyspace_id(own: Vitess) -> None:
