@@ -12,7 +12,7 @@ from typing import Any
 
 import boto3
 import yaml
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
@@ -58,6 +58,9 @@ class Scene:
             )
         )
         self.processes: list[Relay] = []
+        # What `wait_for_more` reads with, and how many changes it has read.
+        self._reader: Consumer | None = None
+        self._read = 0
 
     @property
     def config(self) -> Config:
@@ -83,15 +86,29 @@ class Scene:
         """Wait until a read_committed reader finds more than ``than`` changes; return how many."""
 
         def more() -> int | None:
-            try:
-                found = len(self.events())
-            except KafkaException as error:
-                if not is_transient(error.args[0]):  # the topic is being created
-                    raise
-                return None
-            return found if found > than else None
+            if self._reader is None:
+                self._reader = self._open_reader()
+            while self._reader is not None and (message := self._reader.poll(0.01)) is not None:
+                if (error := message.error()) is None:
+                    self._read += 1
+                elif not is_transient(error):  # its leader is being chosen
+                    raise KafkaException(error)
+            return self._read if self._read > than else None
 
         return wait_until(more, timeout)
+
+    def _open_reader(self) -> Consumer | None:
+        """Return what reads the topic once, from its beginning on, if the topic exists."""
+        config = self.config
+        topic = config.topic(self.table)
+        settings = {"group.id": f"{topic}.more", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        reader = Consumer(config.kafka.client() | settings)
+        found = reader.list_topics(topic, timeout=10).topics[topic]
+        if found.error is not None:
+            reader.close()
+            return None
+        reader.assign([TopicPartition(topic, partition, 0) for partition in found.partitions])
+        return reader
 
     def finish(self, history: Mapping[Item, Sequence[RecordedWrite]]) -> list[str]:
         """Relay the rest, and return what is wrong with the topic."""
@@ -102,6 +119,8 @@ class Scene:
     def close(self) -> None:
         for process in self.processes:
             process.kill()
+        if self._reader is not None:
+            self._reader.close()
         self.client.close()
 
     def _start(self, command: list[str]) -> Relay:
