@@ -25,6 +25,10 @@ class Unavailable(RelayError):
     exit_code = 3
 
 
+class NoAnswer(Unavailable):
+    """Something does not answer now, and may later."""
+
+
 class MissingExtra(Unavailable, ModuleNotFoundError):
     """A package that only an extra of the distribution installs is not installed."""
 

@@ -198,10 +198,14 @@ def running(
     sources: Sequence[ScriptedSource],
     *,
     make: Callable[[TableSchema], None] = lambda table: None,
+    schemas: Any = None,
 ) -> Iterator[Worker]:
-    """Run a worker of ``sources`` in a thread. Raises what it raised."""
-    with closing(open_schemas_of(config)) as schemas:
-        worker = worker_of(config, sources, schemas, make=make)
+    """Run a worker of ``sources`` in a thread, with the schemas topic if no ``schemas`` are given.
+
+    Raises what it raised.
+    """
+    with closing(open_schemas_of(config)) as in_topic:
+        worker = worker_of(config, sources, schemas or in_topic, make=make)
         errors: list[BaseException] = []
 
         def run() -> None:

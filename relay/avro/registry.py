@@ -25,7 +25,7 @@ from relay.avro.framing import (
     fingerprint,
     single_object_header,
 )
-from relay.errors import RelayError, Unavailable
+from relay.errors import NoAnswer, RelayError, Unavailable
 from relay.extras import needs
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class TopicSchemas:
         """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is no schema."""
         asked = next(self._questions)
         if not self._turn.acquire(timeout=self._patience):
-            raise self._unavailable(f"was not read to its end by another thread within {self._patience:g} s")
+            raise self._no_answer(f"was not read to its end by another thread within {self._patience:g} s")
         try:
             if self._answered > asked:
                 return  # by a read that began after this question: one answers all threads that wait
@@ -171,7 +171,7 @@ class TopicSchemas:
                 break
             except KafkaException as fault:
                 if self._closed or time.monotonic() > deadline:
-                    raise self._unavailable(f"cannot be looked up: {fault.args[0].str()}") from fault
+                    raise self._no_answer(f"cannot be looked up: {fault.args[0].str()}") from fault
         if found.error is not None:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise self._unavailable("does not exist: start `relay run`, which creates it")
@@ -185,7 +185,7 @@ class TopicSchemas:
             message = self._consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline:
-                    raise self._unavailable(
+                    raise self._no_answer(
                         f"was not read to its end: nothing arrived for {self._patience:g} s at offset {self._next}"
                     )
                 continue
@@ -195,8 +195,10 @@ class TopicSchemas:
                 deadline = time.monotonic() + self._patience
             elif error.code() == KafkaError._PARTITION_EOF:
                 return
-            elif not error.retriable() or time.monotonic() > deadline:
+            elif not error.retriable():
                 raise self._unavailable(f"cannot be read: {error.str()}")
+            elif time.monotonic() > deadline:
+                raise self._no_answer(f"cannot be read: {error.str()}")
 
     def _add(self, message: Message) -> None:
         offset, key, value = message.offset(), message.key(), message.value()
@@ -239,9 +241,11 @@ class TopicSchemas:
                 producer.flush(_STEP)
         except KafkaException as fault:
             raise self._unavailable(f"cannot be written to: {fault}") from fault
-        if not answers or answers[0] is not None:
-            reason = answers[0].str() if answers and answers[0] else f"no answer within {self._patience:g} s"
-            raise self._unavailable(f"cannot be written to: {reason}")
+        if not answers:
+            raise self._no_answer(f"cannot be written to: no answer within {self._patience:g} s")
+        if (error := answers[0]) is not None:
+            failure = self._no_answer if error.code() == KafkaError._MSG_TIMED_OUT else self._unavailable
+            raise failure(f"cannot be written to: {error.str()}")
 
     def _open_producer(self) -> Producer:
         with self._opening:
@@ -258,4 +262,10 @@ class TopicSchemas:
             return self._producer
 
     def _unavailable(self, what: str) -> Unavailable:
-        return Unavailable(f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}")
+        return Unavailable(self._named(what))
+
+    def _no_answer(self, what: str) -> NoAnswer:
+        return NoAnswer(self._named(what))
+
+    def _named(self, what: str) -> str:
+        return f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}"

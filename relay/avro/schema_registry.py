@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from relay.avro.evolution import differences, following, is_of_changes, same
 from relay.avro.framing import confluent_header, schema_id
 from relay.config.hidden import redacted
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
 
 if TYPE_CHECKING:
     from relay.avro.registry import TopicSchemas
@@ -35,6 +35,7 @@ COMPATIBILITY = "BACKWARD"
 _TIMEOUT = 10.0  # seconds for one request
 _OF_ANOTHER_SERVER = (400, 405, 406, 415, 501)  # what one answers that does not know a registry's requests
 _MISSING = range(40401, 40500)  # the registry's codes for a subject, a version, a schema that it does not have
+_LATER = (404, 408, 425, 429)  # a proxy, or a registry that starts, answers 404 without such a code
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class RegistrySchemas:
         """Register a schema, unless the subject has it, and return the header of its values.
 
         Raises `RelayError` if the registry refuses it, naming the differences to the version before, or returns
-        another schema for its id; `Unavailable` if the registry cannot be reached.
+        another schema for its id; `NoAnswer` if it does not answer now, `Unavailable` if it never will.
         """
         subject = f"{topic}-value"
         with self._asking(f"register a schema under {subject}"):
@@ -144,7 +145,6 @@ class RegistrySchemas:
             try:
                 schema = self._client.get_schema(number)
             except SchemaRegistryError as fault:
-                # A proxy, or a registry that starts, answers 404 without a code.
                 if fault.http_status_code == 404 and fault.error_code in _MISSING:
                     return None
                 raise
@@ -236,7 +236,7 @@ class RegistrySchemas:
         try:
             return ask(subject)
         except SchemaRegistryError as fault:
-            if fault.http_status_code == 404:
+            if fault.http_status_code == 404 and fault.error_code in _MISSING:
                 return None
             raise
 
@@ -251,12 +251,16 @@ class RegistrySchemas:
                 ) from fault
             if fault.http_status_code in _OF_ANOTHER_SERVER and fault.error_code in (None, fault.UNKNOWN):
                 raise self._no_registry(what, f"HTTP status {fault.http_status_code}") from fault
+            if fault.http_status_code >= 500 or fault.http_status_code in _LATER:
+                raise NoAnswer(
+                    f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}"
+                ) from fault
             hint = ": check `user` and `password`, `bearer`, or `tls`" if fault.http_status_code in (401, 403) else ""
             raise Unavailable(
                 f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}{hint}"
             ) from fault
         except httpx.HTTPError as fault:
-            raise Unavailable(
+            raise NoAnswer(
                 f"the schema registry at {self._shown} does not answer the request to {what}: {_shown(fault)}"
             ) from fault
         except (LookupError, TypeError, ValueError, OSError) as fault:

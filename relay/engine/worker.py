@@ -14,9 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 from relay.config import Config
+from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ConfigReload
 from relay.engine.open_shard import OpenShard
 from relay.engine.publishing import Publishing
@@ -32,13 +32,10 @@ from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
-from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import StreamId
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
-from relay.process.slow_call import SlowCall
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
-from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +85,6 @@ class Worker:
         self._ask_done_at = 0.0
         # Taken from the reader pool and not published yet.
         self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
-        # Pages with schemas that are being published.
-        self._held: list[tuple[OpenShard, Page]] = []
-        self._publishing_schemas: SlowCall[list[TopicWriter]] | None = None
         self._readers = ReaderPool()
         self._view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
         self._sources = [
@@ -109,6 +103,7 @@ class Worker:
             metrics=observer.metrics,
             stop_by=lambda: self._stop_by,
         )
+        self._schemas = AwaitedSchemas(writers)
         self._upkeep = Upkeep(
             self._group, self._publishing, self._view, lambda: observer.bars.show if observer.bars else None
         )
@@ -182,30 +177,12 @@ class Worker:
             raise
 
     def _receive(self, results: Sequence[tuple[OpenShard, ReadResult]]) -> None:
-        """Put ``results`` into the inbox, but hold pages whose schemas have to be published first.
-
-        Nothing more is read of a shard before its page is published, so its order stays (I2).
-        """
-        writers = self._publishing.writers
-        if (call := self._publishing_schemas) is not None and call.done:
-            self._publishing_schemas = None
-            try:
-                writers.add(call.result())
-            except RelayError:
-                self._try_to_commit()
-                raise
-        if self._held:
-            results = [*self._held, *results]
-            self._held.clear()
-        missing: dict[TableSchema, None] = {}
-        for shard, result in results:
-            if isinstance(result, Page) and result.tables and (found := writers.missing(result.tables)):
-                self._held.append((shard, result))
-                missing |= dict.fromkeys(found)
-            else:
-                self._inbox.append((shard, result))
-        if missing and self._publishing_schemas is None:
-            self._publishing_schemas = SlowCall("schemas", partial(writers.make, list(missing)))
+        """Put into the inbox what may be published now."""
+        try:
+            self._inbox.extend(self._schemas.let_through(results))
+        except RelayError:
+            self._try_to_commit()
+            raise
 
     def _drain(self) -> None:
         """Commit what is open, after an abort again. Raises ``NotDrained`` if that takes too long."""
@@ -283,7 +260,7 @@ class Worker:
         for source in self._sources:
             source.close_shards()
         self._inbox.clear()
-        self._held.clear()
+        self._schemas.forget()
         self._group.refence()
         self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned))
 

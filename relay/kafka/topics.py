@@ -22,7 +22,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
 from relay.kafka.failures import is_transient
 
@@ -298,9 +298,11 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
             admin.poll(0)
             down = any(reason.code() == KafkaError._ALL_BROKERS_DOWN for reason in reasons)
             left = begun + (min(timeout, _DOWN_TIMEOUT) if down else timeout) - time.monotonic()
-            if left <= 0 or any(reason.code() in _REFUSALS for reason in reasons):
+            refused = any(reason.code() in _REFUSALS for reason in reasons)
+            if left <= 0 or refused:
                 reason = _connection_failure(error, reasons, config)
-                raise Unavailable(f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {reason}") from error
+                failure = Unavailable if refused else NoAnswer
+                raise failure(f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {reason}") from error
             # A slow broker gets all the remaining time for one answer.
             step = min(1.0, left) if down else left
             time.sleep(0.1)

@@ -12,7 +12,7 @@ import pytest
 from relay.avro.framing import confluent_header
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
-from relay.errors import RelayError, Unavailable
+from relay.errors import NoAnswer, RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
 
 
@@ -29,7 +29,7 @@ class MixedUp(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        if self.path.startswith("/schemas/ids/8"):
+        if self.path.startswith(("/schemas/ids/8", "/subjects/shop.starting")):
             self._answer(404, {"message": "no such path"})
         elif self.path.startswith("/schemas/ids/7"):
             self._answer(200, {"schema": json.dumps({"type": "string"}), "schemaType": "AVRO"})
@@ -69,6 +69,15 @@ def test_a_schema_is_unknown_only_if_the_registry_says_so(mixed_up: str) -> None
     assert schemas.lookup(confluent_header(9)) is None
     with pytest.raises(Unavailable, match="failed to look up schema id 8"):
         schemas.lookup(confluent_header(8))
+    schemas.close()
+
+
+def test_a_registry_that_starts_is_not_taken_for_one_without_the_subject(mixed_up: str) -> None:
+    """I1: it answers 404 until it is ready. The next version of a subject would be registered as if it were the first,
+    and the compatibility that its owner has set would be replaced."""
+    schemas = RegistrySchemas(mixed_up)
+    with pytest.raises(NoAnswer, match=r"failed to register a schema under shop\.starting-value"):
+        schemas.register("shop.starting", {"type": "record", "name": "Change", "fields": []})
     schemas.close()
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from relay.avro.schema_registry import RegistrySchemas
 from relay.config import Config
-from relay.errors import Unavailable
+from relay.errors import NoAnswer, RelayError
 from relay.lineage import Checkpoint, Plan
+from relay.services.registry import SchemaRegistry
 from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
 from tests.benchmarks.harness import count_committed
@@ -67,13 +69,56 @@ def test_a_schema_that_cannot_be_published_ends_the_relay_with_the_reason(kafka:
 
     def make(table: TableSchema) -> None:
         if table is ALTERED:
-            raise Unavailable("the registry is away")
+            raise RelayError("the registry refuses it")
 
     config = config_of(unique, kafka.bootstrap_servers, [source])
     with closing(open_schemas_of(config)) as schemas:
         worker = worker_of(config, [source], schemas, make=make)
-        with pytest.raises(Unavailable, match="the registry is away"):
+        with pytest.raises(RelayError, match="the registry refuses it"):
             worker.run()
+
+
+@pytest.mark.services
+def test_a_registry_that_is_away_when_a_table_gets_a_new_schema_delays_only_that_table(
+    kafka: Any, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1, I10"""
+    altered, other = ScriptedSource("orders"), ScriptedSource("other")
+    altered.new_tables["shard-00000"] = (ALTERED,)
+    config = config_of(unique, kafka.bootstrap_servers, [altered, other])
+    let_go, let_other_go = altered.hold("starting_points"), other.hold("starting_points")
+    with SchemaRegistry() as registry, closing(RegistrySchemas(registry.url, timeout=2.0, retries=0)) as schemas:
+        with running(config, [altered, other], schemas=schemas):
+            other.wait_for("starting_points")  # the tables that the relay starts with have their schemas
+            registry.kill()
+            let_go()
+            named = f"the schema registry at {registry.url} does not answer"
+            assert wait_until(lambda: named in caplog.text, 60)
+            let_other_go()
+            assert wait_until(lambda: published(config, other), 60) == 1
+            assert not published(config, altered)
+            registry.restart()
+            assert wait_until(lambda: published(config, altered), 60) == 1
+        assert "the schemas are published now" in caplog.text
+        (subject,) = schemas.subjects()  # it began anew, without those of the start
+        assert subject == f"{config.topic('orders')}-value"
+
+
+@pytest.mark.services
+def test_a_relay_that_waits_for_a_registry_can_be_stopped(kafka: Any, unique: str) -> None:
+    source = ScriptedSource("orders")
+    source.new_tables["shard-00000"] = (ALTERED,)
+    asked = threading.Event()
+
+    def make(table: TableSchema) -> None:
+        if table is ALTERED:
+            asked.set()
+            raise NoAnswer("the registry is away")
+
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    with running(config, [source], make=make) as worker:
+        assert asked.wait(60)
+        worker.stop()  # which raises nothing
 
 
 @pytest.mark.services
