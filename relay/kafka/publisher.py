@@ -60,6 +60,7 @@ class Publisher:
     ) -> None:
         self.transactional_id = transactional_id
         self.open = False
+        self._brokers = client.get("bootstrap.servers")
         self._limits = limits or {}
         self._probe = probe or (lambda step: None)
         self._stop_by = stop_by
@@ -170,18 +171,18 @@ class Publisher:
                     self._raise_failure(name, error)
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"{self.transactional_id}: the broker has not answered {name} for {_RETRY_FOR:.0f} s: "
-                        f"{failure.str()}"
+                        f"{self.transactional_id}: no broker has answered {name} for {_RETRY_FOR:.0f} s at "
+                        f"{self._brokers}: {failure.str()}"
                     ) from error
                 self._check_stop(name, failure.str())
-                log.info("%s: %s failed, retrying: %s", self.transactional_id, name, failure.str())
+                log.info("%s: %s failed at %s, retrying: %s", self.transactional_id, name, self._brokers, failure.str())
                 time.sleep(0.05)
 
     def _check_stop(self, name: str, reason: str) -> None:
         if time.monotonic() > self._stop_by():
             raise NotDrained(
-                f"{self.transactional_id}: stopping, but the broker does not answer {name}: {reason}. The next start "
-                "reads again what was not committed"
+                f"{self.transactional_id}: stopping, but no broker at {self._brokers} answers {name}: {reason}. "
+                "The next start reads again what was not committed"
             )
 
     def _raise_failure(self, name: str, error: KafkaException) -> None:

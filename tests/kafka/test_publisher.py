@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from contextlib import suppress
 from typing import Any
@@ -9,13 +11,25 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from relay.errors import RelayError
+from relay.errors import NotDrained, RelayError
 from relay.kafka.publisher import Aborted, Fenced, Publisher
+from relay.process.managed import free_port
 
 
 def create(client: dict[str, Any], name: str, **settings: str) -> None:
     admin = AdminClient(client)
     admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(30)
+
+
+def test_a_call_that_no_broker_answers_is_retried_with_their_address_in_the_log(
+    unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I10"""
+    caplog.set_level("INFO", "relay")
+    client = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "logger": logging.getLogger("librdkafka")}
+    with pytest.raises(NotDrained, match=f"no broker at {client['bootstrap.servers']} answers init_transactions"):
+        Publisher(client, unique, stop_by=lambda: math.inf if not caplog.records else 0.0)
+    assert f"init_transactions failed at {client['bootstrap.servers']}, retrying" in caplog.text
 
 
 @pytest.mark.services
