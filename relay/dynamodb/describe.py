@@ -178,7 +178,7 @@ def describe(
         view_type=stream["StreamViewType"],
         key=tuple(KeyColumn(column["AttributeName"], types[column["AttributeName"]]) for column in key),
         attributes=types,
-        created_at=table["CreationDateTime"].timestamp() if "CreationDateTime" in table else 0.0,
+        created_at=birth(table),
     )
 
 
@@ -196,13 +196,21 @@ def _refuse_clock_ahead(where: str, asked_at: float, date: str | None) -> None:
         )
 
 
-def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int]:
-    """Return the table's size in bytes and its number of items, which DynamoDB counts every six hours.
+def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int, float]:
+    """Return the table's size in bytes and its number of items, which DynamoDB counts every six hours, and its `birth`.
 
     Raises ``Unavailable``.
     """
     table = _table(client, source)
-    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
+    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0)), birth(table)
+
+
+def birth(table: Any) -> float:
+    """Return when a described table was created, in seconds since the epoch, 0 if that is not known.
+
+    This tells it from another table of the same name.
+    """
+    return float(table["CreationDateTime"].timestamp()) if "CreationDateTime" in table else 0.0
 
 
 def newest(client: DynamoDBClient, source: DynamoDBConfig) -> str | None:

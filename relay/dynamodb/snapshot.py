@@ -72,8 +72,9 @@ class TableSnapshots:
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot of the table has to read. ``tables``: names it, if anything."""
-        size, rows = describe.measure(self.client, self._config)
-        return Measured(min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows)
+        size, rows, birth = describe.measure(self.client, self._config)
+        segments = min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES)
+        return Measured(segments, rows, [{"created": birth}] * segments)
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
         """Always: DynamoDB's times are those of the writes, but for the margin."""
@@ -126,6 +127,10 @@ class SegmentReader:
         self.wanted = wanted or {}
         self.clock = clock
         self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
+        # When the table was created that the snapshot reads. An earlier version did not say that.
+        self._birth: float = segment.part["created"] if segment.part else 0.0
+        # Whether a page was read by this reader.
+        self._has_begun = False
 
     def __repr__(self) -> str:
         return f"<SegmentReader[{self.table.table} {self.segment.number + 1} of {self.segment.count}]>"
@@ -134,12 +139,18 @@ class SegmentReader:
         """Do nothing: a scan needs no closing."""
 
     def read(self) -> Page | Unreadable:
-        """Return the next page, at most one megabyte of the table. Raises ``RelayError`` on what is final."""
+        """Return the next page, at most one megabyte of the table. Raises ``RelayError`` on what is final.
+
+        A segment does not end in another table of the same name: the end of the snapshot would keep the rows of the one
+        before (I7). Where that has a stream, the snapshot begins again beside it.
+        """
         begun = self.clock()
         key = self._position.key
         arguments: dict[str, Any] = {"ExclusiveStartKey": key} if key else {}
         try:
             with translated(self.table.table):
+                if not self._has_begun:
+                    self._require_same_table()
                 answer = self.client.scan(
                     TableName=self.table.table,
                     ConsistentRead=True,
@@ -147,6 +158,8 @@ class SegmentReader:
                     TotalSegments=self.segment.count,
                     **arguments,
                 )
+                if not (last := answer.get("LastEvaluatedKey")):
+                    self._require_same_table()
         except ShardNotFound as error:
             raise Unavailable(
                 f"source {self.table.source}: table {self.table.table!r} was deleted while its snapshot was read"
@@ -160,9 +173,20 @@ class SegmentReader:
         read = len(changes)
         if wanted := self.wanted:
             changes = chosen(changes, wanted)
-        last = answer.get("LastEvaluatedKey")
+        self._has_begun = True
         self._position = ScanPosition(last or None, self._position.rows + read)
         return self._page(changes, begun, finished=not last)
+
+    def _require_same_table(self) -> None:
+        """Raises ``Transient`` once the table was deleted and created again: its stream takes the place of this one."""
+        if not self._birth:
+            return
+        found = self.client.describe_table(TableName=self.table.table)["Table"]
+        if describe.birth(found) != self._birth:
+            raise Transient(
+                f"table {self.table.table} was deleted and created again during its snapshot, which begins again "
+                "beside the stream of the new table; if that has none, enable it"
+            )
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
         key = {column.name: key_value(item[column.name]) for column in self.table.key}

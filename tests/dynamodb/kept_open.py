@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -10,13 +11,14 @@ from urllib.parse import urlsplit
 
 
 class KeptOpen(ThreadingHTTPServer):
-    """Passes requests on to ``url``, with their headers, which are signed."""
+    """Passes requests on to ``url``, with their headers, which are signed. ``before``: called before each operation."""
 
     daemon_threads = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, before: Callable[[str], None] = lambda operation: None) -> None:
         super().__init__(("127.0.0.1", 0), _Passing)
         self.target = urlsplit(url).netloc
+        self.before = before
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -33,6 +35,7 @@ class _Passing(BaseHTTPRequestHandler):
     server: KeptOpen
 
     def do_POST(self) -> None:
+        self.server.before(self.headers["X-Amz-Target"].rpartition(".")[2])
         behind = HTTPConnection(self.server.target, timeout=30)
         behind.putrequest("POST", self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
