@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 6  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 7  # what this version calls; one that was built of other sources may have another
 
 
 def record_writer() -> type[RecordWriter] | None:
@@ -51,6 +51,12 @@ def row_reader() -> Callable[..., ChangeBlock | None] | None:
     """Return the compiled function ``read_rows``, as `record_writer` does."""
     found = _loaded()
     return None if found is None else found.read_rows
+
+
+def copied_parts() -> Callable[[bytes], list[tuple[int, bytes]] | None] | None:
+    """Return the compiled function ``copied_parts``, as `record_writer` does."""
+    found = _loaded()
+    return None if found is None else found.copied_parts
 
 
 def _loaded() -> ModuleType | None:

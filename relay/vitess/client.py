@@ -159,6 +159,14 @@ def events_of(answer: bytes) -> Sequence[pb.VEvent]:
         raise BrokenStream(f"an answer of vtgate cannot be read: {error}") from None
 
 
+def event_of(raw: bytes) -> pb.VEvent:
+    """Return one event of an answer. Raises `BrokenStream`."""
+    try:
+        return pb.VEvent.FromString(raw)
+    except DecodeError as error:
+        raise BrokenStream(f"an event of vtgate cannot be read: {error}") from None
+
+
 def values(row: pb.Row) -> list[str | None]:
     """Return the values of a statement's row as text. Bytes that are not UTF-8 become escapes."""
     found: list[str | None] = []

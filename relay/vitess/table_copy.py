@@ -2,6 +2,9 @@
 
 vtgate reads a table as it was at one position. It starts again, at a later one, where it goes on after a failure, and
 then also sends the changes of the rows before. Those are skipped: the stream of the shard has them.
+
+Each row is an event of its own. The compiled core finds them in an answer without reading it, and while other threads
+go on.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from relay import native
 from relay.gtid import GtidError
 from relay.vitess.call import Call
-from relay.vitess.client import events_of
+from relay.vitess.client import event_of, events_of
 from relay.vitess.events import EventKind
 from relay.vitess.failures import BrokenStream
 from relay.vitess.position import canonical
@@ -26,7 +30,10 @@ from relay.vitess.tables import Tables
 class CopiedBatch:
     """Rows of a table, in the order of its key. vtgate bounds a batch to about 250 kB (--vstream-packet-size)."""
 
-    events: list[pb.RowEvent]
+    answers: list[bytes]
+    """The rows, in answers that have nothing else."""
+    count: int
+    """How many there are."""
     decoder: VStreamRowDecoder | None
     """How they are read; None if the table is not wanted."""
     end: pb.TableLastPK
@@ -36,14 +43,24 @@ class CopiedBatch:
 
     @property
     def rows(self) -> Iterator[pb.Row]:
-        return (change.after for event in self.events for change in event.row_changes)
+        events = (event for answer in self.answers for event in events_of(answer))
+        return (change.after for event in events for change in event.row_event.row_changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _CopiedRows:
+    """Rows that follow each other: how many, and an answer that has nothing else."""
+
+    count: int
+    answer: bytes
 
 
 @dataclass
 class _ArrivingBatch:
     """A batch that is arriving. ``end``: None until it has come."""
 
-    events: list[pb.RowEvent] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
+    count: int = 0
     end: pb.TableLastPK | None = None
 
 
@@ -58,7 +75,8 @@ class TableCopy:
         self.is_alive = False
         self._call = call
         self._tables = tables
-        self._events: Iterator[pb.VEvent] = iter(())
+        # Of the answer that is being applied.
+        self._parts: Iterator[_CopiedRows | pb.VEvent] = iter(())
         self._answers: list[bytes] = []
         self._decoder: VStreamRowDecoder | None = None
         self._has_layout = False
@@ -79,15 +97,18 @@ class TableCopy:
         self.is_alive = False
         deadline = time.monotonic() + wait
         while not self.is_complete:
-            for event in self._events:
-                if (batch := self._apply(event)) is not None:
+            for part in self._parts:
+                if isinstance(part, _CopiedRows):
+                    self._batch.answers.append(part.answer)
+                    self._batch.count += part.count
+                elif (batch := self._apply(part)) is not None:
                     return batch
             if not self._answers:
                 self._answers = self._call.take(max(0.0, deadline - time.monotonic()))[::-1]
             if not self._answers:
                 return None
             self.is_alive = True
-            self._events = iter(events_of(self._answers.pop()))
+            self._parts = _parts(self._answers.pop())
         return None
 
     def _apply(self, event: pb.VEvent) -> CopiedBatch | None:
@@ -99,9 +120,6 @@ class TableCopy:
             self._discard_batch("has several layouts")
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True
-        elif kind == EventKind.ROW and _is_copied(event):
-            if event.row_event.row_changes:
-                self._batch.events.append(event.row_event)
         elif kind == EventKind.VGTID:
             self._place(event.vgtid)
         elif kind == EventKind.COMMIT:
@@ -114,7 +132,7 @@ class TableCopy:
 
     def _discard_batch(self, why: str) -> None:
         """Begin a batch. Raises `BrokenStream` if rows of the one before it have no end (I1)."""
-        if self._batch.events:
+        if self._batch.count:
             raise BrokenStream(f"a batch of copied rows {why}")
         self._batch = _ArrivingBatch()
 
@@ -131,11 +149,27 @@ class TableCopy:
 
     def _end_batch(self) -> CopiedBatch | None:
         batch, self._batch = self._batch, _ArrivingBatch()
-        if not batch.events:
+        if not batch.count:
             return None
         if batch.end is None or not self._has_layout:
             raise BrokenStream("copied rows came without their columns or the key that they end at")
-        return CopiedBatch(batch.events, self._decoder, batch.end, self._executed)
+        return CopiedBatch(batch.answers, batch.count, self._decoder, batch.end, self._executed)
+
+
+def _parts(answer: bytes) -> Iterator[_CopiedRows | pb.VEvent]:
+    """Yield the copied rows of an answer and its other events. Raises `BrokenStream`."""
+    find = native.copied_parts()
+    found = None if find is None else find(answer)
+    if found is not None:
+        for count, part in found:
+            yield _CopiedRows(count, part) if count else event_of(part)
+        return
+    for event in events_of(answer):
+        count = len(event.row_event.row_changes)
+        if count and event.type == EventKind.ROW and _is_copied(event):
+            yield _CopiedRows(count, pb.VStreamResponse(events=[event]).SerializeToString())
+        else:
+            yield event
 
 
 def _is_copied(event: pb.VEvent) -> bool:

@@ -267,17 +267,15 @@ class CopiedTableReader:
         self._check_order(shard)
         self._advanced_at = time.monotonic()
         self._reopened = 0
-        count = sum(len(event.row_changes) for event in batch.events)
         rest = replace(self.position.left[0], after=batch.end, order=self._order)
-        self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + count)
+        self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + batch.count)
         if batch.decoder is None:
             return self._page(begun)
         table, decode = batch.decoder.table, batch.decoder.decode
         snapshot = as_of_rows(self.segment.snapshot, published.promised, self._opened_at)
         if self._compiled is None or self._compiled[0] is not batch.decoder:
             self._compiled = batch.decoder, rows_of(shard, batch.decoder, copied=True)
-        pages = [event.SerializeToString() for event in batch.events]
-        changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", pages, snapshot, begun)
+        changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", batch.answers, snapshot, begun)
         if changes is None:
             for row in batch.rows:
                 try:
@@ -291,10 +289,10 @@ class CopiedTableReader:
         return replace(
             self._page(begun),
             changes=changes,
-            records=count,
-            size=sum(map(len, pages)),
+            records=batch.count,
+            size=sum(map(len, batch.answers)),
             full=True,
-            rest=self._rest_after(count),
+            rest=self._rest_after(batch.count),
             tables=(table.schema,),
         )
 

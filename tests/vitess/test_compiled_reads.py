@@ -9,9 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from relay import native
 from relay.errors import RelayError
 from relay.sql.compiled_changes import copied_rows
+from relay.vitess.client import event_of
+from relay.vitess.client import events_of
 from relay.vitess.compiled_rows import rows_of
+from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder, decoder
 from tests import needs
@@ -31,7 +35,7 @@ def decoder_of(shape: Shape) -> VStreamRowDecoder:
     return found
 
 
-def event_of(found: list[tuple[bytes | None, ...]]) -> pb.RowEvent:
+def row_event(found: list[tuple[bytes | None, ...]]) -> pb.RowEvent:
     changes = [
         pb.RowChange(
             after=pb.Row(
@@ -44,6 +48,12 @@ def event_of(found: list[tuple[bytes | None, ...]]) -> pb.RowEvent:
     return pb.RowEvent(table_name="orders", row_changes=changes)
 
 
+def answer_of(*found: pb.RowEvent) -> bytes:
+    return pb.VStreamResponse(
+        events=[pb.VEvent(type=EventKind.ROW, row_event=event) for event in found]
+    ).SerializeToString()
+
+
 @settings(deadline=None, max_examples=examples(200))
 @given(st.data())
 def test_copied_rows_give_the_same_reads_and_records(data: st.DataObject) -> None:
@@ -51,8 +61,8 @@ def test_copied_rows_give_the_same_reads_and_records(data: st.DataObject) -> Non
     assume(all(kind != "float" for kind, _ in shape.columns))  # refused, since SELECT rounds it
     read = decoder_of(shape)
     found = [data.draw(rows(shape)) for _ in range(data.draw(st.integers(0, 4)))]
-    event = event_of(found)
-    compiled = copied_rows(rows_of(SHARD, read, copied=True), "vstream", [event.SerializeToString()], SNAPSHOT, NOW)
+    event = row_event(found)
+    compiled = copied_rows(rows_of(SHARD, read, copied=True), "vstream", [answer_of(event)], SNAPSHOT, NOW)
     try:
         plain = plain_reads(
             read.table, "s", SHARD.qualified, [change.after for change in event.row_changes], read.decode
@@ -79,11 +89,51 @@ def test_usual_values_of_every_type_are_in_a_block(data: st.DataObject) -> None:
     usual |= {"varchar(30)": st.just(b"caf\xc3\xa9"), "uuid": st.just(b"%032x" % 7), "binary(4)": st.just(b"abcd")}
     read = decoder_of(shape)
     row = (b"k", *(data.draw(usual.get(kind, VALUES[kind][1])) for kind in kinds))
-    event = event_of([row, row])
+    event = row_event([row, row])
     plain = plain_reads(read.table, "s", SHARD.qualified, [one.after for one in event.row_changes], read.decode)
-    compiled = copied_rows(rows_of(SHARD, read, copied=True), "vstream", [event.SerializeToString()], SNAPSHOT, NOW)
+    compiled = copied_rows(rows_of(SHARD, read, copied=True), "vstream", [answer_of(event)], SNAPSHOT, NOW)
     assert compiled is not None
     compare(read.table, plain, compiled)
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *[pb.VEvent(type=EventKind.ROW, row_event=row_event([(b"%d" % n,)] * n)) for n in range(3)],
+                pb.VEvent(type=EventKind.ROW, timestamp=7, row_event=row_event([(b"of the binlog",)])),
+                pb.VEvent(type=EventKind.ROW, event_gtid="0-1-2", row_event=row_event([(b"of the binlog",)])),
+                pb.VEvent(type=EventKind.BEGIN),
+                pb.VEvent(type=EventKind.COMMIT),
+            ]
+        )
+    )
+)
+def test_the_core_finds_the_same_copied_rows_in_an_answer_as_python(events: list[pb.VEvent]) -> None:
+    """I1: and the same other events, in the same order."""
+    answer = pb.VStreamResponse(events=events).SerializeToString()
+    find = native.copied_parts()
+    assert find is not None
+    parts = find(answer)
+    assert parts is not None
+    found = [event for count, raw in parts for event in (events_of(raw) if count else [event_of(raw)])]
+    assert found == events
+    for count, raw in parts:
+        copied = [event for event in events_of(raw) if is_copied(event)] if count else []
+        assert count == sum(len(event.row_event.row_changes) for event in copied)
+        assert count or not is_copied(event_of(raw))
+
+
+def is_copied(event: pb.VEvent) -> bool:
+    return bool(event.row_event.row_changes) and not event.timestamp and not event.event_gtid
+
+
+def test_an_answer_that_is_cut_off_is_left_to_python() -> None:
+    find = native.copied_parts()
+    assert find is not None
+    answer = answer_of(row_event([(b"1",), (b"2",)]))
+    assert all(find(answer[:end]) is None for end in range(1, len(answer)))
 
 
 def test_tables_of_which_not_all_rows_are_published_are_left_to_python() -> None:

@@ -18,7 +18,7 @@ mod wire;
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 6;
+const INTERFACE: u32 = 7;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -29,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<transactions::BlockBuilder>()?;
     module.add_class::<records::RecordWriter>()?;
     module.add_class::<rows::CompiledRows>()?;
+    module.add_function(wrap_pyfunction!(reads::copied_parts, module)?)?;
     module.add_function(wrap_pyfunction!(reads::read_rows, module)?)?;
     module.add_class::<vstream::VStreamReader>()?;
     module.add_class::<vstream::WholeTransactions>()?;

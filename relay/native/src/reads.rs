@@ -1,15 +1,17 @@
 //! Pages of a snapshot to blocks: the rows as a MySQL server or vtgate has sent them.
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::block::{ChangeBlock, Transaction};
 use crate::rows::{CompiledRows, Row};
-use crate::vstream::{images, row_event};
+use crate::vstream::{copied, images};
+use crate::wire::{Message, Odd};
 
 /// Return the READs of a page, which is made without the GIL; None if not all of it is as usual.
 ///
-/// `form`: `text` for rows of MySQL's text protocol, each in a packet of its own, `vstream` for messages of type
-/// RowEvent. `as_of`: of the snapshot called `snapshot`.
+/// `form`: `text` for rows of MySQL's text protocol, each in a packet of its own, `vstream` for the rows that
+/// `copied_parts` has found. `as_of`: of the snapshot called `snapshot`.
 #[pyfunction]
 pub fn read_rows(
     py: Python<'_>,
@@ -28,12 +30,15 @@ pub fn read_rows(
             match form {
                 "text" => block.read(&text_row(page, block.layout.columns.len())?)?,
                 "vstream" => {
-                    for change in row_event(page).ok()?.1 {
-                        let (None, Some(row)) = images(change).ok()? else { return None };
-                        if row.cells.len() != block.layout.columns.len() {
-                            return None;
+                    let mut events = Message(page);
+                    while let Some((1, event)) = events.field().ok()? {
+                        for change in copied(event.bytes().ok()?).ok()? {
+                            let (None, Some(row)) = images(change).ok()? else { return None };
+                            if row.cells.len() != block.layout.columns.len() {
+                                return None;
+                            }
+                            block.read(&row)?;
                         }
-                        block.read(&row)?;
                     }
                 }
                 _ => return None,
@@ -41,6 +46,41 @@ pub fn read_rows(
         }
         Some(block)
     })
+}
+
+/// Part an answer of a stream that copies a table, without the GIL; None if Python has to look at it.
+///
+/// Copied rows that follow each other are one part: how many there are, and an answer that has nothing else. Each other
+/// event is a part with 0, in the form of a VEvent.
+#[pyfunction]
+pub fn copied_parts<'py>(answer: &Bound<'py, PyBytes>) -> Option<Vec<(usize, Bound<'py, PyBytes>)>> {
+    let (py, all) = (answer.py(), answer.as_bytes());
+    let parts = py.detach(|| parts_of(all)).ok()?;
+    Some(parts.into_iter().map(|(count, bytes)| (count, PyBytes::new(py, bytes))).collect())
+}
+
+fn parts_of(all: &[u8]) -> Result<Vec<(usize, &[u8])>, Odd> {
+    let (mut parts, mut rest, mut run, mut count) = (Vec::new(), Message(all), 0, 0);
+    loop {
+        let at = all.len() - rest.0.len();
+        let event = match rest.field()? {
+            Some((1, event)) => Some(event.bytes()?),
+            Some(_) => return Err(Odd),
+            None => None,
+        };
+        let rows = event.map(copied).transpose()?.map_or(0, |changes| changes.len());
+        if rows == 0 && count > 0 {
+            parts.push((count, &all[run..at]));
+            count = 0;
+        }
+        let Some(event) = event else { return Ok(parts) };
+        if rows == 0 {
+            parts.push((0, event));
+        } else {
+            run = if count == 0 { at } else { run };
+            count += rows;
+        }
+    }
 }
 
 /// Take the first `width` values of a row: others may follow, which are not the table's.

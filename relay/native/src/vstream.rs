@@ -260,8 +260,17 @@ fn event(bytes: &[u8]) -> Result<Event<'_>, Odd> {
     Ok(event)
 }
 
+/// Return the changes of a ROW event that copies rows; none for other events, also for one of the binlog.
+pub fn copied(bytes: &[u8]) -> Result<Vec<&[u8]>, Odd> {
+    let event = event(bytes)?;
+    match event.rows {
+        Some(rows) if event.kind == ROW && event.timestamp == 0 && event.gtid.is_empty() => Ok(row_event(rows)?.1),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Return the table and the changes of its rows.
-pub fn row_event(bytes: &[u8]) -> Result<(&[u8], Vec<&[u8]>), Odd> {
+fn row_event(bytes: &[u8]) -> Result<(&[u8], Vec<&[u8]>), Odd> {
     let (mut table, mut changes, mut fields) = (&b""[..], Vec::new(), Message(bytes));
     while let Some((number, value)) = fields.field()? {
         match number {
