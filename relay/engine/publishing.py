@@ -91,9 +91,9 @@ class Publishing:
         return self._transaction.is_long
 
     @property
-    def is_due(self) -> bool:
-        """Whether what else waits must not delay the open transaction, but for changes of streams."""
-        return self._transaction.is_due
+    def has_changes(self) -> bool:
+        """Whether the open transaction has changes of a stream, which rows of snapshots must not keep waiting."""
+        return self._transaction.has_changes
 
     @property
     def linger(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,9 +17,6 @@ LARGEST_TRANSACTION = 32 << 20
 
 GATHER_FOR = 0.03
 """Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
-
-LONGEST_SHARED = 0.02
-"""Seconds for which rows of a snapshot may still join a transaction that has changes of a stream."""
 
 LATE_AFTER = 2.0
 """Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
@@ -57,8 +53,8 @@ class OpenTransaction:
         # Seconds since its newest change was committed at the source.
         self.lag = 0.0
         self._begun = 0.0
-        # When the first of what must not be kept waiting was sent.
-        self._urgent_since = math.inf
+        # Whether it has changes of a stream, which rows of snapshots must not keep waiting.
+        self.has_changes = False
         # Seconds that the last commit took.
         self._commit_took = 0.0
         self._committed_at = 0.0
@@ -95,7 +91,7 @@ class OpenTransaction:
         """Seconds for which to keep it open although no change waits: 0 unless the load is high."""
         since = self.clock() - self._committed_at
         # Rows of a snapshot gather too, until there are changes, which do not wait because of them.
-        load = self.size if self._urgent_since == math.inf else self.size - self.yielding
+        load = self.size - self.yielding if self.has_changes else self.size
         # The changes that waited for the last commit arrived while it ran.
         if load < _HIGH_LOAD * (since + self._commit_took):
             return 0.0
@@ -107,18 +103,13 @@ class OpenTransaction:
             self.publisher.begin()
             self._begun = self.clock()
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it has changes of a stream that rows of snapshots must not keep waiting any longer."""
-        return self.clock() - self._urgent_since >= LONGEST_SHARED
-
     def sent(self, size: int, *, yields: bool) -> None:
         """Count what was sent. ``yields``: rows of a snapshot, which let the changes of streams pass."""
         self.size += size
         if yields:
             self.yielding += size
         else:
-            self._urgent_since = min(self._urgent_since, self.clock())
+            self.has_changes = True
 
     def record(self, key: bytes, value: bytes | None) -> None:
         """Add a checkpoint or plan record; None removes it."""
@@ -160,5 +151,5 @@ class OpenTransaction:
         self._records.clear()
         self._required.clear()
         self.size = self.yielding = 0
-        self._urgent_since = math.inf
+        self.has_changes = False
         self.lag = 0.0

@@ -8,7 +8,7 @@ import pytest
 
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted
-from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, LONGEST_SHARED, OpenTransaction
+from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
 
 
 class SteppedClock:
@@ -107,24 +107,20 @@ def test_rows_of_a_snapshot_gather_but_are_no_load_that_changes_have_to_wait_for
     assert transaction.linger == 0.0
 
 
-def test_rows_of_a_snapshot_join_changes_for_a_moment_only(transaction: OpenTransaction, clock: SteppedClock) -> None:
-    def is_due() -> bool:
-        return transaction.is_due
+def test_a_transaction_knows_that_it_has_changes_that_rows_of_snapshots_must_not_delay(
+    transaction: OpenTransaction,
+) -> None:
+    def has_changes() -> bool:
+        return transaction.has_changes
 
     transaction.begin()
     transaction.sent(1 << 20, yields=True)
-    clock.now += 10 * LONGEST_SHARED
-    assert not is_due()
+    assert not has_changes()
     transaction.sent(1000, yields=False)
-    clock.now += LONGEST_SHARED / 2
-    transaction.sent(1000, yields=False)
-    assert not is_due()
-    clock.now += LONGEST_SHARED
-    assert is_due()
+    transaction.sent(1 << 20, yields=True)
+    assert has_changes()
     transaction.commit()
-    assert not is_due()
-    transaction.begin()
-    assert not is_due()
+    assert not has_changes()
 
 
 def test_while_catching_up_a_transaction_stays_open_until_it_is_long(

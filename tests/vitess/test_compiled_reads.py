@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from relay import native
 from relay.errors import RelayError
 from relay.sql.compiled_changes import copied_rows
-from relay.vitess.client import event_of
-from relay.vitess.client import events_of
+from relay.vitess.client import event_of, events_of
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
