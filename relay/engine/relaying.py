@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -26,6 +27,9 @@ from relay.process.signals import Signals
 from relay.process.slow_call import call_all
 
 log = logging.getLogger(__name__)
+
+# A thread that wants Python's lock waits that long for one that computes: a change meanwhile passes several threads.
+_SWITCH_SECONDS = 0.001
 
 
 def run(
@@ -83,6 +87,7 @@ def _run(
         # Objects made from here on live as long as a page and have hardly any cycles.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
+        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             worker.run()
         finally:
