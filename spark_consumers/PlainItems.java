@@ -112,6 +112,11 @@ public class PlainItems {
         return chosen(new Choice(numbers(layouts), false), type, bytes);
     }
 
+    /** Return the rows of the newest changes, each the same object. */
+    public JavaRDD rows(List layouts) {
+        return rows.zipPartitions(found, new Choice(numbers(layouts), true));
+    }
+
     private Dataset chosen(Choice choice, StructType type, long bytes) {
         Statistics size =
             new Statistics(scala.math.BigInt.apply(bytes), scala.Option.empty(), AttributeMap$.MODULE$.empty(), false);

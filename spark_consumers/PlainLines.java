@@ -8,25 +8,23 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Makes lines of PostgreSQL's COPY of the changes of a batch, several thousand at a time, in one pass and without moving
- * them between tasks. sinks/copied_lines.py has the columns that it takes and those that it makes.
+ * Makes lines of PostgreSQL's COPY of the rows that PlainItems finds, several thousand at a time. plain_items.py has the
+ * columns that it takes, and sinks/copied_lines.py those that it makes.
  */
 public class PlainLines implements FlatMapFunction {
     private static final long serialVersionUID = 1;
     private static final int AT_MOST = 1 << 18; // bytes of a text, but for the last line
-    private static final byte[] NULL = bytes("\\N"), NUL = bytes("\\u0000");
+    private static final byte[] NULL = bytes("\\N");
 
-    private final String plainToken;
     private final int keys;
 
-    /** {@code plainToken}: a regular expression, whose groups are stem and number. */
-    public PlainLines(String plainToken, int keys) {
-        this.plainToken = plainToken;
+    /** {@code keys}: how many parts a key has. */
+    public PlainLines(int keys) {
         this.keys = keys;
     }
 
     public Iterator call(Object rows) {
-        return new Texts((Iterator) rows, new PlainToken(plainToken), keys);
+        return new Texts((Iterator) rows, keys);
     }
 
     private static byte[] bytes(String text) {
@@ -35,14 +33,12 @@ public class PlainLines implements FlatMapFunction {
 
     static class Texts implements Iterator {
         private final Iterator rows;
-        private final PlainToken plain;
         private final int keys;
         private byte[] text = new byte[AT_MOST + (AT_MOST >> 2)];
         private int at;
 
-        Texts(Iterator rows, PlainToken plain, int keys) {
+        Texts(Iterator rows, int keys) {
             this.rows = rows;
-            this.plain = plain;
             this.keys = keys;
         }
 
@@ -68,117 +64,72 @@ public class PlainLines implements FlatMapFunction {
         }
 
         private void add(SpecializedGetters row) {
-            ArrayData key = row.getArray(0);
+            ArrayData key = row.getArray(7);
             for (int n = 0; n < keys; n++) {
                 if (n >= key.numElements() || key.isNullAt(n)) {
                     put(NULL);
                 } else {
-                    escape(key.getUTF8String(n).getBytes());
+                    escape(key.getUTF8String(n));
                 }
                 put('\t');
             }
-            number(row.getInt(7));
-            number(row.getLong(8));
-            int before = at;
-            byte[] token = row.isNullAt(4) ? null : row.getUTF8String(4).getBytes();
-            if (row.getBoolean(9) || token == null || !plain.read(token)) {
-                leave(before);
-                return;
-            }
-            boolean isDeleted = row.getUTF8String(2).toString().equals("DELETE");
-            put('t');
+            number(row.getInt(0));
             put('\t');
-            put(token, plain.stemAt, plain.numberAt, true);
+            number(row.getLong(1));
             put('\t');
-            put(token, plain.numberAt, plain.end, true);
+            text(row, 2);
+            text(row, 3);
+            put(row.getBoolean(4) ? 't' : 'f');
             put('\t');
-            number(row.getInt(1));
-            if (isDeleted) {
-                put(NULL); // the image of a deletion, if it has one, is not the row
-            } else if (row.isNullAt(3)) {
-                leave(before);
-                return;
-            } else {
-                byte[] image = row.getUTF8String(3).getBytes();
-                if (contains(image, NUL)) {
-                    leave(before); // I8: PostgreSQL cannot store it in a text
-                    return;
-                }
-                escape(image);
-            }
+            text(row, 5);
+            number(row.getInt(8));
             put('\t');
-            escape(token);
-            put('\t');
-            put(isDeleted ? 't' : 'f');
-            put('\t');
-            escape(row.getUTF8String(5).getBytes());
-            put('\t');
-            escape(row.getUTF8String(6).getBytes());
+            text(row, 9);
+            text(row, 10);
+            text(row, 11);
+            text(row, 12);
+            number(row.getInt(13));
             put('\n');
         }
 
-        /** Only say that there is a change which SQL cannot decide. */
-        private void leave(int before) {
-            at = before;
-            put('f');
-            for (int n = 0; n < 8; n++) {
-                put('\t');
+        private void text(SpecializedGetters row, int column) {
+            if (row.isNullAt(column)) {
                 put(NULL);
+            } else {
+                escape(row.getUTF8String(column));
             }
-            put('\n');
-        }
-
-        private static boolean contains(byte[] all, byte[] part) {
-            for (int n = 0; n <= all.length - part.length; n++) {
-                if (all[n] == part[0] && PlainToken.at(all, n, part)) {
-                    return true;
-                }
-            }
-            return false;
+            put('\t');
         }
 
         private void number(long number) {
             put(bytes(Long.toString(number)));
-            put('\t');
         }
 
-        private void escape(byte[] found) {
-            put(found, 0, found.length, true);
+        private void escape(UTF8String found) {
+            byte[] from = found.getBytes();
+            reserve(2 * from.length);
+            byte[] into = text;
+            int place = at;
+            for (int n = 0; n < from.length; n++) {
+                byte each = from[n];
+                if (each == '\\' || each <= '\r' && (each == '\t' || each == '\n' || each == '\r')) {
+                    into[place++] = '\\';
+                    each = each == '\\' ? each : each == '\t' ? (byte) 't' : each == '\n' ? (byte) 'n' : (byte) 'r';
+                }
+                into[place++] = each;
+            }
+            at = place;
         }
 
         private void put(byte[] found) {
-            put(found, 0, found.length, false);
+            reserve(found.length);
+            System.arraycopy(found, 0, text, at, found.length);
+            at += found.length;
         }
 
         private void put(int one) {
             reserve(1);
             text[at++] = (byte) one;
-        }
-
-        private void put(byte[] found, int begin, int end, boolean escaped) {
-            reserve(2 * (end - begin));
-            if (!escaped) {
-                System.arraycopy(found, begin, text, at, end - begin);
-                at += end - begin;
-                return;
-            }
-            byte[] into = text;
-            int place = at;
-            for (int n = begin; n < end; n++) {
-                byte each = found[n];
-                if (each > 0x0D && each != '\\' || each < 0) {
-                    into[place++] = each;
-                    continue;
-                }
-                byte shown = each == '\\' ? each : each == '\t' ? (byte) 't' : each == '\n' ? (byte) 'n' : (byte) 'r';
-                if (each == '\\' || each == '\t' || each == '\n' || each == '\r') {
-                    into[place++] = '\\';
-                    into[place++] = shown;
-                } else {
-                    into[place++] = each;
-                }
-            }
-            at = place;
         }
 
         private void reserve(int more) {

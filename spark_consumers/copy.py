@@ -24,7 +24,7 @@ from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
-from spark_consumers.newest import BatchSummary, TableSummary, changes_with, quick_summary, summary
+from spark_consumers.newest import BatchSummary, TableSummary, changes_with, summary
 from spark_consumers.records import Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
@@ -96,10 +96,8 @@ class TableCopies:
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
         tables = {(layout.source, layout.table) for layout in given.layouts}
-        if all(self._table(*name).orders_changes for name in tables):
-            found = quick_summary(given.records)
-        else:
-            found = summary(given.records, given.layouts)
+        nul = all(self._table(*name).keeps_nul for name in tables)
+        found = summary(given.records, given.layouts, nul=nul)
         return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found), found.close)
 
     def _write(

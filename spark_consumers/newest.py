@@ -14,8 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_consumers.plain_items import PlainItems, of_table
-from spark_consumers.plain_tokens import PLAIN_END
+from spark_consumers.plain_items import PlainItems
 from spark_consumers.records import DecodeStatus, Layout
 
 
@@ -33,8 +32,8 @@ class TableSummary:
 
     ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations and
     snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose keys are between ``bounds``,
-    one for each key column. ``others``: the number of other changes. ``found``: what has both, but for a quick summary;
-    ``layouts``: of the changes.
+    one for each key column. ``others``: the number of other changes. ``found``: what has both; ``layouts``: of the
+    changes.
     """
 
     is_by_item: bool
@@ -109,29 +108,10 @@ def _bounds(groups: Sequence[Mapping[str, Any]]) -> tuple[KeyBounds, ...]:
     return tuple(found)
 
 
-def summary(batch: DataFrame, layouts: Sequence[Layout]) -> BatchSummary:
-    """Summarise a batch in one Spark action, or two if an item is in several of its partitions."""
-    found = PlainItems(batch, layouts)
-    return BatchSummary.of(found.groups, found)
+def summary(batch: DataFrame, layouts: Sequence[Layout], *, nul: bool = True) -> BatchSummary:
+    """Summarise a batch in one Spark action, or two if an item is in several of its partitions.
 
-
-def quick_summary(batch: DataFrame) -> BatchSummary:
-    """Summarise a batch for a target that puts an item's changes in order by itself.
-
-    Then ``items`` and ``changes`` are those that it may be able to decide, and there are no ``bounds``.
+    ``nul``: whether SQL can decide changes that have a NUL character in a text.
     """
-    is_change = F.col("status") == DecodeStatus.CHANGE
-    may_be_plain = ~of_table() & F.endswith("token", F.lit(PLAIN_END))
-    found = (
-        batch.groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
-        .agg(
-            F.count(F.lit(1)).alias("records"),
-            # A key with a NUL character is refused by the rule: PostgreSQL has no such text.
-            F.count_if(of_table() | F.contains(F.array_join("key_texts", ""), F.lit("\0"))).alias("of_table"),
-            F.count_if(may_be_plain).alias("plain"),
-            F.count_if(may_be_plain).alias("items"),
-            F.array().alias("bounds"),
-        )
-        .collect()
-    )
-    return BatchSummary.of([group.asDict() for group in found])
+    found = PlainItems(batch, layouts, nul=nul)
+    return BatchSummary.of(found.groups, found)

@@ -21,7 +21,7 @@ from spark_consumers.records import Layout
 _WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
 # What the class makes, in its order.
 _OTHERS = "_relay_partition int, _relay_offset long"
-_NEWEST = (
+NEWEST = (
     f"{_OTHERS}, _relay_topic string, _relay_token string, _relay_deleted boolean, _relay_event_id string, "
     "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
     "number string, changes int"
@@ -37,13 +37,14 @@ class PlainItems:
     deletes it. Raises what Spark raises. Spark keeps what was found until `close`.
     """
 
-    def __init__(self, batch: DataFrame, layouts: Sequence[Layout]) -> None:
+    def __init__(self, batch: DataFrame, layouts: Sequence[Layout], *, nul: bool = True) -> None:
+        """``nul``: whether SQL can decide changes that have a NUL character in a text."""
         self._session = batch.sparkSession
         is_deleted = F.col("operation") == Operation.DELETE
         read = batch.select(
             *("status", "layout", "topic", "partition", "offset", "key_texts"),
-            of_table().alias("of_table"),
-            _may_be_plain(is_deleted).alias("plain"),
+            _of_table().alias("of_table"),
+            (_may_be_plain(is_deleted) & (F.lit(nul) | ~_has_nul())).alias("plain"),
             is_deleted.alias("deleted"),
             *("token", "event_id", "new"),
         )
@@ -71,12 +72,16 @@ class PlainItems:
         number ``first`` of the item's first change, how many ``changes`` it has, and those of the state of a stored row
         but for ``_relay_read_as_of``, which no change of a stream sets.
         """
-        return self._frame(self._items.newest(sorted(layouts), self._type(_NEWEST), items * _ROW))
+        return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), items * _ROW))
 
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
         """Return ``partition`` and ``offset`` of the changes of other items; ``changes``: how many there are."""
         found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * _ROW))
         return found.toDF("partition", "offset")
+
+    def rows(self, layouts: Collection[int]) -> Any:
+        """Return what `newest` does, in the order of ``NEWEST``, as an RDD of Java's."""
+        return self._items.rows(sorted(layouts))
 
     def close(self) -> None:
         self._items.close()
@@ -89,7 +94,13 @@ class PlainItems:
         return DataFrame(found, self._session)
 
 
-def of_table() -> Column:
+def _has_nul() -> Column:
+    """Whether a key, or maybe an image, has a NUL character. An image is JSON."""
+    keys = F.contains(F.array_join("key_texts", ""), F.lit("\0"))
+    return keys | F.coalesce(F.contains(F.col("new"), F.lit("\\u0000")), F.lit(False))
+
+
+def _of_table() -> Column:
     """Whether a change may change other items than its own, too."""
     return ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
 
@@ -97,4 +108,4 @@ def of_table() -> Column:
 def _may_be_plain(is_deleted: Column) -> Column:
     """Whether a change gives the whole row, or deletes it, so that only its token decides."""
     is_redriven = F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()
-    return ~of_table() & (is_deleted | F.col("new").isNotNull()) & ~is_redriven & F.col("token").isNotNull()
+    return ~_of_table() & (is_deleted | F.col("new").isNotNull()) & ~is_redriven & F.col("token").isNotNull()

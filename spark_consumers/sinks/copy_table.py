@@ -74,9 +74,9 @@ class CopyTable:
         return from_json(self._target.properties(batch).get(GAPS, ""))
 
     @property
-    def orders_changes(self) -> bool:
-        """Whether a quick summary of a batch is enough for `write_newest`."""
-        return self._target.orders_changes
+    def keeps_nul(self) -> bool:
+        """Whether `write_newest` can write a text that has a NUL character."""
+        return self._target.keeps_nul
 
     def write_newest(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Written | None:
         """Apply the changes of the items that SQL can decide, and say which it left; return None if it cannot."""

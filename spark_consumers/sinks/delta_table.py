@@ -218,8 +218,8 @@ class DeltaTable:
         return True
 
     @property
-    def orders_changes(self) -> bool:
-        return False
+    def keeps_nul(self) -> bool:
+        return True
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         session, of_batch = changes.sparkSession, found.found

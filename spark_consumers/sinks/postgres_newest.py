@@ -1,19 +1,19 @@
 """Writes the newest change of each item of a batch to a table in PostgreSQL, and decides in its SQL which are newer.
 
-All changes are copied into a temporary table. What is left of it are the items that SQL can decide, each with its
-newest change, and one statement takes from there those that are newer than the stored row.
+They are copied into a temporary table, and one statement takes from there those that are newer than the stored row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from spark_consumers.newest import TableSummary
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
-from spark_consumers.sinks.copied_lines import PLAIN_COLUMNS
+from spark_consumers.sinks.copied_lines import COPIED_COLUMNS
 from spark_consumers.sinks.postgres import Connection, execute
-from spark_consumers.sinks.target import Key, Written
+from spark_consumers.sinks.target import Written
 
 _PLACE = "s._relay_partition, s._relay_offset"
 
@@ -32,71 +32,24 @@ class NewestInPostgres:
     row: Mapping[str, str]
     source: Callable[[str], str]
 
-    def write(self, connection: Connection, lines: Iterable[bytes]) -> Written:
+    def write(self, connection: Connection, lines: Iterable[bytes], found: TableSummary) -> Written:
         """Write changes from ``copied_lines``, in a transaction in which no other driver writes to the table."""
-        staged = dict.fromkeys(self._parts, "text") | PLAIN_COLUMNS
+        staged = dict.fromkeys(self._parts, "text") | COPIED_COLUMNS
         listed = ", ".join(f"{name} {kind}" for name, kind in staged.items())
-        more = "first text, changes integer NOT NULL DEFAULT 1"
-        execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}, {more}) ON COMMIT DROP")
-        copied = f"COPY relay_newest ({', '.join(staged)}) FROM STDIN"
-        with connection.cursor() as cursor, cursor.copy(copied) as copy:
+        execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}) ON COMMIT DROP")
+        with connection.cursor() as cursor, cursor.copy("COPY relay_newest FROM STDIN") as copy:
             for text in lines:
                 copy.write(text)
         # Else it may read the whole table to find a few rows. A sample of 300 rows says enough, and takes no time.
         execute(connection, "SET LOCAL default_statistics_target = 1")
         execute(connection, f"ANALYZE relay_newest ({', '.join(self._parts)})")
-        left = self._reduce(connection)
-        ((items, changes),) = execute(connection, "SELECT count(*), coalesce(sum(changes), 0) FROM relay_newest")
         ((written,),) = execute(connection, self._upsert())
-        unwritten = [] if written == items else execute(connection, self._unwritten()).fetchall()
-        found = Written.of(changes, unwritten)
-        return replace(found, left=[*left, *found.left])
+        unwritten = [] if written == found.items else execute(connection, self._unwritten()).fetchall()
+        return Written.of(found.changes, unwritten)
 
     @property
     def _parts(self) -> list[str]:
         return [f"k{n}" for n in range(len(self.keys))]
-
-    def _reduce(self, connection: Connection) -> list[Key]:
-        """Leave the newest change of each item; remove and return the items that SQL cannot decide.
-
-        An item has plain tokens of one stem whose numbers ascend along the topic, or it is left to the rule.
-        """
-        listed, of_item = ", ".join(self._parts), ", ".join(f"s.{name}" for name in self._parts)
-        same = " AND ".join(f"s.{name} = i.{name}" for name in self._parts)
-        several = execute(
-            connection,
-            f"CREATE TEMPORARY TABLE relay_several ON COMMIT DROP AS SELECT {listed} FROM relay_newest"
-            f" GROUP BY {listed} HAVING count(*) > 1 OR NOT bool_and(is_plain)",
-        )
-        if not several.rowcount:
-            return []
-        stem, number = (f"lag(s.{name}) OVER item" for name in ("stem", "number"))
-        # Two changes of one transaction have one token, and so has a change that is on the topic twice.
-        ascends = f"{stem} = s.stem AND {_is_less(number, 's.number')}"
-        execute(
-            connection,
-            f"""
-            CREATE TEMPORARY TABLE relay_items ON COMMIT DROP AS
-            SELECT {listed}, bool_and(ascends) AS is_plain, count(*) AS changes,
-                min(number) FILTER (WHERE is_first) AS first,
-                min(_relay_partition) FILTER (WHERE is_last) AS partition,
-                min(_relay_offset) FILTER (WHERE is_last) AS at
-            FROM (
-                SELECT {of_item}, {_PLACE}, s.number, row_number() OVER item = 1 AS is_first,
-                    lead(true) OVER item IS NULL AS is_last,
-                    coalesce(s.is_plain AND (row_number() OVER item = 1 OR ({ascends})), false) AS ascends
-                FROM relay_newest s JOIN relay_several i ON {same}
-                WINDOW item AS (PARTITION BY {of_item} ORDER BY {_PLACE})
-            ) AS s GROUP BY {listed}
-            """,
-        )
-        is_newest = "i.is_plain AND s._relay_partition = i.partition AND s._relay_offset = i.at"
-        execute(connection, f"DELETE FROM relay_newest s USING relay_items i WHERE {same} AND NOT ({is_newest})")
-        execute(
-            connection,
-            f"UPDATE relay_newest s SET first = i.first, changes = i.changes FROM relay_items i WHERE {same}",
-        )
-        return execute(connection, f"SELECT {listed} FROM relay_items WHERE NOT is_plain").fetchall()
 
     def _upsert(self) -> str:
         """Return the statement that writes the items, and returns how many it has written."""
@@ -107,7 +60,7 @@ class NewestInPostgres:
         return f"""
             WITH updated AS (
                 UPDATE {self.table} t SET {updates} FROM {source}
-                WHERE {self.same_key} AND {is_stored("<", "coalesce(s.first, s.number)")}
+                WHERE {self.same_key} AND {is_stored("<", "s.first")}
                 RETURNING {_PLACE}
             ), inserted AS (
                 INSERT INTO {self.table} ({", ".join(inserted)}) SELECT {", ".join(inserted.values())} FROM {source}
@@ -152,8 +105,3 @@ def is_stored(operator: str, number: str) -> str:
 
 _HEAD, _TAIL = r'^\{"timestamp":[1-9][0-9]*,$', r'^[1-9][0-9]*","origin":null\}$'
 """What a plain token has before and after its stem."""
-
-
-def _is_less(number: str, other: str) -> str:
-    """Return SQL that compares two numbers, which are texts without leading zeros, of any length."""
-    return f'(length({number}), {number}) < (length({other}), {other} COLLATE "C")'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
@@ -200,8 +201,8 @@ class PostgresTable:
         return all(name == postgres.identifier(name) for name in fields)
 
     @property
-    def orders_changes(self) -> bool:
-        return True
+    def keeps_nul(self) -> bool:
+        return False
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
@@ -214,9 +215,13 @@ class PostgresTable:
             row | {"_relay_incomplete": "false", "_relay_updated_at": "now()"},
             self._with_fields,
         )
+        of_batch = found.found
+        assert of_batch is not None
+        lines = copied_lines(changes.sparkSession.sparkContext, of_batch.rows(found.layouts), len(self._plan.keys))
         with self._database.transaction() as connection:
             self._lock(connection)
-            return newest.write(connection, copied_lines(changes, len(self._plan.keys)))
+            written = newest.write(connection, lines, found)
+        return replace(written, others=of_batch.others(found.layouts, found.others) if found.others else None)
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
         """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""

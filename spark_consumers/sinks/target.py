@@ -89,8 +89,8 @@ class TargetTable(Protocol):
         """Whether `write_newest` can write the layouts that the table is prepared for."""
 
     @property
-    def orders_changes(self) -> bool:
-        """Whether `write_newest` finds the newest change of an item by itself, and so needs a quick summary only."""
+    def keeps_nul(self) -> bool:
+        """Whether `write_newest` can write a text that has a NUL character."""
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.

@@ -109,28 +109,26 @@ def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
 
 
 @pytest.mark.services
-def test_lines_for_postgresql_have_the_parts_of_plain_tokens_alone(spark_process: SparkProcess) -> None:
+def test_lines_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_process: SparkProcess) -> None:
     """I5, I8: whatever token came before, and whatever is in a text."""
     texts, plain = _like_plain_tokens()
     random.Random(1).shuffle(texts)
     given = [[text, "INSERT", '{"a":"\t\\\\\n\r\\\\."}', "k\t\\\n\r\u00e9\u0001"] for text in texts]
     usual = f'{{"timestamp":7,{plain[0][0]}1{PLAIN_END}'
     given += [[usual, "DELETE", "{}", "k"], [usual, "UPDATE", None, "k"], [usual, "UPDATE", '{"a":"\\u0000"}', "k"]]
-    given += [[usual, "INSERT", "x" * 300_000, "k" * number] for number in range(3)]
-    attributes = [{"event_version": "1.1"} for _ in given] + [{REDRIVEN: "true"}]
-    given.append([usual, "INSERT", "{}", "k"])
-    both = [[*each, attributes[at]] for at, each in enumerate(given)]
-    found = json.loads(spark_process.run(LINES, given=json.dumps(both), compiled=True))
-    assert len(found) == len(given)
-    for offset, ((token, operation, image, key), line) in enumerate(zip(given, found, strict=True)):
-        parts = plain_parts(token or "")
-        is_whole = operation == "DELETE" or (image is not None and "u0000" not in image)
-        if parts is None or not is_whole or REDRIVEN in attributes[offset]:
-            assert line == [key, "0", str(offset), "f", *[None] * 8]
+    given += [[usual, "INSERT", "{}", "\0"], *([usual, "INSERT", "x" * 300_000, "k" * number] for number in range(3))]
+    given = [[*each[:3], f"{each[3]} {at}", {"event_version": "1.1"}] for at, each in enumerate(given)]
+    given.append([usual, "INSERT", "{}", "k", {REDRIVEN: "true"}])
+    expected = []
+    for offset, (token, operation, image, key, attributes) in enumerate(given):
+        parts, is_deleted = plain_parts(token or ""), operation == "DELETE"
+        is_whole = is_deleted or (image is not None and "u0000" not in image)
+        if parts is None or not is_whole or REDRIVEN in attributes or "\0" in key:
             continue
-        is_deleted = operation == "DELETE"
-        shown = [key, "0", str(offset), "t", parts[0], str(parts[1]), "3", None if is_deleted else image]
-        assert line == [*shown, token, "t" if is_deleted else "f", f"e{offset}", "shop.orders"]
+        shown = [key, "0", str(offset), "shop.orders", token, "t" if is_deleted else "f", f"e{offset}", "0"]
+        number = str(parts[1])
+        expected.append([*shown, None if is_deleted else image, parts[0], number, number, "1"])
+    assert json.loads(spark_process.run(LINES, given=json.dumps(given), compiled=True)) == expected
 
 
 @pytest.mark.services
@@ -149,7 +147,9 @@ def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: Spa
 LINES = """
 import json, re, sys
 from pyspark.sql import SparkSession
+from spark_consumers.plain_items import PlainItems
 from spark_consumers.sinks.copied_lines import copied_lines
+from tests.spark_consumers.batches import layout
 
 SPECIAL = {"t": "\\t", "n": "\\n", "r": "\\r"}
 
@@ -158,15 +158,17 @@ def read(field):
 
 session = SparkSession.getActiveSession()
 rows = [
-    ([key], 3, operation, image, token, f"e{at}", "shop.orders", 0, at, attributes)
+    ("change", 0, "shop.orders", 0, at, [key], operation, None, attributes, token, f"e{at}", image)
     for at, (token, operation, image, key, attributes) in enumerate(json.load(sys.stdin))
 ]
 frame = session.createDataFrame(
     rows,
-    "key_texts array<string>, layout int, operation string, new string, token string, event_id string, topic string, "
-    "`partition` int, `offset` long, attributes map<string,string>",
+    "status string, layout int, topic string, `partition` int, `offset` long, key_texts array<string>, "
+    "operation string, snapshot_id string, attributes map<string,string>, token string, event_id string, new string",
 )
-texts = b"".join(copied_lines(frame.coalesce(1), 1)).decode()
+items = PlainItems(frame.coalesce(1), [layout({"id": "string"}, None)], nul=False)
+texts = b"".join(copied_lines(session.sparkContext, items.rows([0]), 1)).decode()
+items.close()
 assert texts.endswith("\\n")
 json.dump([list(map(read, line.split("\\t"))) for line in texts[:-1].split("\\n")], sys.stdout)
 """
