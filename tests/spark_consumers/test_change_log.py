@@ -132,6 +132,30 @@ def test_a_log_that_began_at_the_end_gets_the_rest_from_another_checkpoint(topic
     assert len(log.after("consume('early')")["ids"]) == 5
 
 
+FILES = """
+import json, sys
+from pathlib import Path
+from relay.demo.tables import spark
+from spark_consumers.change_log import ChangeLog
+from spark_consumers.sinks.upkeep import Schedule
+from tests.benchmarks.decoded import Batches
+
+with spark() as session:
+    folder = Path(sys.argv[1])
+    ChangeLog(str(folder), dict, Schedule(1e9, 1e9)).plan(Batches(session, range(100), rows=10).get(0)).write([])
+    actions = map(json.loads, (folder / "_delta_log/00000000000000000001.json").read_text().splitlines())
+    json.dump([json.loads(each["add"]["stats"]) for each in actions if "add" in each], sys.stdout)
+"""
+
+
+def test_files_have_the_bounds_of_columns_that_queries_filter_on(tmp_path: Path, spark_process: SparkProcess) -> None:
+    """Those of images and tokens take a fifth of an append, and no query has a use for them."""
+    (found,) = json.loads(spark_process.run(FILES, str(tmp_path / "log")))
+    filtered = {"source", "committed_at", "event_id", "operation", "key", "topic", "partition", "offset"}
+    assert found["numRecords"] == 10
+    assert found["minValues"].keys() == found["maxValues"].keys() == {*filtered, "token_timestamp"}
+
+
 TWO_WRITERS = """
 import sys
 import pytest
