@@ -82,6 +82,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    # Not after every 700 objects: Hypothesis makes many that live as long as an example.
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -124,11 +124,15 @@ POINTS = 5
 """Calls of a writer before which readers go on: two of the write, three of the invalidation."""
 
 
-@pytest.mark.parametrize("begun", range(9))
+@pytest.mark.parametrize("begun", range(17))
 def test_a_reader_at_any_step_stores_nothing_that_the_writer_would_read_in_place_of_its_write(begun: int) -> None:
-    """I6: all interleavings of one reader with a save, where the reader has made ``begun`` steps before."""
-    for steps in range(9):
-        for places in combinations_with_replacement(range(POINTS), steps):
+    """I6: all interleavings of one reader with a save, where the reader has made ``begun`` steps before.
+
+    Up to 8 of them may as well be at the first point, before which the writer has done nothing that a reader sees, and
+    up to 8 are at all points. So each is played once.
+    """
+    for steps in range(min(8, 16 - begun) + 1):
+        for places in combinations_with_replacement(range(1, POINTS), steps):
             world = World(readers=1)
             for _ in range(begun):
                 world.readers[0].step()
