@@ -47,6 +47,8 @@ def citations(root: Path) -> Iterator[Citation]:
 
 def of_source(source: str, file: str) -> Iterator[Citation]:
     """Yield the citations of one module, ``file``."""
+    if _CITED.search(source) is None:
+        return  # sooner than tokenize would find out
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and (cited := frozenset(_CITED.findall(token.string))):

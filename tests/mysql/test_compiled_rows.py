@@ -113,6 +113,12 @@ def shown(changes: Sequence[Change]) -> list[str]:
     return [repr(change) for change in changes]
 
 
+def plainly(avro: dict[str, Any], changes: Sequence[Change]) -> list[bytes]:
+    """Return the records of changes as plain Python writes them."""
+    encoder = ChangeEncoder(avro, HEADER)
+    return [encoder.encode(replace(one, resume_timestamp=5)) for one in changes]
+
+
 @settings(deadline=None, max_examples=examples(150))
 @given(st.data(), st.sampled_from([1, 2, 5, 1000]), st.sampled_from([0, 1000]), st.booleans())
 def test_row_events_give_the_same_changes_positions_and_errors(
@@ -142,7 +148,7 @@ def test_a_block_gives_the_records_of_its_changes(data: st.DataObject) -> None:
         for schema in schemas:  # of the layouts of a table, that of the block
             avro = change_schema(schema)
             try:
-                plain = [ChangeEncoder(avro, HEADER).encode(replace(one, resume_timestamp=5)) for one in block]
+                plain = plainly(avro, block)
             except Unencodable:
                 continue
             writer = compiled_records(avro, HEADER, schema, KeyCodec(schema, "hash"), 6, 1 << 20)
@@ -185,8 +191,7 @@ def test_a_value_of_every_type_is_in_a_block(case: Case, data: st.DataObject) ->
     avro, schema = change_schema(logged.table.schema), logged.table.schema
     writer = compiled_records(avro, HEADER, schema, KeyCodec(schema, "hash"), 6, 1 << 20)
     assert writer is not None
-    plain = [ChangeEncoder(avro, HEADER).encode(replace(one, resume_timestamp=5)) for one in expected.changes]
-    assert [record and record[0] for record in writer.block_records(block, 5, 0)] == plain
+    assert [record and record[0] for record in writer.block_records(block, 5, 0)] == plainly(avro, expected.changes)
 
 
 def test_a_value_that_only_python_takes_leaves_the_rest_of_its_transaction_to_it() -> None:

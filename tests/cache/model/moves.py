@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import combinations_with_replacement
-from operator import or_
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ _START = 1_000_000.0  # seconds since the epoch
 _RESTARTED = None, False, "", 0  # what an invalidator remembers that has just begun
 _ENTRY, _FLOORS, _GENERATION, _LOSSES, _NOW, _LOG = (1 << bit for bit in range(6))  # what a call may read
 _STORED = _ENTRY | _FLOORS
+_TAKE = Call("take")
 _READ_BY = {"generation": _GENERATION, "losses": _LOSSES, "now": _NOW}  # others read the log
 
 
@@ -53,10 +53,11 @@ class Model(States):
         self._steps = lru_cache(1 << 17)(self._found_steps)
         self._changed_around = lru_cache(1 << 17)(self._found_changed_around)
         self._new_fillers = [self._new_filler(who) for who in range(scenario.fillers)]
+        self._are_alike = len(set(scenario.fillers_ttl)) == 1
 
     def forget(self) -> None:
         """Forget what is cached, by functions that refer to the model, so that it is no garbage in a circle."""
-        del self._steps, self._changed_around, self._known
+        del self._steps, self._changed_around, self._remembered
 
     def _new_filler(self, who: int) -> int:
         return self.programs.begin("fill", f"r{who}.{self.scenario.reads}", who)
@@ -111,28 +112,31 @@ class Model(States):
 
     def moves(self, state: State) -> list[Move]:
         """Return all moves from a state, or those of one actor if it is all the same when it makes them."""
-        shared = self._shared(state)
-        ready = [who for who in range(len(state.actors)) if self._is_ready(state, who)]
+        ready = [who for who, actor in enumerate(state.actors) if actor != NOBODY and self._is_ready(state, who)]
+        changed = self._changed_around(state.around)
+        storing = self._storing(state)
         for who in ready:
-            if self._is_private(state, who, reduce(or_, shared[:who] + shared[who + 1 :])):
+            by_others = changed | _STORED if len(storing) > (who in storing) else changed
+            if self._is_private(state, who, by_others):
                 return list(self._actor_moves(state, who))
         found = [move for who in ready for move in self._actor_moves(state, who)]
         return [*found, *self._faults(state), *self._commits(state)]
 
     def _is_ready(self, state: State, who: int) -> bool:
-        if state.actors[who] == NOBODY:
-            return False
-        call = self.programs.pending[state.actors[who]]
-        if isinstance(call, Call) and call.kind == "take":
-            around = self._arounds[state.around]
-            return around.offset < len(around.topic)
+        fillers = self.scenario.fillers
+        if who == fillers:
+            return self._has_records(state) or self.programs.pending[state.actors[who]] != _TAKE
         # Fillers are alike, so the first to begin may as well be the first.
-        before = who - 1
         return not (
-            0 < who < self.scenario.fillers
-            and len(set(self.scenario.fillers_ttl)) == 1
-            and state.actors[before : who + 1] == tuple(self._new_fillers[before : who + 1])
+            0 < who < fillers
+            and self._are_alike
+            and state.actors[who] == self._new_fillers[who]
+            and state.actors[who - 1] == self._new_fillers[who - 1]
         )
+
+    def _has_records(self, state: State) -> bool:
+        around = self._arounds[state.around]
+        return around.offset < len(around.topic)
 
     def _actor_moves(self, state: State, who: int) -> Iterator[Move]:
         for step in self._steps(who, state.actors[who], state.memory, state.around):
@@ -295,14 +299,17 @@ class Model(States):
 
     # -- what others can notice -------------------------------------------------------------------------
 
-    def _shared(self, state: State) -> list[int]:
-        """Return by actor what it may still change, and last what faults and writers may: bits such as ``_ENTRY``."""
-        found = [_STORED if actor != NOBODY else 0 for actor in state.actors]
-        if not self._has_batches(state):
-            found[self.scenario.fillers] = 0
-        return [*found, self._changed_around(state.around)]
+    def _storing(self, state: State) -> list[int]:
+        """Return the actors that may still change what is stored."""
+        fillers = self.scenario.fillers
+        return [
+            who
+            for who, actor in enumerate(state.actors)
+            if actor != NOBODY and (who != fillers or self._has_batches(state))
+        ]
 
     def _found_changed_around(self, number: int) -> int:
+        """Return what faults and writers may still change: bits such as ``_ENTRY``."""
         around = self._arounds[number]
         found = _STORED | _GENERATION | _LOSSES if around.lost else 0
         found |= _NOW | _ENTRY if around.ticked else 0
@@ -315,8 +322,9 @@ class Model(States):
 
     def _has_batches(self, state: State) -> bool:
         around = self._arounds[state.around]
-        call = self.programs.pending[state.actors[self.scenario.fillers]]
-        is_idle = isinstance(call, Call) and call.kind == "take" and around.offset == len(around.topic)
+        is_idle = (
+            around.offset == len(around.topic) and self.programs.pending[state.actors[self.scenario.fillers]] == _TAKE
+        )
         return not is_idle or any(around.left) or bool(around.replays or around.republished or around.gaps)
 
     def _is_private(self, state: State, who: int, changed: int) -> bool:

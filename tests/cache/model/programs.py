@@ -109,6 +109,7 @@ class Programs:
         self.pending: list[Call | Ended] = []
         self.expects: list[bytes | None] = []
         self.remembers: list[frozenset[str]] = []  # the nonces of entries that an actor has seen
+        self.names: list[str] = []  # what an actor's own nonces begin with
         self.running = Replay("", ())  # whose nonces an Invalidator takes
 
     def begin(self, *program: Any) -> int:
@@ -132,9 +133,6 @@ class Programs:
             return ()
         return (*answers[:-2], answers[-1]) if _is_conflict(answers[-2]) and answers[-1][0][1] else answers
 
-    def told(self, actor: int) -> tuple[Any, ...]:
-        return self._actors[actor][0]
-
     def _actor(self, program: tuple[Any, ...], answers: tuple[Any, ...], name: tuple[Any, Any]) -> int:
         number = self._numbers.get(name)
         if number is None:
@@ -143,6 +141,7 @@ class Programs:
             self.pending.append(self._run(program, answers))
             self.expects.append(self.running.expects)
             self.remembers.append(frozenset(_nonces_in(answers)))
+            self.names.append(f"{program[1]}.")
         return number
 
     def _run(self, program: tuple[Any, ...], answers: tuple[Any, ...]) -> Call | Ended:

@@ -63,7 +63,7 @@ class States:
         self._entries: list[bytes | None] = []  # by number of a memory
         self._arounds: list[Around] = []
         self._around_numbers: dict[Around, int] = {}
-        self._known = lru_cache(1 << 16)(self._found_known)
+        self._remembered = lru_cache(1 << 16)(self._found_remembered)
 
     # -- states -----------------------------------------------------------------------------------------
 
@@ -121,24 +121,25 @@ class States:
         memory, entry = self._memories[number], self._entries[number]
         if entry is None or (nonce := nonce_of(entry)) == _FIRST_NAME:
             return number
-        remembered, own = self._known(tuple(actors))
-        if nonce in remembered or nonce.startswith(own):
-            return number
+        for actor in actors:
+            if actor != NOBODY and (
+                nonce in self.programs.remembers[actor] or nonce.startswith(self.programs.names[actor])
+            ):
+                return number
+        remembered = self._remembered(tuple(actors))
         new = next(name for name in map("c{}".format, count()) if name not in remembered)
         meta = entry.replace(f'"n":"{nonce}"'.encode(), f'"n":"{new}"'.encode())
         items = [(k, each._replace(meta=meta) if k == ENTRY else each, ends) for k, each, ends in memory.items]
         return self._memory(memory._replace(items=tuple(items)))
 
-    def _found_known(self, actors: Sequence[int]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Return the nonces that actors have seen, and what their own begin with."""
-        busy = [actor for actor in actors if actor != NOBODY]
-        own = tuple(f"{self.programs.told(actor)[1]}." for actor in busy)
-        return frozenset().union(*(self.programs.remembers[actor] for actor in busy)), own
+    def _found_remembered(self, actors: Sequence[int]) -> frozenset[str]:
+        """Return the nonces that actors have seen."""
+        return frozenset().union(*(self.programs.remembers[actor] for actor in actors if actor != NOBODY))
 
     def _next_batch(self, memory: Memory, actors: Sequence[int], told: tuple[Any, ...]) -> int:
         """Return the invalidator before its next batch, with a name that is not part of any nonce."""
         texts = [*(stored.meta for _, stored, _ in memory.items), told[0] or b"", f'"{told[2]}"'.encode()]
-        texts += [f'"{nonce}"'.encode() for nonce in self._known(tuple(actors))[0]]
+        texts += [f'"{nonce}"'.encode() for nonce in self._remembered(tuple(actors))]
         name = next(n for n in map("i{}".format, count()) if not any(f'"{n}.'.encode() in text for text in texts))
         return self.programs.begin("invalidate", name, told)
 
