@@ -102,19 +102,22 @@ public class PlainItems {
         return Arrays.copyOf(all, several);
     }
 
-    /** Return the newest changes of the plain items of some layouts. {@code bytes}: what Spark takes for their size. */
-    public Dataset newest(List layouts, StructType type, long bytes) {
-        return chosen(new Choice(numbers(layouts), true), type, bytes);
+    /**
+     * Return the newest changes of the plain items of some layouts. {@code bytes}: what Spark takes for their size.
+     * {@code now}: a time, in microseconds, that each has.
+     */
+    public Dataset newest(List layouts, StructType type, long bytes, long now) {
+        return chosen(new Choice(numbers(layouts), true, now), type, bytes);
     }
 
     /** Return the partitions and offsets of the changes of all other items. */
     public Dataset others(List layouts, StructType type, long bytes) {
-        return chosen(new Choice(numbers(layouts), false), type, bytes);
+        return chosen(new Choice(numbers(layouts), false, 0), type, bytes);
     }
 
     /** Return the rows of the newest changes, each the same object. */
     public JavaRDD rows(List layouts) {
-        return rows.zipPartitions(found, new Choice(numbers(layouts), true));
+        return rows.zipPartitions(found, new Choice(numbers(layouts), true, 0));
     }
 
     private Dataset chosen(Choice choice, StructType type, long bytes) {
@@ -436,14 +439,16 @@ public class PlainItems {
 
         private final int[] layouts;
         private final boolean isOfNewest;
+        private final long now;
 
-        Choice(int[] layouts, boolean isOfNewest) {
+        Choice(int[] layouts, boolean isOfNewest, long now) {
             this.layouts = layouts;
             this.isOfNewest = isOfNewest;
+            this.now = now;
         }
 
         public Iterator call(Object rows, Object found) {
-            return new Chosen((Iterator) rows, (Object[]) ((Iterator) found).next(), layouts, isOfNewest);
+            return new Chosen((Iterator) rows, (Object[]) ((Iterator) found).next(), layouts, isOfNewest, now);
         }
     }
 
@@ -460,7 +465,7 @@ public class PlainItems {
         private int n; // rows that were read
         private boolean isRead; // whether the next one is in `made`
 
-        Chosen(Iterator rows, Object[] found, int[] layouts, boolean isOfNewest) {
+        Chosen(Iterator rows, Object[] found, int[] layouts, boolean isOfNewest, long now) {
             this.rows = rows;
             this.layouts = layouts;
             this.isOfNewest = isOfNewest;
@@ -471,8 +476,11 @@ public class PlainItems {
             stems = (byte[][]) found[STEMS];
             first = (byte[][]) found[FIRST];
             last = (byte[][]) found[LAST];
-            values = new Object[isOfNewest ? 14 : 2];
+            values = new Object[isOfNewest ? 15 : 2];
             made = new GenericInternalRow(values);
+            if (isOfNewest) {
+                values[14] = Long.valueOf(now);
+            }
         }
 
         public boolean hasNext() {

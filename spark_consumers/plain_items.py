@@ -24,7 +24,7 @@ _OTHERS = "_relay_partition int, _relay_offset long"
 NEWEST = (
     f"{_OTHERS}, _relay_topic string, _relay_token string, _relay_deleted boolean, _relay_event_id string, "
     "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
-    "number string, changes int"
+    "number string, changes int, now timestamp"
 )
 _ROW = 300  # bytes of a row as Spark estimates them, by the types of its columns
 
@@ -65,14 +65,17 @@ class PlainItems:
         if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
         """
 
-    def newest(self, layouts: Collection[int], items: int) -> DataFrame:
+    def newest(self, layouts: Collection[int], items: int, now: int = 0) -> DataFrame:
         """Return the newest change of each item with one of ``layouts``; ``items``: how many there are.
+
+        ``now``: microseconds, which each row has as a time. As a literal Spark would write it into the code of a query,
+        and so compile that for each batch.
 
         The columns: ``key_texts``, ``layout``, the image ``new``, the parts ``stem`` and ``number`` of its token, the
         number ``first`` of the item's first change, how many ``changes`` it has, and those of the state of a stored row
-        but for ``_relay_read_as_of``, which no change of a stream sets.
+        but for ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
         """
-        return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), items * _ROW))
+        return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), items * _ROW, now))
 
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
         """Return ``partition`` and ``offset`` of the changes of other items; ``changes``: how many there are."""

@@ -33,6 +33,9 @@ NOT_OLDER = "relay: a stored row is not older than its change, which is decided 
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
 _MOST_GUARDED = 64
+_WITH_BOUNDS = "delta.dataSkippingNumIndexedCols"
+_MOST_WITH_BOUNDS = 32  # Delta's default
+_ALL_DIFFERENT = ("_relay_token", "_relay_event_id")
 _ROWS_OF_A_FILE = 5_000  # up to which a batch inserts one file
 _PARTS = 50  # that `write_all` writes in one statement
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
@@ -84,6 +87,9 @@ class DeltaTable:
             "delta.checkpointInterval": "50",
             # Without them each batch writes whole files again for the few rows that it changes.
             "delta.enableDeletionVectors": "true",
+            # Minima and maxima of our columns would take time, and no query of the consumer has a use for them.
+            _WITH_BOUNDS: str(min(len(plan.added), _MOST_WITH_BOUNDS)),
+            **delta.without_dictionaries(_ALL_DIFFERENT),
             COLLECTED_AT: str(time.time()),
             FORMAT: "1",
             **self._upkeep.properties(time.time()),
@@ -99,6 +105,8 @@ class DeltaTable:
         properties = {}
         if _NOT_IN_PARQUET & set("".join(self._plan.added)):
             properties["delta.columnMapping.mode"] = "name"
+        if self._plan.added:
+            properties[_WITH_BOUNDS] = str(_MOST_WITH_BOUNDS)  # the columns that are added are behind ours
         if self._plan.widened:
             properties["delta.enableTypeWidening"] = "true"
         if properties:
@@ -225,24 +233,20 @@ class DeltaTable:
         session, of_batch = changes.sparkSession, found.found
         assert of_batch is not None
         others = of_batch.others(found.layouts, found.others) if found.others else None
-        rows = self._with_fields(of_batch.newest(found.layouts, found.items))
-        # Written here and nowhere else, it tells the rows of this statement from those of an earlier one. It is text,
-        # since Spark writes a number into the code of the MERGE, and so would compile it for each batch.
-        micros = F.lit(str(time.time_ns() // 1000)).alias("now")
+        # The time is written here and nowhere else: it tells the rows of this statement from those of an earlier one.
+        rows = self._with_fields(of_batch.newest(found.layouts, found.items, time.time_ns() // 1000))
         texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
         rows = rows.select(
             *(text.alias(f"k{n}") for n, text in enumerate(texts)),
             *(text.alias(f"text_k{n}") for n, text in enumerate(texts)),
             *self._values(rows),
             *OF_CHANGE,
-            *("stem", "first", "number", "changes"),
-            micros,
+            *("stem", "first", "number", "changes", "now"),
         )
         rows = self._with_key_types(rows.coalesce(1) if found.items <= _ROWS_OF_A_FILE else rows)
         rows.createOrReplaceTempView("relay_batch")
-        now = "timestamp_micros(CAST(s.now AS BIGINT))"
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
-        row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": now}
+        row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "s.now"}
         names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row, "_relay_read_as_of"])
         values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values(), "0"])
         on, is_older = f"{self._same_key()} AND {self._between(found.bounds)}", is_stored("<", "s.first")
@@ -274,7 +278,7 @@ class DeltaTable:
             self._guarded -= 1
             return Written(found.changes, 0, (), others)
         keys = ", ".join(f"s.text_{name}" for name in self._key_names())
-        is_written = f"t._relay_updated_at <=> {now} AND t._relay_event_id <=> s._relay_event_id"
+        is_written = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
         is_old = f"coalesce(({is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
         unwritten = session.sql(
@@ -333,7 +337,7 @@ class DeltaTable:
                 # In Python as in Spark, texts are in the order of their code points.
                 ends = [delta.literal(text) for text in found.texts]
             elif key.kind in ("int", "long") and found.numbers is not None:
-                ends = [f"{number}{'L' if key.kind == 'long' else ''}" for number in found.numbers]
+                ends = [f"{number}{'L' if key.kind == 'long' else ''}" for number in rounded(found.numbers, key.kind)]
             else:
                 continue
             ranges.append(f"t.{delta.quoted(key.name)} BETWEEN {' AND '.join(ends)}")
@@ -364,6 +368,17 @@ class DeltaTable:
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
+
+
+def rounded(numbers: tuple[int, int], kind: str) -> tuple[int, int]:
+    """Return bounds around others that are mostly the same for each batch.
+
+    Spark writes them into the code of a query, and so would compile it for each batch.
+    """
+    least, greatest = numbers
+    step = max(1, (1 << (greatest - least).bit_length()) // 4)
+    end = 1 << (31 if kind == "int" else 63)
+    return max(least // step * step, min(least, -end)), min(greatest // step * step + step - 1, max(greatest, end - 1))
 
 
 def _decided(write: Write) -> tuple[object, ...]:

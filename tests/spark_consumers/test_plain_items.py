@@ -80,7 +80,7 @@ def of_java(batch, layouts):
     items = PlainItems(batch, layouts)
     changes, number, records = (sum(group[name] for group in items.groups) for name in ("plain", "items", "records"))
     newest, others = items.newest([0, 1], number), items.others([1, 0], records - changes)
-    found = {"newest": rows(newest), "others": rows(others)}
+    found = {"newest": rows(newest.drop("now")), "others": rows(others)}
     items.close()
     return {**found, "changes": changes, "items": number, "records": records}
 
