@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 
 from relay.vitess.call import Call
@@ -14,7 +13,7 @@ from relay.vitess.shard_rows import PageMustEnd
 from relay.vitess.watch import Watch
 
 READ_AT_ONCE = 16 << 10
-"""Bytes of small answers."""
+"""Bytes of small answers, about."""
 
 
 class ShardStream:
@@ -25,8 +24,10 @@ class ShardStream:
         self._call = call
         self._watch = watch
         self._is_shared = is_shared
-        # Answers that are not read yet, those before them of which a part was, and events that are not applied yet.
-        self._answers: deque[bytes] = deque()
+        # Answers that are not read yet and their bytes, those before them of which a part was, and events that are not
+        # applied yet.
+        self._answers: list[bytes] = []
+        self._size = 0
         self._rest = b""
         self._left: Iterator[pb.VEvent] = iter(())
         # The event that the next page starts with, if it ended this one.
@@ -52,7 +53,8 @@ class ShardStream:
             if not answers:
                 return
             self._watch.received()
-            self._answers.extend(answers)
+            self._answers = answers  # all before them are read
+            self._size = sum(map(len, answers))
 
     def _apply_parsed(self) -> bool:
         """Apply the events that are parsed. Return whether the page has room for more."""
@@ -75,13 +77,12 @@ class ShardStream:
     def _read_next(self) -> None:
         """Read the whole transactions of the next answer, or of several small ones at once; otherwise, parse them."""
         # Concatenated messages are one message with the events of all, which ends after any of them.
-        answers, waiting = [self._rest], self._answers
-        size = len(self._rest)
-        while waiting and (not answers[1:] or size + len(waiting[0]) <= READ_AT_ONCE):
-            answers.append(waiting.popleft())
-            size += len(answers[-1])
-            self.events.bytes_in += len(answers[-1])
-        joined = b"".join(answers)
+        count = max(1, READ_AT_ONCE * len(self._answers) // max(1, self._size))
+        answers = b"".join(self._answers[:count])
+        del self._answers[:count]
+        self._size -= len(answers)
+        self.events.bytes_in += len(answers)
+        joined = self._rest + answers
         read = 0 if self._is_shared else self.events.read_whole(joined)
         self._rest = joined[read:] if read else b""
         if read:
