@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from relay.errors import Unavailable
@@ -47,6 +48,15 @@ stream = session.readStream.format("delta").load(f"{folder}/table").writeStream.
 stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
 close_session(session)
 """
+
+
+def prepare(say: Callable[[str], None]) -> None:
+    """Make the archive if there is none, and use it. ``say``: called with the reason if Spark starts without one."""
+    try:
+        make()
+    except Unavailable as error:
+        say(f"Spark starts without an archive of its classes, and so takes longer: {str(error).splitlines()[0]}")
+    use()
 
 
 def use() -> None:

@@ -167,8 +167,7 @@ class _Demo:
         with self.console.status("fetching the services"):
             fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
         with self.console.status("archiving Spark's classes, once"):
-            class_archive.make()
-        class_archive.use()
+            class_archive.prepare(self.console.print)
 
     def _start_services(self) -> Config:
         kafka, redis = KafkaBroker(), RedisServer()
