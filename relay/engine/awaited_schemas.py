@@ -10,14 +10,15 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from relay.engine.open_shard import LONGEST_BACKOFF, SHORTEST_WAIT, OpenShard
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import NoAnswer
 from relay.kafka.topic_writer import TopicWriter
-from relay.process.slow_call import SlowCall
+from relay.process.slow_call import SlowCall, call_all
 from relay.source import Page, ReadResult
 from relay.table import TableSchema
 
@@ -29,6 +30,14 @@ Results = Sequence[tuple[OpenShard, ReadResult]]
 _WARN_AT_FAILURES = {1, 3, 10, 100, 1000, 10_000}
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Writers, and by table why it has none yet."""
+
+    writers: list[TopicWriter] = field(default_factory=list)
+    unanswered: dict[TableSchema, NoAnswer] = field(default_factory=dict)
+
+
 class AwaitedSchemas:
     """Publishes the schemas that pages come with. ``writers``: has those that are published."""
 
@@ -36,7 +45,7 @@ class AwaitedSchemas:
         self._writers = writers
         self._clock = clock
         self._held: list[tuple[OpenShard, Page]] = []
-        self._publishing: SlowCall[list[TopicWriter]] | None = None
+        self._publishing: SlowCall[list[_Made]] | None = None
         self._failures = 0
         self._publish_at = -math.inf
 
@@ -65,30 +74,53 @@ class AwaitedSchemas:
             else:
                 yield shard, result
         if missing and self._publishing is None and self._clock() >= self._publish_at:
-            self._publishing = SlowCall("schemas", partial(self._writers.make, list(missing)))
+            self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
+
+    def _make(self, tables: Iterable[TableSchema]) -> list[_Made]:
+        """In a thread: make writers, for each table by itself. Raises ``RelayError`` on what is final."""
+        schemas: dict[tuple[str, str], list[TableSchema]] = {}
+        for table in tables:
+            schemas.setdefault((table.source, table.table), []).append(table)
+        return call_all("schemas", [partial(self._make_in_order, each) for each in schemas.values()])
+
+    def _make_in_order(self, schemas: Iterable[TableSchema]) -> _Made:
+        """Make the writers of a table, none after one that fails: a registry checks each schema with the one before."""
+        made = _Made()
+        for table in schemas:
+            try:
+                made.writers.extend(self._writers.make([table]))
+            except NoAnswer as error:
+                made.unanswered[table] = error
+                break
+        return made
 
     def _take_published(self) -> None:
         if self._publishing is None or not self._publishing.done:
             return
         call, self._publishing = self._publishing, None
-        try:
-            self._writers.add(call.result())
-        except NoAnswer as error:
-            self._failures += 1
-            wait = random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self._failures, 10))
-            self._publish_at = self._clock() + wait
-            for shard, _ in self._held:
-                shard.error = str(error)  # which explains why it stands still
-            log.log(
-                logging.WARNING if self._failures in _WARN_AT_FAILURES else logging.DEBUG,
-                "the changes of %d shards wait for the schema of their table, failure %d in a row: %s; retrying in"
-                " %.1f s",
-                len({shard.key for shard, _ in self._held}),
-                self._failures,
-                error,
-                wait,
-            )
-        else:
+        unanswered: dict[TableSchema, NoAnswer] = {}
+        for made in call.result():
+            self._writers.add(made.writers)
+            unanswered |= made.unanswered
+        if not unanswered:
             if self._failures:
                 log.warning("the schemas are published now, after %d failures", self._failures)
             self._failures, self._publish_at = 0, -math.inf
+            return
+        self._failures += 1
+        wait = random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self._failures, 10))
+        self._publish_at = self._clock() + wait
+        waiting = 0
+        for shard, page in self._held:
+            if missing := self._writers.missing(page.tables):
+                waiting += 1
+                if reason := next((unanswered[table] for table in missing if table in unanswered), None):
+                    shard.error = str(reason)  # which explains why it stands still
+        log.log(
+            logging.WARNING if self._failures in _WARN_AT_FAILURES else logging.DEBUG,
+            "the changes of %d shards wait for the schema of their table, failure %d in a row: %s; retrying in %.1f s",
+            waiting,
+            self._failures,
+            next(iter(unanswered.values())),
+            wait,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,47 @@ def test_a_registry_that_is_away_when_a_table_gets_a_new_schema_delays_only_that
         assert "the schemas are published now" in caplog.text
         (subject,) = schemas.subjects()  # it began anew, without those of the start
         assert subject == f"{config.topic('orders')}-value"
+
+
+@pytest.mark.services
+def test_a_schema_that_no_registry_answers_for_delays_no_other_new_schema(kafka: Any, unique: str) -> None:
+    """I10: a registry may fail for ever with one subject."""
+    failing, other = ScriptedSource("orders"), ScriptedSource("other")
+    failing.new_tables["shard-00000"] = (ALTERED,)
+    other.new_tables["shard-00000"] = (replace(ALTERED, source="other", table="other"),)
+    let_other_go = other.hold("starting_points")
+    asked = threading.Event()
+
+    def make(table: TableSchema) -> None:
+        if table is ALTERED:
+            asked.set()
+            raise NoAnswer("HTTP status 500")
+
+    config = config_of(unique, kafka.bootstrap_servers, [failing, other])
+    with running(config, [failing, other], make=make):
+        assert asked.wait(60)
+        let_other_go()
+        assert wait_until(lambda: published(config, other), 60) == 1
+        assert not published(config, failing)
+
+
+@pytest.mark.services
+def test_a_schema_that_is_refused_ends_the_relay_also_while_another_is_waited_for(kafka: Any, unique: str) -> None:
+    source = ScriptedSource("orders", shards=2)
+    refused = replace(ALTERED, table="refused")
+    source.new_tables |= {"shard-00000": (ALTERED,), "shard-00001": (refused,)}
+
+    def make(table: TableSchema) -> None:
+        if table is ALTERED:
+            raise NoAnswer("HTTP status 500")
+        if table is refused:
+            raise RelayError("the registry refuses it")
+
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    with closing(open_schemas_of(config)) as schemas:
+        worker = worker_of(config, [source], schemas, make=make)
+        with pytest.raises(RelayError, match="the registry refuses it"):
+            worker.run()
 
 
 @pytest.mark.services
