@@ -21,6 +21,9 @@ from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader
 LONGEST_YIELD = 0.1
 """Seconds for which a page of a snapshot lets the pages of the stream pass that keep arriving."""
 
+LONGEST_STAY = 0.5
+"""Seconds after which a page of a snapshot comes in any case: changes may arrive for hours without a pause."""
+
 IDLE_READS = 250
 """Reads a second that the idle shards of a worker share: with more shards, each waits longer."""
 
@@ -129,16 +132,19 @@ class ReaderPool:
     def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadResult]]:
         """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
 
-        Those of snapshots come one at a time, and let others pass, but not for ever; with ``snapshots`` false, none
-        comes. Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
+        Those of snapshots come one at a time, and let others pass, but not for ever (I10); with ``snapshots`` false,
+        for longer. Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
         """
         deadline = self.clock() + timeout
         while True:
             self._start()
             results = self._arrived()
             now = self.clock()
-            if snapshots and self._yielding and (not results or now - self._yielding[0][2] > LONGEST_YIELD):
-                results += self._unpack(*self._yielding.popleft()[:2])
+            if self._yielding:
+                waited = now - self._yielding[0][2]
+                may_come = snapshots and (not results or waited > LONGEST_YIELD)
+                if may_come or waited > LONGEST_STAY:
+                    results += self._unpack(*self._yielding.popleft()[:2])
             if results or now >= deadline:
                 return results
             wake = min(deadline, self._due[0][0]) if self._due and self._has_room() else deadline

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from relay.engine.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
-from relay.engine.reader_pool import LONGEST_YIELD, ReaderPool
+from relay.engine.reader_pool import LONGEST_STAY, LONGEST_YIELD, ReaderPool
 from relay.engine.status import polls
 from relay.lineage import Shard
 from relay.observe.health import STALLED_AFTER, find_stalls
@@ -289,10 +289,25 @@ def test_no_page_of_a_snapshot_is_taken_while_none_may_delay_others(
     segment = pump.open(Reads(PAGE), b"", OWNER, most_at_once=1)
     pump._start()
     arrived(1)
-    clock.now += 10 * LONGEST_YIELD
+    clock.now += LONGEST_STAY
     assert pump.take(0.0, snapshots=False) == []
     assert segment.running
     assert pump.take(0.0) == [(segment, PAGE)]
+
+
+def test_a_snapshot_goes_on_while_every_transaction_has_changes(
+    pump: ReaderPool, clock: Clock, arrived: Callable[[int], None]
+) -> None:
+    """I10: many shards with a backlog always have pages for the next transaction when one is committed."""
+    segment = pump.open(Reads(PAGE), b"", OWNER, most_at_once=1)
+    shard = pump.open(Reads(*[PAGE] * 10), b"", OWNER)
+    pump._start()
+    arrived(2)
+    assert pump.take(0.0, snapshots=False) == [(shard, PAGE)]
+    clock.now += 2 * LONGEST_STAY
+    pump.again(shard, 0.0)
+    arrived(1)
+    assert pump.take(0.0, snapshots=False) == [(shard, PAGE), (segment, PAGE)]
 
 
 def test_segments_wait_for_one_another_but_no_shard_waits_for_them(pump: ReaderPool, clock: Clock) -> None:
@@ -329,7 +344,7 @@ def test_while_changes_arrive_half_as_many_segments_are_read_at_once(pump: Reade
     clock.now += 2 * LONGEST_YIELD
     for reads in every:
         reads.may_end.set()
-    assert wait_until(lambda: bool(pump.take(0.0)), 30)
+    assert wait_until(lambda: any(each.yields for each, _ in pump.take(0.0)), 30)
     pump._start()
     assert begun() == 4
 
