@@ -78,6 +78,8 @@ class RegistrySchemas:
             raise ConfigError(f"`schema_registry.tls`: cannot load {fault.filename or files}: {fault}") from fault
         # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
+        # By subject, the compatibility that could not be restored yet, empty if it had none of its own.
+        self._levels: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<RegistrySchemas[{self._shown}, {len(self._known)} known]>"
@@ -90,6 +92,8 @@ class RegistrySchemas:
         """
         subject = f"{topic}-value"
         with self._asking(f"register a schema under {subject}"):
+            if (level := self._levels.get(subject)) is not None:
+                self._restore(subject, level)
             versions = self._versions(subject)
             found = next((version for version in reversed(versions) if same(version.schema, schema)), None)
             if found is None:
@@ -206,14 +210,20 @@ class RegistrySchemas:
             problem,
             subject,
         )
-        self._client.set_compatibility(subject, "NONE")
         try:
+            self._client.set_compatibility(subject, "NONE")
             return self._client.register_schema(subject, candidate)
         finally:
-            if level in (None, "NONE"):  # the registry's default refused it, so the subject had none of its own
-                self._client.delete_config(subject)
-            else:
-                self._client.set_compatibility(subject, level)
+            # If the registry's default refused it, the subject had none of its own.
+            self._restore(subject, "" if level in (None, "NONE") else level)
+
+    def _restore(self, subject: str, level: str) -> None:
+        self._levels[subject] = level  # in case the registry does not answer
+        if level:
+            self._client.set_compatibility(subject, level)
+        else:
+            self._client.delete_config(subject)
+        self._levels.pop(subject, None)
 
     def _versions(self, subject: str) -> list[_Version]:
         """Return the versions of a subject, oldest first."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
@@ -86,3 +88,60 @@ def test_a_schema_of_somebody_elses_values_is_not_one_of_the_relays(mixed_up: st
     assert schemas.lookup(confluent_header(7)) is None
     assert schemas.all() == {}
     schemas.close()
+
+
+class Failing(MixedUp):
+    """A registry with version 1 of a subject, whose second change of the subject's compatibility fails."""
+
+    versions: ClassVar[list[str]] = []
+    levels: ClassVar[list[str]] = []
+
+    def _asked(self) -> Any:
+        found = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        del self.headers["Content-Length"]
+        return found
+
+    def do_GET(self) -> None:
+        place = self.path.partition("?")[0].rsplit("/", 1)[-1]
+        if self.path.startswith("/config/"):
+            self._answer(200, {"compatibilityLevel": [each for each in self.levels if each][-1]})
+        elif place == "versions":
+            self._answer(200, [number + 1 for number in range(len(self.versions))])
+        else:
+            number = int(place)
+            found = {"subject": "shop.orders-value", "version": number, "id": number}
+            self._answer(200, found | {"schema": self.versions[number - 1], "schemaType": "AVRO"})
+
+    def do_POST(self) -> None:
+        asked = self._asked()
+        if self.path.startswith("/compatibility/"):
+            self._answer(200, {"is_compatible": False})
+        else:
+            if asked["schema"] not in self.versions:
+                self.versions.append(asked["schema"])
+            self._answer(200, {"id": 1 + self.versions.index(asked["schema"])})
+
+    def do_PUT(self) -> None:
+        level = self._asked()["compatibility"]
+        fails = len(self.levels) == 2
+        self.levels.append("" if fails else level)
+        self._answer(503 if fails else 200, {"compatibility": level})
+
+
+def test_a_compatibility_that_could_not_be_restored_is_restored_once_the_registry_answers() -> None:
+    """Otherwise the registry would accept whatever anybody registers under the subject from then on."""
+    before, after = (
+        change_schema(TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1, (Column("a", kind),)))
+        for kind in ("int", "string")
+    )
+    Failing.versions[:], Failing.levels[:] = [json.dumps(before)], ["FULL"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        with closing(RegistrySchemas(url, "register", retries=0)) as schemas:
+            with pytest.raises(NoAnswer):
+                schemas.register("shop.orders", after)
+            assert Failing.levels == ["FULL", "NONE", ""]
+            assert schemas.register("shop.orders", after) == confluent_header(2)
+            assert Failing.levels == ["FULL", "NONE", "", "FULL"]
+        server.shutdown()
