@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+
+from relay.errors import NoAnswer, Unavailable
 
 _TRANSIENT = {
     KafkaError._TIMED_OUT,
@@ -36,3 +38,9 @@ _TRANSIENT = {
 def is_transient(error: KafkaError) -> bool:
     """Return whether a retry may help: leaders move, brokers restart, and new topics spread slowly."""
     return error.retriable() or error.code() in _TRANSIENT
+
+
+def failure_of(error: KafkaException, what: str) -> Unavailable:
+    """Return what to raise when a request has failed, `NoAnswer` if the next one may not. ``what``: it cannot do."""
+    failure = NoAnswer if is_transient(error.args[0]) else Unavailable
+    return failure(f"{what}: {error.args[0].str()}")

@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from relay.config import Config
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
-from relay.kafka.failures import is_transient
+from relay.kafka.failures import failure_of, is_transient
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) ->
         except KafkaException as error:
             # Another worker may have created it; the survey below checks it.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise Unavailable(f"cannot create topic {name!r}: {_error_text(error)}") from error
+                raise failure_of(error, f"cannot create topic {name!r}") from error
     # Creating returns before the new partitions have leaders.
     offset_bounds(admin, [(topic.name, number) for topic in missing for number in range(topic.partitions)])
     return _require_usable(admin, config, tables)
@@ -333,9 +333,10 @@ def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[
         try:
             entries = future.result(_REQUEST_TIMEOUT + 5)
         except KafkaException as error:
-            raise Unavailable(
+            raise failure_of(
+                error,
                 f"cannot read the settings of topic {resource.name!r} (with ACLs, the relay needs DescribeConfigs on "
-                f"it): {_error_text(error)}"
+                "it)",
             ) from error
         found[resource.name] = {name: entry.value for name, entry in entries.items()}
     return found
@@ -373,15 +374,13 @@ def _offsets(
                 if offset >= 0:
                     found[asked.topic, asked.partition] = offset
                 elif time.monotonic() > deadline:  # a timed-out request gives offset -1001 without an error
-                    raise Unavailable(
-                        f"cannot look up the offsets of {asked.topic}[{asked.partition}]: no answer in time"
-                    )
+                    raise NoAnswer(f"cannot look up the offsets of {asked.topic}[{asked.partition}]: no answer in time")
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
                 retriable = is_transient(reason) or reason.code() in _LEADER_UNKNOWN
                 if not retriable or time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"cannot look up the offsets of {asked.topic}[{asked.partition}]: {_error_text(error)}"
+                    raise failure_of(
+                        error, f"cannot look up the offsets of {asked.topic}[{asked.partition}]"
                     ) from error
         if len(found) < len(partitions):
             refresh_metadata(admin)

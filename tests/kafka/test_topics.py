@@ -16,7 +16,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction, topics
 from relay.process.managed import free_port
 from tests.kafka.configs import config
@@ -54,6 +54,14 @@ def test_a_host_name_that_does_not_resolve_is_reported() -> None:
 def test_a_setting_that_librdkafka_does_not_accept_is_a_config_error(producer: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         topics.connect(config("shop", "127.0.0.1:1", producer=producer))
+
+
+def test_a_broker_that_went_away_since_it_was_connected_to_may_answer_later() -> None:
+    """I10: a new table gets its topic then, instead of the relay ending."""
+    relayed = config("shop", f"127.0.0.1:{free_port()}", producer={"socket.timeout.ms": 1500})
+    gone = AdminClient(relayed.client("admin"), logger=topics.SILENT_LOG)
+    with pytest.raises(NoAnswer, match=r"cannot look up the offsets of shop\.orders\[0\]"):
+        topics.offset_bounds(gone, [("shop.orders", 0)], timeout=0.1)
 
 
 def test_librdkafka_writes_nothing_to_stderr_about_an_unreachable_broker() -> None:
