@@ -129,7 +129,7 @@ class SegmentReader:
         self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
         # When the table was created that the snapshot reads. An earlier version did not say that.
         self._birth: float = segment.part["created"] if segment.part else 0.0
-        # Whether a page was read by this reader.
+        # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
         self._has_begun = False
 
     def __repr__(self) -> str:
@@ -183,6 +183,7 @@ class SegmentReader:
             return
         found = self.client.describe_table(TableName=self.table.table)["Table"]
         if describe.birth(found) != self._birth:
+            self._has_begun = False  # from here on, it is looked at before a page is read
             raise Transient(
                 f"table {self.table.table} was deleted and created again during its snapshot, which begins again "
                 "beside the stream of the new table; if that has none, enable it"

@@ -120,6 +120,27 @@ def test_a_table_that_is_created_again_during_its_snapshot_leaves_no_rows_of_the
     ]
 
 
+def test_a_table_without_a_stream_that_takes_the_place_of_another_is_not_scanned_again_and_again(
+    scanned: Scanned,
+) -> None:
+    """I10: whoever reads the log can enable its stream; a scan of a megabyte every few seconds costs money."""
+    scanned.put(range(ITEMS), "old")
+    relay = scanned.start_scan()
+    described = scanned.client.describe_table(TableName=scanned.table)["Table"]
+    scanned.client.delete_table(TableName=scanned.table)
+    scanned.client.create_table(
+        TableName=scanned.table,
+        KeySchema=described["KeySchema"],
+        AttributeDefinitions=described["AttributeDefinitions"],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    scanned.may_scan.set()
+    wait_until(lambda: "failure 3 in a row: table" in relay.log() or None, 60)
+    assert "was deleted and created again during its snapshot" in relay.log()
+    assert scanned.scans == 2
+    assert relay.terminate() == 0, relay.log()
+
+
 def test_a_table_that_is_deleted_during_its_snapshot_ends_the_relay_with_its_name(scanned: Scanned) -> None:
     """I10: nothing more of it can be read."""
     scanned.put(range(ITEMS), "old")
