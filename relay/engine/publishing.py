@@ -91,9 +91,9 @@ class Publishing:
         return self._transaction.is_long
 
     @property
-    def has_changes(self) -> bool:
-        """Whether the open transaction has changes of a stream, which rows of snapshots must not keep waiting."""
-        return self._transaction.has_changes
+    def takes_rows(self) -> bool:
+        """Whether rows of a snapshot may join the transaction."""
+        return self._transaction.takes_rows
 
     @property
     def linger(self) -> float:

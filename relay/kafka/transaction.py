@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,9 @@ LARGEST_TRANSACTION = 32 << 20
 
 GATHER_FOR = 0.03
 """Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
+
+CHANGES_ARRIVE_FOR = 0.1
+"""Seconds after a change of a stream for which another is expected, that should not wait for rows of a snapshot."""
 
 LATE_AFTER = 2.0
 """Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
@@ -53,8 +57,9 @@ class OpenTransaction:
         # Seconds since its newest change was committed at the source.
         self.lag = 0.0
         self._begun = 0.0
-        # Whether it has changes of a stream, which rows of snapshots must not keep waiting.
-        self.has_changes = False
+        # Whether it has changes of a stream, and when any had some last.
+        self._has_changes = False
+        self._changed_at = -math.inf
         # Seconds that the last commit took.
         self._commit_took = 0.0
         self._committed_at = 0.0
@@ -90,8 +95,8 @@ class OpenTransaction:
     def linger(self) -> float:
         """Seconds for which to keep it open although no change waits: 0 unless the load is high."""
         since = self.clock() - self._committed_at
-        # Rows of a snapshot gather too, until there are changes, which do not wait because of them.
-        load = self.size - self.yielding if self.has_changes else self.size
+        # Rows of a snapshot gather too, but changes do not wait because of them.
+        load = self.size if self.takes_rows else self.size - self.yielding
         # The changes that waited for the last commit arrived while it ran.
         if load < _HIGH_LOAD * (since + self._commit_took):
             return 0.0
@@ -103,13 +108,24 @@ class OpenTransaction:
             self.publisher.begin()
             self._begun = self.clock()
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows of a snapshot may join it: changes wait for the commit of all that is in their transaction.
+
+        While changes arrive, they find those of one page at most.
+        """
+        if self._has_changes:
+            return False
+        return not self.yielding or self.clock() - self._changed_at > CHANGES_ARRIVE_FOR
+
     def sent(self, size: int, *, yields: bool) -> None:
         """Count what was sent. ``yields``: rows of a snapshot, which let the changes of streams pass."""
         self.size += size
         if yields:
             self.yielding += size
         else:
-            self.has_changes = True
+            self._has_changes = True
+            self._changed_at = self.clock()
 
     def record(self, key: bytes, value: bytes | None) -> None:
         """Add a checkpoint or plan record; None removes it."""
@@ -151,5 +167,5 @@ class OpenTransaction:
         self._records.clear()
         self._required.clear()
         self.size = self.yielding = 0
-        self.has_changes = False
+        self._has_changes = False
         self.lag = 0.0

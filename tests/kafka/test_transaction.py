@@ -8,7 +8,7 @@ import pytest
 
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted
-from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
+from relay.kafka.transaction import CHANGES_ARRIVE_FOR, GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
 
 
 class SteppedClock:
@@ -107,20 +107,37 @@ def test_rows_of_a_snapshot_gather_but_are_no_load_that_changes_have_to_wait_for
     assert transaction.linger == 0.0
 
 
-def test_a_transaction_knows_that_it_has_changes_that_rows_of_snapshots_must_not_delay(
-    transaction: OpenTransaction,
-) -> None:
-    def has_changes() -> bool:
-        return transaction.has_changes
+def test_no_rows_of_a_snapshot_join_changes(transaction: OpenTransaction) -> None:
+    def takes_rows() -> bool:
+        return transaction.takes_rows
 
     transaction.begin()
-    transaction.sent(1 << 20, yields=True)
-    assert not has_changes()
+    for _ in range(2):
+        assert takes_rows()
+        transaction.sent(1 << 20, yields=True)
     transaction.sent(1000, yields=False)
-    transaction.sent(1 << 20, yields=True)
-    assert has_changes()
+    assert not takes_rows()
     transaction.commit()
-    assert not has_changes()
+    assert takes_rows()
+
+
+def test_while_changes_arrive_a_transaction_takes_one_page_of_a_snapshot_and_does_not_wait_for_more(
+    transaction: OpenTransaction, clock: SteppedClock
+) -> None:
+    def takes_rows() -> bool:
+        return transaction.takes_rows
+
+    transaction.begin()
+    transaction.sent(1000, yields=False)
+    transaction.commit()
+    clock.now += 0.001
+    transaction.begin()
+    assert takes_rows()
+    transaction.sent(4 << 20, yields=True)
+    assert not takes_rows()
+    assert transaction.linger == 0.0
+    clock.now += 2 * CHANGES_ARRIVE_FOR
+    assert takes_rows()
 
 
 def test_while_catching_up_a_transaction_stays_open_until_it_is_long(
