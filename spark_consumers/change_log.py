@@ -25,6 +25,7 @@ from relay.kafka.group_offsets import topic_ids
 from relay.kafka.topics import connect
 from spark_consumers.gaps import LostChanges
 from spark_consumers.log_contents import LogContents, Range
+from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
@@ -247,8 +248,9 @@ def _time_of_last_commit(session: SparkSession, path: str) -> int:
 
 def _first_committed() -> Column:
     """Return when a change was committed where it was first made, in microseconds."""
-    token = F.col("token")
-    origin = F.when(token.contains('"origin":{'), F.get_json_object(token, "$.origin.timestamp").cast("bigint"))
+    # Few tokens have an origin, and a text is sooner compared at its end than searched.
+    timestamp = F.get_json_object("token", "$.origin.timestamp").cast("bigint")
+    origin = F.when(~F.endswith("token", F.lit(PLAIN_END)), timestamp)
     return F.least(F.unix_micros("committed_at"), origin * 1_000_000)
 
 

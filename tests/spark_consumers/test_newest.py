@@ -113,7 +113,7 @@ def test_lines_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_pro
     """I5, I8: whatever token came before, and whatever is in a text."""
     texts, plain = _like_plain_tokens()
     random.Random(1).shuffle(texts)
-    given = [[text, "INSERT", '{"a":"\t\\\\\n\r\\\\."}', "k\t\\\n\r\u00e9\u0001"] for text in texts]
+    given: list[list[Any]] = [[text, "INSERT", '{"a":"\t\\\\\n\r\\\\."}', "k\t\\\n\r\u00e9\u0001"] for text in texts]
     usual = f'{{"timestamp":7,{plain[0][0]}1{PLAIN_END}'
     given += [[usual, "DELETE", "{}", "k"], [usual, "UPDATE", None, "k"], [usual, "UPDATE", '{"a":"\\u0000"}', "k"]]
     given += [[usual, "INSERT", "{}", "\0"], *([usual, "INSERT", "x" * 300_000, "k" * number] for number in range(3))]
