@@ -21,7 +21,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick mutants model floors lint format package wheels deploy-check docs up down bench soak proto setup help
+.PHONY: demo test one quick mutants model floors lint format package wheels deploy-check image-check docs up down bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ wheels: $(UV)    ## The wheel of this platform in dist/, with the compiled core;
 deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool and others; the first time builds them with Go.
 	@rm -rf dist && $(UV) build --quiet --out-dir dist
 	@$(RUN) $(DEPLOY_TOOLS) pytest -p no:xdist -m deploy tests/deploy $(ARGS)
+
+image-check: setup  ## Build the images with buildah, as root and from Debian's packages, and run them: in half an hour.
+	@RELAY_TEST_IMAGES=required $(RUN) pytest -p no:xdist -m deploy tests/deploy/test_built_images.py $(ARGS)
 
 docs: setup      ## The documentation as a site, site/index.html.
 	@$(RUN) $(DOCS_TOOLS) python -m deploy.docs site && echo "site/index.html"
