@@ -166,7 +166,7 @@ class Watch(threading.Thread):
         while not self._done.is_set():
             rows = self._rows()
             if rows and (not self._samples or rows > self._samples[-1].rows):
-                self._samples.append(Sample(time.monotonic(), rows, _cpu(self._process.pid), _busy()))
+                self._samples.append(Sample(time.monotonic(), rows, cpu_seconds(self._process.pid), _busy()))
             time.sleep(0.02)
 
     def _rows(self) -> int:
@@ -196,7 +196,7 @@ class Watch(threading.Thread):
         return self._samples[0], last
 
 
-def _cpu(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
