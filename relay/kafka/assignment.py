@@ -28,6 +28,10 @@ _STEP_TIMEOUT = 5.0
 
 _LEAVE_TIMEOUT = 2.0
 
+_HEARTBEAT = 0.2
+"""Seconds between two heartbeats. Only from the answer does a member learn that the group changes. Until all members
+know, nobody reads the shards that are handed over."""
+
 
 class NotAMember(Exception):
     """The group has expelled this worker: it must not commit anything until it has rejoined."""
@@ -69,7 +73,7 @@ class Assignment:
                 "isolation.level": "read_committed",  # committed() then waits for open transactions
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": int(session * 1000),
-                "heartbeat.interval.ms": int(min(3.0, session / 5) * 1000),
+                "heartbeat.interval.ms": int(min(_HEARTBEAT, session / 5) * 1000),
                 "max.poll.interval.ms": int((2 * self.barrier_timeout + session) * 1000),
                 "auto.offset.reset": "latest",
             }
