@@ -52,6 +52,26 @@ def test_pages_of_any_size_resumed_after_any_page_give_the_same_changes(seed: in
     assert summary(pages[: at + 1]) + summary(resumed) == clean
 
 
+def test_answers_of_any_size_are_read_in_their_order_empty_ones_too() -> None:
+    """I1, I2: small answers are joined by their mean size, which says nothing about a single one."""
+    log = Log()
+    for number in range(300):
+        log.add(*new(number % 7, text=b"n" * (30_000 if number % 97 == 5 else number % 50)))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield from [b""] * 3
+        for step in log.script(request):
+            yield step
+            yield b""
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, tables=TABLES, now=NOW) as reader:
+        pages = until(reader, is_at_head)
+    assert summary(pages) == summary(read_all(log, page_bytes=1))
+    assert [change.new["name"] for page in pages for change in page.changes if change.new] == [
+        "n" * (30_000 if number % 97 == 5 else number % 50) for number in range(300)
+    ]
+
+
 def test_tokens_are_the_same_whether_the_gtid_comes_first_or_last() -> None:
     found = []
     for log in (Log(names=False), Log(names=True), Log(names=True, chunk=1)):
