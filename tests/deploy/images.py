@@ -37,6 +37,9 @@ _ENVIRONMENT = {
 
 _INSIDE = """
 root=$1 && shift
+# As an engine does, or Java finds no address of its own.
+hostname localhost
+echo "127.0.0.1 localhost" > "$root/etc/hosts"
 ip link set lo up
 mount --bind "$root" "$root"
 mount -o remount,bind,ro "$root"
@@ -89,7 +92,7 @@ class Images:
         config = json.loads(self._buildah("inspect", container))["Docker"]["config"]
         variables = {**dict(each.split("=", 1) for each in config["Env"]), **(environment or {})}
         return run(
-            *("unshare", "--mount", "--net", "--pid", "--fork", "sh", "-euc", _INSIDE, _USER, root),
+            *("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "sh", "-euc", _INSIDE, _USER, root),
             *(f"{name}={value}" for name, value in variables.items()),
             *command,
         )
