@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import queue
 import threading
 import time
@@ -16,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from relay.engine.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
-from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader
+from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
 LONGEST_YIELD = 0.1
 """Seconds for which a page of a snapshot lets the pages of the stream pass that keep arriving."""
@@ -55,8 +54,6 @@ class ReaderPool:
         # Segments of snapshots that are due once fewer of them are read, and how many are.
         self._postponed: list[tuple[float, int, OpenShard]] = []
         self._segments_read = 0
-        # When changes arrived last, by the clock.
-        self._changed_at = -math.inf
         # What was read of snapshots and has not been taken yet, and since when it waits by the clock.
         self._yielding: deque[tuple[OpenShard, ReadResult | BaseException, float]] = deque()
         # How late, in seconds, the last read started.
@@ -160,7 +157,7 @@ class ReaderPool:
         now = self.clock()
         while self._due and self._due[0][0] <= now and self._has_room():
             due, number, shard = heapq.heappop(self._due)
-            if shard.yields and self._segments_read >= self._most_at_once(shard, now):
+            if shard.yields and self._segments_read >= shard.most_at_once:
                 self._postponed.append((due, number, shard))
             elif not shard.closed:
                 self._segments_read += shard.yields
@@ -174,11 +171,6 @@ class ReaderPool:
                     thread = threading.Thread(target=self._run, name=f"read-{len(self._threads)}", daemon=True)
                     self._threads.append(thread)
                     thread.start()
-
-    def _most_at_once(self, segment: OpenShard, now: float) -> int:
-        """Return how many segments are read at once: half as many while changes arrive, which need the same cores."""
-        most = segment.most_at_once
-        return most if now - self._changed_at > LONGEST_YIELD else max(1, most // 2)
 
     def _needs_thread(self) -> bool:
         count = len(self._threads)
@@ -216,8 +208,6 @@ class ReaderPool:
     def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
         """Return a result that has arrived, or put it behind those that it yields to."""
         if not shard.yields:
-            if isinstance(result, Page) and result.has_content:
-                self._changed_at = self.clock()
             return self._unpack(shard, result)
         # I11: it counts against the budget until it is taken.
         self._yielding.append((shard, result, self.clock()))

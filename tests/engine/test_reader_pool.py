@@ -327,28 +327,6 @@ def test_segments_wait_for_one_another_but_no_shard_waits_for_them(pump: ReaderP
     assert set(map(id, taken)) == set(map(id, segments))
 
 
-def test_while_changes_arrive_half_as_many_segments_are_read_at_once(pump: ReaderPool, clock: Clock) -> None:
-    change: Any = object()
-    shard = pump.open(Reads(replace(PAGE, changes=[change]), *[PAGE] * 100), b"", OWNER)
-    take(pump, shard)
-    every = [Reads(PAGE) for _ in range(6)]
-    for reads in every:
-        reads.may_end.clear()
-    segments = [pump.open(reads, b"", OWNER, most_at_once=4) for reads in every]
-
-    def begun() -> int:
-        return sum(each.running for each in segments)
-
-    take(pump, shard)
-    assert begun() == 2
-    clock.now += 2 * LONGEST_YIELD
-    for reads in every:
-        reads.may_end.set()
-    assert wait_until(lambda: any(each.yields for each, _ in pump.take(0.0)), 30)
-    pump._start()
-    assert begun() == 4
-
-
 def test_a_segment_that_is_given_up_while_its_page_waits_makes_room_for_another(
     pump: ReaderPool, arrived: Callable[[int], None]
 ) -> None:
