@@ -69,7 +69,7 @@ deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool a
 	@rm -rf dist && $(UV) build --quiet --out-dir dist
 	@$(RUN) $(DEPLOY_TOOLS) pytest -p no:xdist -m deploy tests/deploy $(ARGS)
 
-image-check: setup  ## Build the images with buildah, as root and from Debian's packages, and run them: in half an hour.
+image-check: setup  ## Build the images with buildah, as root and from Debian's packages, and run them: in ten minutes.
 	@RELAY_TEST_IMAGES=required $(RUN) pytest -p no:xdist -m deploy tests/deploy/test_built_images.py $(ARGS)
 
 docs: setup      ## The documentation as a site, site/index.html.
