@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic, sleep
 from time import time as now
 from typing import Any
 
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config
 from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
+from relay.kafka.failures import is_transient
 from relay.kafka.topics import SILENT_LOG
 
 EARLIEST, LATEST = -2, -1
@@ -23,6 +25,7 @@ Offsets = dict[str, dict[str, int]]
 """By topic and partition, as in Spark's JSON, the batch lines and ``--from``."""
 
 _TIMEOUT = 15.0  # seconds
+_STEP = 0.1
 
 
 def group(config: Config, consumer: str) -> str:
@@ -205,13 +208,20 @@ class GroupOffsets:
         }
 
     def _call(self, call: Any, *arguments: Any, timeout: float) -> Any:
-        try:
-            answer = call(*arguments, timeout=timeout)
-            if isinstance(answer, list):
-                refuse_errors(answer)
-            return answer
-        except KafkaException as error:
-            raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {error.args[0].str()}") from error
+        """Ask until ``timeout``: of a topic that was just created, brokers do not know the leaders at once."""
+        deadline = monotonic() + timeout
+        while True:
+            try:
+                answer = call(*arguments, timeout=max(_STEP, deadline - monotonic()))
+                if isinstance(answer, list):
+                    refuse_errors(answer)
+                return answer
+            except KafkaException as error:
+                reason = error.args[0]
+                # Codes of brokers are positive. Those of the client say that none has answered all that time.
+                if reason.code() <= 0 or not is_transient(reason) or monotonic() > deadline:
+                    raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {reason.str()}") from error
+            sleep(_STEP)
 
 
 def _parse(text: str, partitions: Sequence[TopicPartition], option: str) -> Offsets:

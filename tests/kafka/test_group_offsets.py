@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from relay.config import Config
-from relay.errors import ConfigError
+from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets
 from tests.kafka.configs import config
@@ -97,3 +97,27 @@ def test_any_other_start_is_refused_with_what_there_is(group: GroupOffsets, star
 def test_wrong_offsets_are_refused(relayed: Config, group: GroupOffsets, start: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"--from: .*{said}"):
         group.resolve(start.replace("TOPIC", relayed.topic("orders")))
+
+
+def test_a_partition_whose_leader_is_not_known_yet_is_asked_for_again(
+    relayed: Config, group: GroupOffsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a topic that was just created, which a real broker does for some milliseconds only."""
+    answers = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE]
+    consumer = group._consumer
+
+    class Electing:
+        def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any:
+            if answers:
+                raise KafkaException(KafkaError(answers.pop()))
+            return consumer.get_watermark_offsets(partition, timeout=timeout)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(consumer, name)
+
+    monkeypatch.setattr(group, "_consumer", Electing())
+    assert group.resolve("latest")[relayed.topic("orders")]["0"] == 3
+    assert not answers
+    answers.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(Unavailable, match="cannot read offsets from Kafka at"):
+        group.resolve("latest")
