@@ -37,7 +37,7 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service, with fewer examples, in under two minutes.
-	@$(RUN) pytest -n 3 --hypothesis-profile quick -m "not services and not package and not deploy" $(ARGS)
+	@$(RUN) pytest -n 5 --hypothesis-profile quick -m "not services and not package and not deploy" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
