@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -28,15 +28,11 @@ from botocore.exceptions import (
 
 from relay.aws import Refused
 from relay.aws.identity import SET_CREDENTIALS, open_session
-from relay.config.columns import attribute_type
-from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.declared import declared_table
-from relay.config.protection import IN_KEY, in_key
 from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.raw_records import keep_records_raw
-from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
-from relay.table import REST, KeyColumn
+from relay.table import KeyColumn
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -67,8 +63,6 @@ CREATION_PATIENCE = 300.0
 
 # Seconds by which the time in a stream's label may be before the creation time of its table.
 _LABEL_MARGIN = 5.0
-
-_TYPES = {"S": "string", "N": "decimal(38,0)", "B": "bytes"}
 
 
 class NotAllowed(Unavailable):
@@ -262,37 +256,6 @@ def _table(client: DynamoDBClient, source: DynamoDBConfig) -> Any:
     )
 
 
-def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
-    """Return one message for each way in which a table does not match ``columns``, its declared types by name.
-
-    The rule is Bloop's ("Internal", partial table validation): the key must be declared exactly, and the types of an
-    index' attributes must agree with their declarations. Indexes themselves are not declared.
-    """
-    key = {column.name for column in found.key}
-    # A key column named `rest`, which cannot be declared, is in the key and in `rest`.
-    problems = [
-        f"key column `{column.name}` ({column.type}) of table {found.table} is not declared: add "
-        f"`{column.name}: {_TYPES[column.type]}` to `columns`"
-        for column in found.key
-        if column.name not in columns and column.name != REST
-    ]
-    for name, actual in found.attributes.items():
-        kind = columns.get(name)
-        wanted = None if kind is None else attribute_type(kind)
-        if wanted not in (None, actual):
-            role = "a key column" if name in key else "the key of an index"
-            problems.append(
-                f"`{name}` is declared as {kind}, for attributes of type {wanted}, but as {role} of table "
-                f"{found.table} it has type {actual}: declare it as {_TYPES[actual]}, for example"
-            )
-    if not found.has_images:
-        problems.append(
-            f"a {found.view_type} stream has no images, so `columns` would stay empty: remove `columns`, or set the "
-            f"StreamViewType of table {found.table} to NEW_AND_OLD_IMAGES"
-        )
-    return problems
-
-
 def differences(client: DynamoDBClient, source: DynamoDBConfig, model: str) -> list[str]:
     """Return one message for each way in which the table of ``source`` is less than its class declares.
 
@@ -308,46 +271,6 @@ def differences(client: DynamoDBClient, source: DynamoDBConfig, model: str) -> l
     )
     ttl = found["AttributeName"] if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") else None
     return list(declared_table(model).__differences__(table, ttl))
-
-
-def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
-    """Return why an entry of `protect` or `where` is refused, None if all can be applied.
-
-    No rule can be about a column of the key, and conditions can be about nothing else.
-    """
-    key = [column.name for column in found.key]
-    if (column := in_key(key, source.rules(found.table))) is not None:
-        return f"`protect.{found.table}.{column}`: {IN_KEY}"
-    if (column := not_in_key(key, source.conditions(found.table))) is not None:
-        return f"`where.{found.table}.{column}`: {NOT_IN_KEY}, of {', '.join(key)}"
-    try:
-        wanted_key(found.key, source.conditions(found.table))
-    except ValueError as error:
-        return f"`where.{found.table}`: {error}"
-    return None
-
-
-def wanted_key(key: Iterable[KeyColumn], where: Conditions) -> dict[str, str]:
-    """Return the values in ``where`` as keys have them. Raises ValueError for one that a column cannot have."""
-    wanted: dict[str, str] = {}
-    for column in key:
-        if column.name in where:
-            value = str(where[column.name])
-            if column.type == "B":
-                raise ValueError(f"{column.name} is binary, which cannot choose rows")
-            wanted[column.name] = canonical_number(value) if column.type == "N" else value
-    return wanted
-
-
-def verify(found: Description, source: DynamoDBConfig) -> None:
-    """Check a table against its source's declared columns. Raises ``Unavailable`` with every mismatch.
-
-    Raises ``ConfigError`` for a rule of a key column.
-    """
-    if problem := refused_rule(found, source):
-        raise ConfigError(f"source {source.name}: {problem}")
-    if source.columns and (problems := mismatches(found, source.columns)):
-        raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 
 
 def _current_stream(table: Any, source: DynamoDBConfig, client: DynamoDBClient) -> str:

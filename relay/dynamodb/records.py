@@ -37,7 +37,7 @@ class RecordFormat:
 
     ``shard``: globally qualified. ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON.
     ``protected``: makes the images instead, if some attributes are not published. ``wanted``: what the keys of the
-    published items have, `describe.wanted_key`.
+    published items have, `config_match.wanted_key`.
     """
 
     def __init__(

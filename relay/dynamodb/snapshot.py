@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
 from relay.config.conditions import Conditions
-from relay.dynamodb import describe
+from relay.dynamodb import config_match, describe
 from relay.dynamodb.records import chosen, key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
@@ -82,7 +82,7 @@ class TableSnapshots:
 
     def open(self, segment: Segment) -> SegmentReader:
         table = self._table()
-        wanted = describe.wanted_key(table.key, self._where)
+        wanted = config_match.wanted_key(table.key, self._where)
         return SegmentReader(self.client, table, segment, image=self.image, wanted=wanted)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from relay.config.fields import StartAtToken
-from relay.dynamodb import describe
+from relay.dynamodb import config_match, describe
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
@@ -88,7 +88,7 @@ class DynamoDBSource:
         # Only the first connection waits for the table to be created: later ones would stop sources that are read.
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
-        describe.verify(found, self.config)
+        config_match.verify(found, self.config)
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
@@ -188,7 +188,7 @@ class DynamoDBSource:
             self.stream.qualified(shard),
             self._rows,
             self._protected,
-            describe.wanted_key(self.table.key, self.config.conditions(self.table.table)),
+            config_match.wanted_key(self.table.key, self.config.conditions(self.table.table)),
         )
         planned, heads = self._heads
         # I1: if another worker has made the plan meanwhile, these heads may be later than its start.

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Uncarriable
-from relay.dynamodb import describe
+from relay.dynamodb import config_match, describe
 from relay.dynamodb.batch import batch_load
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
@@ -38,7 +38,7 @@ class DynamoDBTableRows:
             self._stack = stack.pop_all()
         self.schema = source.table
         self._client, self._image = source.snapshots.client, source.snapshots.image
-        self._wanted = describe.wanted_key(self.schema.key, config.conditions(self.schema.table))
+        self._wanted = config_match.wanted_key(self.schema.key, config.conditions(self.schema.table))
 
     def __repr__(self) -> str:
         return f"<DynamoDBTableRows[{self.schema.table}]>"

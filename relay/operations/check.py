@@ -189,7 +189,7 @@ def _check_source(config: Config, source: SourceConfig) -> list[Finding]:
 def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
     with needs("dynamodb", f'the source "{source.name}"'):
-        from relay.dynamodb import describe
+        from relay.dynamodb import config_match, describe
         from relay.dynamodb.source import table_schema
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
@@ -200,7 +200,7 @@ def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     detail = f"table {found.table}, key {key}, stream of {found.view_type}{protected}"
     stream = Finding(f"source {source.name}", detail)
     findings = [stream, *check_start(source, found), *check_columns(source, found), *of_model]
-    if problem := describe.refused_rule(found, source):
+    if problem := config_match.refused_rule(found, source):
         findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
     findings += [*check_images(config, found), *check_cache_keys(config, found)]
     if config.schema_registry:
@@ -268,10 +268,10 @@ def check_columns(source: DynamoDBConfig, found: describe.Description) -> list[F
     """Compare the declared columns of ``source`` with its table."""
     if not source.columns:
         return []
-    from relay.dynamodb import describe
+    from relay.dynamodb import config_match
 
     name = f"columns of {source.name}"
-    if problems := describe.mismatches(found, source.columns):
+    if problems := config_match.mismatches(found, source.columns):
         return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
     return [Finding(name, f"{len(source.columns)} declared, matching table {found.table}")]
 
