@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay.engine.open_shard import LONGEST_BACKOFF, SHORTEST_WAIT, OpenShard
+from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard, backoff
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import NoAnswer
 from relay.kafka.topic_writer import TopicWriter
@@ -26,8 +25,8 @@ log = logging.getLogger(__name__)
 
 Results = Sequence[tuple[OpenShard, ReadResult]]
 
-# Consecutive failures that are logged as warnings: others would fill the log.
-_WARN_AT_FAILURES = {1, 3, 10, 100, 1000, 10_000}
+# The first is a warning too: nothing else says that a registry is away.
+_WARN_AT = {1} | WARN_AT_FAILURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class AwaitedSchemas:
             self._failures, self._publish_at = 0, -math.inf
             return
         self._failures += 1
-        wait = random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self._failures, 10))
+        wait = backoff(self._failures)
         self._publish_at = self._clock() + wait
         waiting = 0
         for shard, page in self._held:
@@ -117,7 +116,7 @@ class AwaitedSchemas:
                 if reason := next((unanswered[table] for table in missing if table in unanswered), None):
                     shard.error = str(reason)  # which explains why it stands still
         log.log(
-            logging.WARNING if self._failures in _WARN_AT_FAILURES else logging.DEBUG,
+            logging.WARNING if self._failures in _WARN_AT else logging.DEBUG,
             "the changes of %d shards wait for the schema of their table, failure %d in a row: %s; retrying in %.1f s",
             waiting,
             self._failures,

@@ -23,6 +23,9 @@ LONGEST_WAIT = 1.0
 LONGEST_BACKOFF = 5.0
 """Seconds between two reads of a shard that cannot be read: it is throttled, or the service or the network is down."""
 
+WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
+"""Consecutive failures that are logged as warnings: others would fill the log."""
+
 # A shard that streams is read again at once, but while each page has this many records a few are gathered first, since
 # every page has a cost.
 _MANY = 20
@@ -52,6 +55,12 @@ class ShardOwner(Protocol):
         """List the shards again soon."""
 
     def resume_timestamp(self) -> int: ...
+
+
+def backoff(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    # Jitter keeps the shards of a throttled stream from coming back all at once.
+    return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(failures, 10))
 
 
 @dataclass(eq=False)
@@ -112,8 +121,7 @@ class OpenShard:
     def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
         """Return the seconds from the begin of the read that gave ``result`` to the next; ``longest``: when idle."""
         if not isinstance(result, Page):
-            # Jitter keeps the shards of a throttled stream from coming back all at once.
-            return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
+            return backoff(self.failures)
         if result.rest:
             return result.rest
         if result.full:

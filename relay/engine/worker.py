@@ -18,7 +18,7 @@ from contextlib import suppress
 from relay.config import Config
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ConfigReload
-from relay.engine.open_shard import OpenShard
+from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.source_state import SourceState
@@ -49,9 +49,6 @@ _ASK_DONE_SHARE = 20
 """Of the time between two questions whether all is caught up, one part in so many is the answer."""
 _SERVE_EVERY = 0.01
 """Seconds between two visits to the group, the checkpoints and the sources while pages keep arriving."""
-
-# Consecutive failures of a shard that are logged as warnings.
-_WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
 
 
 class Worker:
@@ -277,7 +274,7 @@ class Worker:
             case Unreadable():
                 wait = shard.wait_after(result)
                 log.log(
-                    logging.WARNING if shard.failures in _WARN_AT_FAILURES else logging.DEBUG,
+                    logging.WARNING if shard.failures in WARN_AT_FAILURES else logging.DEBUG,
                     "source %s: shard %s cannot be read, failure %d in a row: %s; retrying in %.1f s",
                     source.name,
                     result.shard.id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -27,6 +27,14 @@ ALTERED = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1, row=(Colum
 def published(config: Config, source: ScriptedSource, at_least: int = 1) -> int | None:
     found = count_committed(config.kafka.client(), config.topic(source.name))
     return found if found >= at_least else None
+
+
+def assert_refused(config: Config, source: ScriptedSource, make: Callable[[TableSchema], None]) -> None:
+    """Run a worker, which has to end with what ``make`` raises."""
+    with closing(open_schemas_of(config)) as schemas:
+        worker = worker_of(config, [source], schemas, make=make)
+        with pytest.raises(RelayError, match="the registry refuses it"):
+            worker.run()
 
 
 @pytest.mark.services
@@ -72,11 +80,7 @@ def test_a_schema_that_cannot_be_published_ends_the_relay_with_the_reason(kafka:
         if table is ALTERED:
             raise RelayError("the registry refuses it")
 
-    config = config_of(unique, kafka.bootstrap_servers, [source])
-    with closing(open_schemas_of(config)) as schemas:
-        worker = worker_of(config, [source], schemas, make=make)
-        with pytest.raises(RelayError, match="the registry refuses it"):
-            worker.run()
+    assert_refused(config_of(unique, kafka.bootstrap_servers, [source]), source, make)
 
 
 @pytest.mark.services
@@ -139,11 +143,7 @@ def test_a_schema_that_is_refused_ends_the_relay_also_while_another_is_waited_fo
         if table is refused:
             raise RelayError("the registry refuses it")
 
-    config = config_of(unique, kafka.bootstrap_servers, [source])
-    with closing(open_schemas_of(config)) as schemas:
-        worker = worker_of(config, [source], schemas, make=make)
-        with pytest.raises(RelayError, match="the registry refuses it"):
-            worker.run()
+    assert_refused(config_of(unique, kafka.bootstrap_servers, [source]), source, make)
 
 
 @pytest.mark.services
