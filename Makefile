@@ -31,13 +31,13 @@ demo: setup      ## The complete system on embedded services with a workload; SE
 
 test: setup      ## All tests, on real services.
 	@$(RUN) python -m tests.prepare
-	@$(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not package and not deploy" $(ARGS)
+	@$(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not package and not deploy and not images" $(ARGS)
 
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service, with fewer examples, in under two minutes.
-	@$(RUN) pytest -n 5 --hypothesis-profile quick -m "not services and not package and not deploy" $(ARGS)
+	@$(RUN) pytest -n 5 --hypothesis-profile quick -m "not services and not package and not deploy and not images" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
@@ -49,7 +49,7 @@ model: setup     ## Every interleaving of the cache's readers, writers, invalida
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
 	@$(UV) venv --quiet --clear .venv-floors
 	@$(UV) pip install --quiet --python .venv-floors --resolution lowest-direct --editable '.[all]' --group test
-	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package and not deploy" -W ignore::DeprecationWarning $(ARGS)
+	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package and not deploy and not images" -W ignore::DeprecationWarning $(ARGS)
 
 lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) ruff check .
@@ -70,7 +70,7 @@ deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool a
 	@$(RUN) $(DEPLOY_TOOLS) pytest -p no:xdist -m deploy tests/deploy $(ARGS)
 
 image-check: setup  ## Build the images with buildah, as root and from Debian's packages, and run them: in ten minutes.
-	@RELAY_TEST_IMAGES=required $(RUN) pytest -p no:xdist -m deploy tests/deploy/test_built_images.py $(ARGS)
+	@RELAY_TEST_IMAGES=required $(RUN) pytest -p no:xdist -m images tests/deploy $(ARGS)
 
 docs: setup      ## The documentation as a site, site/index.html.
 	@$(RUN) $(DOCS_TOOLS) python -m deploy.docs site && echo "site/index.html"

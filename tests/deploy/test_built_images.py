@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from tests import needs
 from tests.deploy import DEPLOY
 from tests.deploy.images import Images, obstacle
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.images, pytest.mark.timeout(7200)]
 
 EXAMPLE = "/tmp/example.yaml"
 SECRETS = {"REDIS_PASSWORD": "secret", "LEGACY_PASSWORD": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -33,8 +32,6 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    if os.environ.get("RELAY_TEST_IMAGES") is None:
-        pytest.skip("building images takes long: `make image-check`")
     if problem := obstacle():
         needs.lacking("IMAGES", problem)
     folder = tmp_path_factory.mktemp("images")
