@@ -42,9 +42,10 @@ public class PlainItems {
     private static final int PLAIN = 7, DELETED = 8, TOKEN = 9, EVENT_ID = 10, NEW = 11;
 
     // What a task finds: its groups as JSON; of its items the hash; of its rows the item, -1 for none; and of the items
-    // the newest row, -1 if they are not plain, its offset, the number of changes, and of their tokens the parts.
+    // the newest row, -1 if they are not plain, its offset, the number of changes, of their tokens the parts, and the
+    // offset of the first change.
     private static final int GROUPS = 0, HASHES = 1, ITEM_OF = 2, ROWS = 3, OFFSETS = 4, CHANGES = 5;
-    private static final int STEMS = 6, FIRST = 7, LAST = 8;
+    private static final int STEMS = 6, FIRST = 7, LAST = 8, FIRST_OFFSETS = 9;
 
     private final SparkSession session;
     private final JavaRDD rows;
@@ -224,7 +225,7 @@ public class PlainItems {
             int size = items.size();
             long[] hashes = new long[size];
             int[] newest = new int[size], changes = new int[size];
-            long[] offsets = new long[size];
+            long[] offsets = new long[size], firstOffsets = new long[size];
             byte[][] stems = new byte[size][], first = new byte[size][], last = new byte[size][];
             for (int n = 0; n < size; n++) {
                 Item item = (Item) items.get(n);
@@ -235,6 +236,7 @@ public class PlainItems {
                     item.group.items++;
                     newest[n] = item.row;
                     offsets[n] = item.offset;
+                    firstOffsets[n] = item.firstOffset;
                     changes[n] = item.changes;
                     stems[n] = item.stem;
                     first[n] = item.first;
@@ -249,7 +251,9 @@ public class PlainItems {
             }
             json.writeEndArray();
             json.close();
-            return new Object[] {text.toString(), hashes, itemOf, newest, offsets, changes, stems, first, last};
+            return new Object[] {
+                text.toString(), hashes, itemOf, newest, offsets, changes, stems, first, last, firstOffsets
+            };
         }
     }
 
@@ -373,6 +377,7 @@ public class PlainItems {
         Group group;
         byte[] stem, first, last;
         long offset;
+        long firstOffset; // -1 if the changes are in several partitions of the topic
         private int partition;
 
         Item(int number, long hash, int table, ArrayData key) {
@@ -409,6 +414,7 @@ public class PlainItems {
             if (changes == 1) {
                 stem = token.stem;
                 first = found;
+                firstOffset = at;
             } else if (partition > placed || partition == placed && offset >= at) {
                 isPlain = false; // the order of the rows is not that of the topic
                 return;
@@ -416,6 +422,9 @@ public class PlainItems {
                 // Two changes of one transaction have one token, and so has a change that is on the topic twice.
                 isPlain = false;
                 return;
+            }
+            if (changes > 1 && partition != placed) {
+                firstOffset = -1;
             }
             row = n;
             group = ofChange;
@@ -458,7 +467,7 @@ public class PlainItems {
         private final int[] layouts;
         private final boolean isOfNewest;
         private final int[] itemOf, newest, changes;
-        private final long[] offsets;
+        private final long[] offsets, firstOffsets;
         private final byte[][] stems, first, last;
         private final Object[] values;
         private final GenericInternalRow made;
@@ -476,10 +485,11 @@ public class PlainItems {
             stems = (byte[][]) found[STEMS];
             first = (byte[][]) found[FIRST];
             last = (byte[][]) found[LAST];
-            values = new Object[isOfNewest ? 15 : 2];
+            firstOffsets = (long[]) found[FIRST_OFFSETS];
+            values = new Object[isOfNewest ? 16 : 2];
             made = new GenericInternalRow(values);
             if (isOfNewest) {
-                values[14] = Long.valueOf(now);
+                values[15] = Long.valueOf(now);
             }
         }
 
@@ -532,6 +542,7 @@ public class PlainItems {
             values[11] = UTF8String.fromBytes(first[item]);
             values[12] = UTF8String.fromBytes(last[item]);
             values[13] = Integer.valueOf(changes[item]);
+            values[14] = Long.valueOf(firstOffsets[item]);
         }
     }
 }

@@ -89,6 +89,8 @@ public class PlainLines implements FlatMapFunction {
             text(row, 11);
             text(row, 12);
             number(row.getInt(13));
+            put('\t');
+            number(row.getLong(14));
             put('\n');
         }
 

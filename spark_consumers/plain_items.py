@@ -24,7 +24,7 @@ _OTHERS = "_relay_partition int, _relay_offset long"
 NEWEST = (
     f"{_OTHERS}, _relay_topic string, _relay_token string, _relay_deleted boolean, _relay_event_id string, "
     "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
-    "number string, changes int, now timestamp"
+    "number string, changes int, first_offset long, now timestamp"
 )
 _ROW = 300  # bytes of a row as Spark estimates them, by the types of its columns
 
@@ -72,8 +72,9 @@ class PlainItems:
         and so compile that for each batch.
 
         The columns: ``key_texts``, ``layout``, the image ``new``, the parts ``stem`` and ``number`` of its token, the
-        number ``first`` of the item's first change, how many ``changes`` it has, and those of the state of a stored row
-        but for ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
+        number ``first`` of the item's first change, how many ``changes`` it has, the ``first_offset`` of them, -1 if
+        they are in several partitions of the topic, and those of the state of a stored row but for
+        ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
         """
         return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), items * _ROW, now))
 

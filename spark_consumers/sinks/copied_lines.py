@@ -26,6 +26,7 @@ COPIED_COLUMNS = {
     "first": "text",
     "number": "text",
     "changes": "integer",
+    "first_offset": "bigint",
 }
 """What follows the parts of the key in a line, in its order, which is that of the rows."""
 

@@ -18,7 +18,7 @@ from spark_consumers.newest import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
-from spark_consumers.sinks.delta_tokens import is_stored
+from spark_consumers.sinks.delta_tokens import is_older, is_stored
 from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
 from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Write, Written, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
@@ -241,7 +241,7 @@ class DeltaTable:
             *(text.alias(f"text_k{n}") for n, text in enumerate(texts)),
             *self._values(rows),
             *OF_CHANGE,
-            *("stem", "first", "number", "changes", "now"),
+            *("stem", "first", "number", "changes", "first_offset", "now"),
         )
         rows = self._with_key_types(rows.coalesce(1) if found.items <= _ROWS_OF_A_FILE else rows)
         rows.createOrReplaceTempView("relay_batch")
@@ -249,7 +249,7 @@ class DeltaTable:
         row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "s.now"}
         names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row, "_relay_read_as_of"])
         values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values(), "0"])
-        on, is_older = f"{self._same_key()} AND {self._between(found.bounds)}", is_stored("<", "s.first")
+        on = f"{self._same_key()} AND {self._between(found.bounds)}"
 
         def statement(condition: str, row: Mapping[str, str]) -> str:
             updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
@@ -262,7 +262,7 @@ class DeltaTable:
         # I7: in one statement, so that the token that decides is the one that is replaced. With a condition Delta reads
         # all columns of all rows in the files; without one, only keys, tokens and what a change does not set.
         if self._guarded == 0:
-            token = f"CASE WHEN {is_older} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
+            token = f"CASE WHEN {is_older()} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
             try:
                 delta.merge(session, statement("", row | {"_relay_token": token}))
             except Exception as error:
@@ -273,7 +273,7 @@ class DeltaTable:
             else:
                 self._after_failure = 1
                 return Written(found.changes, 0, (), others)
-        written = delta.merge(session, statement(f" AND {is_older}", row))
+        written = delta.merge(session, statement(f" AND {is_older()}", row))
         if written == found.items:
             self._guarded -= 1
             return Written(found.changes, 0, (), others)

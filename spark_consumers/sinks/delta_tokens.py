@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import delta
+from spark_consumers.sinks.target import IS_BEHIND
 
 _BEGIN, _NUMBER = r'^\{"timestamp":[1-9][0-9]*,', r"^[1-9][0-9]*\z"
 """What is before the stem of a plain token, and its number, as regular expressions of Java."""
+
+
+def is_older() -> str:
+    """Return SQL that says whether a stored row ``t`` is older than all changes of the item ``s``.
+
+    The token decides, or, where a snapshot has read the row and it has none, that the topic has the changes behind it.
+    """
+    return f"(({is_stored('<', 's.first')}) OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
 
 
 def is_stored(operator: str, number: str) -> str:

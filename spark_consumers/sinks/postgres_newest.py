@@ -13,7 +13,7 @@ from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
 from spark_consumers.sinks.copied_lines import COPIED_COLUMNS
 from spark_consumers.sinks.postgres import Connection, execute
-from spark_consumers.sinks.target import Written
+from spark_consumers.sinks.target import IS_BEHIND, Written
 
 _PLACE = "s._relay_partition, s._relay_offset"
 
@@ -56,11 +56,12 @@ class NewestInPostgres:
         source = self.source("relay_newest s")
         updates = ", ".join(f"{name} = {value}" for name, value in self.row.items())
         inserted = {**self.keys, **self.row, "_relay_read_as_of": "0"}
-        # I7: only over a token that is older. The rest is inserted if there is no such row.
+        # I7: only over what is older. The rest is inserted if there is no such row.
+        is_older = f"({is_stored('<', 's.first')} OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
         return f"""
             WITH updated AS (
                 UPDATE {self.table} t SET {updates} FROM {source}
-                WHERE {self.same_key} AND {is_stored("<", "s.first")}
+                WHERE {self.same_key} AND {is_older}
                 RETURNING {_PLACE}
             ), inserted AS (
                 INSERT INTO {self.table} ({", ".join(inserted)}) SELECT {", ".join(inserted.values())} FROM {source}

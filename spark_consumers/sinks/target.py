@@ -96,7 +96,8 @@ class TargetTable(Protocol):
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
 
         A stored token that is newer, or that of the change itself, ignores all of the item's changes. Older is older
-        than the first of them. Whatever else is stored, the item is left as it is. ``changes``: of this table, in one
+        than the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it
+        behind the first change. Whatever else is stored, the item is left as it is. ``changes``: of this table, in one
         topic, each of one item. ``found``: their summary.
         """
 
@@ -144,6 +145,12 @@ STATE = {
     "_relay_offset": int,
 }
 """The columns that hold the state of a row, in the order of `state`."""
+
+IS_BEHIND = (
+    "coalesce(t._relay_topic = s._relay_topic AND t._relay_partition = s._relay_partition"
+    " AND t._relay_offset >= s.first_offset, false)"
+)
+"""SQL that says whether the topic has a stored row ``t`` behind the first change of the item ``s`` (`_is_replay`)."""
 
 OF_CHANGE = tuple(name for name in STATE if name != "_relay_read_as_of")
 """Those that a change of a stream sets."""

@@ -42,6 +42,14 @@ class History:
     offsets: list[int] = field(default_factory=lambda: [0, 0])
     published: list[Published] = field(default_factory=list)
 
+    def read_all(self) -> None:
+        """Publish all rows, as an initial snapshot has read them. They have no token."""
+        for key in KEYS:
+            self.number += 1
+            image = {"id": key[0], "part": int(key[1]), "note": f"read {self.number}", "more": None}
+            placed = self._placed(read(self.number, key, image, as_of=999), "")
+            self.published.append(replace(placed, layout=1))
+
     def publish(self, changes: int) -> None:
         position = POSITIONS[self.chance.choice(sorted(POSITIONS))]
         for _ in range(changes):
@@ -98,9 +106,11 @@ def batches(seed: int, *, changes: int = 100, oddity: int = 12) -> list[list[Pub
     """Return batches in which changes come again as after restarts, and some at new offsets, as after a reset."""
     chance = random.Random(seed)
     history = History(chance, oddity)
+    history.read_all()
+    found, begin = [list(history.published)], len(history.published)
+    changes += begin
     while len(history.published) < changes:
         history.publish(chance.randint(20, 50))
-    found, begin = [], 0
     while begin < changes:
         end = begin + chance.randint(5, 50)
         found.append(history.published[begin:end])

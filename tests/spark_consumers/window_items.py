@@ -12,7 +12,7 @@ from spark_consumers.plain_tokens import PLAIN_TOKEN
 
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 _SHOWN = [
-    *("key_texts", "layout", "stem", "first", "number", "changes", "false AS _relay_incomplete"),
+    *("key_texts", "layout", "stem", "first", "number", "changes", "first_offset", "false AS _relay_incomplete"),
     "CASE WHEN operation != 'DELETE' THEN new END AS new",
     "token AS _relay_token",
     "operation = 'DELETE' AS _relay_deleted",
@@ -24,7 +24,10 @@ _SHOWN = [
 
 
 def in_order(batch: DataFrame) -> DataFrame:
-    """Return the changes that have a key, with ``is_plain``, ``is_last``, ``first`` and ``changes`` of their items."""
+    """Return the changes that have a key, with what is known of their items.
+
+    That is ``is_plain``, ``is_last``, ``first``, ``first_offset`` and ``changes``.
+    """
     item = Window.partitionBy("source", "table", "key_texts")
     ordered = item.orderBy("partition", "offset")
     parts = {name: F.regexp_extract("token", PLAIN_TOKEN, group) for name, group in (("stem", 1), ("number", 2))}
@@ -44,11 +47,13 @@ def in_order(batch: DataFrame) -> DataFrame:
         & there
         & F.coalesce(F.lag("row").over(ordered) < F.col("row"), F.lit(True))
     )
+    in_one_partition = F.min("partition").over(item) == F.max("partition").over(item)
     return (
         frame.withColumns(
             {
                 "is_plain": F.coalesce(is_plain, F.lit(False)),
                 "first": F.first("number").over(ordered),
+                "first_offset": F.when(in_one_partition, F.first("offset").over(ordered)).otherwise(-1),
                 "position": F.row_number().over(ordered),
             }
         )
