@@ -78,7 +78,7 @@ def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     topics = sorted({*map(config.topic, config.tables)})
     schedule = Schedule(log.maintain_every, log.keep_versions)
     rule = ChangeLog(delta.spark_path(log.path), lambda: topic_ids(connect(config), config, topics), schedule)
-    return TableConsumer("log", config, rule.plan, at_most=50_000, delta_at=log.path)
+    return TableConsumer("log", config, rule.plan, at_most=50_000, apply_every=log.apply_every, delta_at=log.path)
 
 
 class ChangeLog:

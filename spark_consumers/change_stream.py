@@ -111,6 +111,7 @@ class _BatchConsumer:
         self.topics = topics
         self.at_most = at_most
         self.interval = interval
+        self.apply_every = None
         self.delta = delta
         self.apply_batch: Apply | None = None
         self._on_gap = on_gap

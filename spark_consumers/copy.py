@@ -72,7 +72,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         database.connect()
         open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
         rule = TableCopies(open_table, copy.tombstone_retention)
-        return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST)
+        return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, apply_every=copy.apply_every)
     rule = TableCopies(
         partial(
             DeltaTable,
@@ -82,7 +82,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         ),
         copy.tombstone_retention,
     )
-    return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, delta_at=copy.url)
+    return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, apply_every=copy.apply_every, delta_at=copy.url)
 
 
 class TableCopies:

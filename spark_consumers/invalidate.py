@@ -75,6 +75,7 @@ class CacheConsumer:
     name = "cache"
     at_most = 50_000
     interval = None
+    apply_every = None
     delta = False
     location = None
     # They apply the large batches there.

@@ -37,16 +37,24 @@ _IAM = "software.amazon.msk.auth.iam"
 
 
 def read(
-    session: SparkSession, config: Config, name: str, topics: Sequence[str], start: str, at_most: int | None
+    session: SparkSession,
+    config: Config,
+    name: str,
+    topics: Sequence[str],
+    start: str,
+    at_most: int | None,
+    apply_every: float | None = None,
 ) -> DataFrame:
     """Return the stream of ``topics``: topic, partition, offset and value of each committed record.
 
     ``name``: the consumer's. ``start``: Spark's startingOffsets, which only a new checkpoint uses. ``at_most``: records
-    a batch.
+    a batch. ``apply_every``: seconds for which fewer records wait for more, None for not at all.
     """
     options = _options(config, name) | {"subscribe": ",".join(topics), "startingOffsets": start}
     if at_most is not None:
         options["maxOffsetsPerTrigger"] = str(at_most)  # I11
+        if apply_every is not None:
+            options |= {"minOffsetsPerTrigger": str(at_most), "maxTriggerDelay": f"{round(apply_every * 1000)}ms"}
     return session.readStream.format("kafka").options(**options).load().select(*_COLUMNS)
 
 

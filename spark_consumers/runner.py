@@ -45,6 +45,7 @@ class Consumer(Protocol):
     """A consumer as the runner sees it.
 
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
+    ``apply_every``: seconds for which records wait until there are ``at_most``, None if they do not.
     ``delta``: whether it writes Delta tables. ``location``: of them, None if it is not known or there are none.
     ``executor_modules``: what it imports on Spark's executors. Only `apply` runs in a thread of Spark's.
     """
@@ -55,6 +56,8 @@ class Consumer(Protocol):
     def at_most(self) -> int: ...
     @property
     def interval(self) -> str | None: ...
+    @property
+    def apply_every(self) -> float | None: ...
     @property
     def delta(self) -> bool: ...
     @property
@@ -257,8 +260,10 @@ class Runner:
         gaps = self.config.internal("gaps")
         registry = self.config.schema_registry is not None
         decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps, given_up=self.schema_wait.given_up)
+        # Until it has caught up, it takes what is there: a batch that waits would look like the end to Spark.
+        apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(
-            session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most
+            session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most, apply_every
         )
         writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._apply_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.spark)

@@ -49,14 +49,16 @@ Rule = Callable[[TableBatch], BatchPlan]
 """Decides what a batch writes. Takes one Spark action to plan; a batch may come again."""
 
 
+_LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
+
+
 class TableConsumer:
     """Applies batches of changes to tables, by ``rule``. ``at_most``: records a batch.
 
-    ``delta_at``: the location of the tables if they are in Delta. ``bytes_at_most``: of the values that the rule is
-    given at once.
+    ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the location of the tables if they
+    are in Delta. ``bytes_at_most``: of the values that the rule is given at once.
     """
 
-    interval = "2 seconds"
     continuity = None
     executor_modules: Sequence[str] = ()
 
@@ -67,11 +69,14 @@ class TableConsumer:
         rule: Rule,
         *,
         at_most: int,
+        apply_every: float = _LOOK_EVERY,
         delta_at: str | None = None,
         bytes_at_most: int = 128 << 20,
     ) -> None:
         self.name = name
         self.at_most = at_most
+        self.interval = f"{round(min(apply_every, _LOOK_EVERY) * 1000)} milliseconds"
+        self.apply_every = apply_every if apply_every > _LOOK_EVERY else None
         # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
         self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
         self.delta = delta_at is not None

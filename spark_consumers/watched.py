@@ -30,7 +30,11 @@ def served(
     """
     observer = ConsumersObserver(config.name, stalled_after(STALLED_AFTER))
     ttls = {"cache": config.cache.tombstone_ttl} if config.cache else {}
-    watches = [observer.watch(name, topics, ttls.get(name)) for name, topics in consumers]
+    waits = {name: each.apply_every for name, each in (("log", config.log), ("copy", config.copy_)) if each}
+    watches = [
+        observer.watch(name, topics, tombstone_ttl=ttls.get(name), apply_every=waits.get(name, 0.0))
+        for name, topics in consumers
+    ]
     if http is None:
         yield watches
         return

@@ -21,7 +21,14 @@ from relay.config.locations import WITHOUT_COLON, misread
 from relay.config.schema_forms import implies, like
 
 
-class DeltaConfig(ConfigModel):
+class TableConfig(ConfigModel):
+    """What all tables have in common."""
+
+    apply_every: Seconds = Field(default="2s", validate_default=True)
+    """How long a change may wait to be written together with later ones. 50,000 are written at once."""
+
+
+class DeltaConfig(TableConfig):
     """What the tables in Delta have in common."""
 
     maintain_every: Seconds = Field(default="1d", validate_default=True)
@@ -29,6 +36,9 @@ class DeltaConfig(ConfigModel):
 
     keep_versions: Seconds = Field(default="7d", validate_default=True)
     """For how long an earlier version can be read, also by a query that has begun with it."""
+
+
+_OF_DELTA = DeltaConfig.model_fields.keys() - TableConfig.model_fields.keys()
 
 
 def _in_delta(location: str) -> str:
@@ -77,7 +87,7 @@ class CopyConfig(DeltaConfig):
 
     @model_validator(mode="after")
     def _upkeep_of_delta(self) -> Self:
-        given = sorted(self.model_fields_set & DeltaConfig.model_fields.keys())
+        given = sorted(self.model_fields_set & _OF_DELTA)
         if given and self.is_postgres:
             raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
         return self
@@ -86,4 +96,4 @@ class CopyConfig(DeltaConfig):
     def _without_upkeep(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what a file may not have."""
         found: dict[str, Any] = serialize(self)
-        return {key: each for key, each in found.items() if not (self.is_postgres and key in DeltaConfig.model_fields)}
+        return {key: each for key, each in found.items() if not (self.is_postgres and key in _OF_DELTA)}

@@ -34,8 +34,8 @@ _RECENT = 300.0  # seconds for which the lag of a batch is shown
 class ConsumerWatch:
     """One consumer, as its threads report it.
 
-    ``tombstone_ttl``: of its cache, in seconds, None for another consumer. ``stalled_after``: seconds. ``clock``:
-    monotonic seconds.
+    ``tombstone_ttl``: of its cache, in seconds, None for another consumer. ``apply_every``: seconds for which records
+    may wait for a batch. ``stalled_after``: seconds beyond that. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class ConsumerWatch:
         counted: ConsumerMetrics,
         *,
         tombstone_ttl: float | None = None,
+        apply_every: float = 0.0,
         stalled_after: float = STALLED_AFTER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,6 +54,7 @@ class ConsumerWatch:
         self.tombstone_ttl = tombstone_ttl
         self._metrics = counted
         self._limit = stalled_after
+        self._apply_every = apply_every
         self._clock = clock
         # Guards all below, which is short work.
         self._lock = Lock()
@@ -161,7 +163,7 @@ class ConsumerWatch:
         if self._state in ("starting", "stopped"):
             return
         since = max(self._open[0][0], self._progressed) if self._open else now
-        if now - since > self._limit:
+        if now - since > self._limit + self._apply_every:
             yield f"{name} makes no progress while {self._waiting} records wait", now - since
         if now - self._looked > self._limit:
             yield f"{name} cannot see the ends of its topics; see the brokers", now - self._looked
@@ -208,9 +210,18 @@ class ConsumersObserver(Collector):
     def registry(self) -> Any:
         return self.counted.registry
 
-    def watch(self, name: str, topics: Sequence[str], tombstone_ttl: float | None = None) -> ConsumerWatch:
+    def watch(
+        self, name: str, topics: Sequence[str], *, tombstone_ttl: float | None = None, apply_every: float = 0.0
+    ) -> ConsumerWatch:
         """Return the watch of another consumer. Only before anybody is served."""
-        found = ConsumerWatch(name, topics, self.counted, tombstone_ttl=tombstone_ttl, stalled_after=self.stalled_after)
+        found = ConsumerWatch(
+            name,
+            topics,
+            self.counted,
+            tombstone_ttl=tombstone_ttl,
+            apply_every=apply_every,
+            stalled_after=self.stalled_after,
+        )
         self.watches.append(found)
         return found
 

@@ -376,6 +376,6 @@ def test_the_defaults_in_the_json_schema_are_values_that_a_file_may_have() -> No
     }
     assert defaults == {
         "tombstone_ttl": "1h", "tombstone_retention": "30d", "maintain_every": "1d", "keep_versions": "7d",
-        "silence": "30s", "max_lag": "60s", "keyrange": "-", "master": "local[*]",
+        "apply_every": "2s", "silence": "30s", "max_lag": "60s", "keyrange": "-", "master": "local[*]",
         "reshard_checkpoint_table": "_vt.vreplication",
     }  # fmt: skip

@@ -93,8 +93,8 @@ def test_defaults_are_filled_in(file: Path) -> None:
                 "tombstones": False,
             }
         ],
-        "copy": {"maintain_every": "1d", "keep_versions": "7d", "url": "delta:///c", "tombstone_retention": "30d",
-                 "items": "json"},
+        "copy": {"apply_every": "2s", "maintain_every": "1d", "keep_versions": "7d", "url": "delta:///c",
+                 "tombstone_retention": "30d", "items": "json"},
         "spark": {"master": "local[*]", "conf": {}, "shared_folders": False},
     }  # fmt: skip
 

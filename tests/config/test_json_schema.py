@@ -218,6 +218,7 @@ WRONG = [
     change('log: {path: "file:///var/lib/relay/log"}', 'log: "file:///var/lib/relay/log"'),
     change("log: {path", "log: {maintain_every: 1, path"),
     change("log: {path", "log: {keep_versions: 0d, path"),
+    change("copy: {url", "copy: {apply_every: 0s, url"),
     change("copy: {url", "copy: {tombstone_retention: never, url"),
     change("copy: {url", "copy: {path: a, url"),
     change("delta:///var/lib/relay/copy", "postgresql://relay@h:99999/shop"),

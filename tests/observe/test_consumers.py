@@ -80,6 +80,19 @@ def test_health_is_red_when_records_wait_and_nothing_advances(observer: Consumer
     assert health(observer) == []
 
 
+def test_records_that_wait_to_be_applied_together_are_no_stall(clock: Clock) -> None:
+    observer = ConsumersObserver("shop")
+    watch = ConsumerWatch("copy", ["shop.orders"], observer.counted, apply_every=3600, stalled_after=60, clock=clock)
+    watch.start_at(at(0))
+    observer.watches.append(watch)
+    look(watch, 5, clock)
+    clock.now += 3660
+    look(watch, 6, clock)
+    assert health(observer) == []
+    clock.now += 1
+    assert health(observer) == ["consumer copy makes no progress while 6 records wait"]
+
+
 def test_health_is_red_when_the_ends_of_the_topics_are_not_seen(observer: ConsumersObserver, clock: Clock) -> None:
     look(observer.watches[0], 0, clock)
     clock.now += 301
