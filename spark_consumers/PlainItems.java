@@ -12,6 +12,8 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
+import java.util.Set;
+import java.util.TreeSet;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.function.FlatMapFunction;
 import org.apache.spark.api.java.function.FlatMapFunction2;
@@ -39,13 +41,16 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 public class PlainItems {
     private static final int STATUS = 0, LAYOUT = 1, TOPIC = 2, PARTITION = 3, OFFSET = 4, KEY = 5, OF_TABLE = 6;
-    private static final int PLAIN = 7, DELETED = 8, TOKEN = 9, EVENT_ID = 10, NEW = 11;
+    private static final int PLAIN = 7, DELETED = 8, TOKEN = 9, EVENT_ID = 10, NEW = 11, AS_OF = 12;
 
     // What a task finds: its groups as JSON; of its items the hash; of its rows the item, -1 for none; and of the items
-    // the newest row, -1 if they are not plain, its offset, the number of changes, of their tokens the parts, and the
-    // offset of the first change.
+    // the kind, the newest row, its offset, the number of changes, of their tokens the parts, and the offset of the
+    // first change.
     private static final int GROUPS = 0, HASHES = 1, ITEM_OF = 2, ROWS = 3, OFFSETS = 4, CHANGES = 5;
-    private static final int STEMS = 6, FIRST = 7, LAST = 8, FIRST_OFFSETS = 9;
+    private static final int STEMS = 6, FIRST = 7, LAST = 8, FIRST_OFFSETS = 9, KINDS = 10;
+
+    // Items that SQL cannot decide, those whose newest change it can, and those that only a snapshot has read.
+    private static final byte OTHER = 0, CHANGED = 1, READ = 2;
 
     private final SparkSession session;
     private final JavaRDD rows;
@@ -108,17 +113,22 @@ public class PlainItems {
      * {@code now}: a time, in microseconds, that each has.
      */
     public Dataset newest(List layouts, StructType type, long bytes, long now) {
-        return chosen(new Choice(numbers(layouts), true, now), type, bytes);
+        return chosen(new Choice(numbers(layouts), CHANGED, now), type, bytes);
+    }
+
+    /** Return the rows of snapshots that SQL can decide, as `newest` does. */
+    public Dataset reads(List layouts, StructType type, long bytes, long now) {
+        return chosen(new Choice(numbers(layouts), READ, now), type, bytes);
     }
 
     /** Return the partitions and offsets of the changes of all other items. */
     public Dataset others(List layouts, StructType type, long bytes) {
-        return chosen(new Choice(numbers(layouts), false, 0), type, bytes);
+        return chosen(new Choice(numbers(layouts), OTHER, 0), type, bytes);
     }
 
-    /** Return the rows of the newest changes, each the same object. */
-    public JavaRDD rows(List layouts) {
-        return rows.zipPartitions(found, new Choice(numbers(layouts), true, 0));
+    /** Return the rows of the newest changes, or of snapshots, each the same object. */
+    public JavaRDD rows(List layouts, boolean ofSnapshots) {
+        return rows.zipPartitions(found, new Choice(numbers(layouts), ofSnapshots ? READ : CHANGED, 0));
     }
 
     private Dataset chosen(Choice choice, StructType type, long bytes) {
@@ -201,11 +211,11 @@ public class PlainItems {
                 Item item = (Item) byHash.get(Long.valueOf(hash));
                 if (item == null) {
                     item = new Item(items.size(), hash, table, key);
-                    item.isPlain = Arrays.binarySearch(shared, hash) < 0;
+                    item.kind = Arrays.binarySearch(shared, hash) < 0 ? CHANGED : OTHER;
                     items.add(item);
                     byHash.put(Long.valueOf(hash), item);
                 } else if (!item.has(table, key)) {
-                    item.isPlain = false; // two keys with one hash
+                    item.kind = OTHER; // two keys with one hash
                 }
                 itemOf[n] = item.number;
                 item.add(n, row, group, token);
@@ -225,15 +235,20 @@ public class PlainItems {
             int size = items.size();
             long[] hashes = new long[size];
             int[] newest = new int[size], changes = new int[size];
+            byte[] kinds = new byte[size];
             long[] offsets = new long[size], firstOffsets = new long[size];
             byte[][] stems = new byte[size][], first = new byte[size][], last = new byte[size][];
             for (int n = 0; n < size; n++) {
                 Item item = (Item) items.get(n);
                 hashes[n] = item.hash;
-                newest[n] = -1;
-                if (item.isPlain) {
-                    item.group.plain += item.changes;
-                    item.group.items++;
+                kinds[n] = item.kind;
+                if (item.kind != OTHER) {
+                    if (item.kind == READ) {
+                        item.group.reads++;
+                    } else {
+                        item.group.plain += item.changes;
+                        item.group.items++;
+                    }
                     newest[n] = item.row;
                     offsets[n] = item.offset;
                     firstOffsets[n] = item.firstOffset;
@@ -252,7 +267,7 @@ public class PlainItems {
             json.writeEndArray();
             json.close();
             return new Object[] {
-                text.toString(), hashes, itemOf, newest, offsets, changes, stems, first, last, firstOffsets
+                text.toString(), hashes, itemOf, newest, offsets, changes, stems, first, last, firstOffsets, kinds
             };
         }
     }
@@ -274,7 +289,10 @@ public class PlainItems {
         final UTF8String[] least, greatest;
         final long[] lowest, highest;
         final boolean[] isNumber;
-        long records, ofTable, plain, items;
+        final Set snapshots = new TreeSet();
+        long records, ofTable, plain, items, reads;
+        private long asOf = Long.MIN_VALUE;
+        private int partition;
 
         private Group(SpecializedGetters row, int keys) {
             status = row.getUTF8String(STATUS).clone();
@@ -330,6 +348,15 @@ public class PlainItems {
             }
         }
 
+        /** Note the partition and the time of the snapshot that has read a row. */
+        void addRead(int ofPartition, long readAsOf) {
+            if (asOf != readAsOf || partition != ofPartition) {
+                asOf = readAsOf;
+                partition = ofPartition;
+                snapshots.add("[" + partition + "," + asOf + "]");
+            }
+        }
+
         /** Whether a text has only digits behind a sign. Spark also reads numbers with a fraction, or between spaces. */
         private static boolean isWhole(UTF8String text) {
             for (int n = 0; n < text.numBytes(); n++) {
@@ -350,6 +377,12 @@ public class PlainItems {
             json.writeNumberField("of_table", ofTable);
             json.writeNumberField("plain", plain);
             json.writeNumberField("items", items);
+            json.writeNumberField("reads", reads);
+            json.writeArrayFieldStart("snapshots");
+            for (Object snapshot : snapshots) {
+                json.writeRawValue((String) snapshot);
+            }
+            json.writeEndArray();
             json.writeArrayFieldStart("bounds");
             for (int n = 0; n < least.length; n++) {
                 json.writeStartObject();
@@ -371,7 +404,7 @@ public class PlainItems {
         final long hash;
         private final int table;
         private final UTF8String[] key;
-        boolean isPlain;
+        byte kind; // of what was added so far; OTHER stays
         int changes;
         int row; // of the last change
         Group group;
@@ -400,27 +433,39 @@ public class PlainItems {
 
         void add(int n, SpecializedGetters change, Group ofChange, PlainToken token) {
             changes++;
-            if (!isPlain) {
+            int placed = change.getInt(PARTITION);
+            long at = change.getLong(OFFSET);
+            boolean isRead = !change.isNullAt(AS_OF);
+            if (isRead) {
+                ofChange.addRead(placed, change.getLong(AS_OF));
+            }
+            if (kind == OTHER || kind == READ || isRead && changes > 1) {
+                kind = OTHER; // a row that was read, and another change
+                return;
+            }
+            if (isRead) {
+                kind = READ;
+                row = n;
+                group = ofChange;
+                offset = firstOffset = at;
                 return;
             }
             byte[] text = change.getBoolean(PLAIN) ? change.getUTF8String(TOKEN).getBytes() : null;
             if (text == null || !token.read(text)) {
-                isPlain = false;
+                kind = OTHER;
                 return;
             }
             byte[] found = Arrays.copyOfRange(text, token.numberAt, token.end);
-            int placed = change.getInt(PARTITION);
-            long at = change.getLong(OFFSET);
             if (changes == 1) {
                 stem = token.stem;
                 first = found;
                 firstOffset = at;
             } else if (partition > placed || partition == placed && offset >= at) {
-                isPlain = false; // the order of the rows is not that of the topic
+                kind = OTHER; // the order of the rows is not that of the topic
                 return;
             } else if (!Arrays.equals(stem, token.stem) || !isLess(last, found)) {
                 // Two changes of one transaction have one token, and so has a change that is on the topic twice.
-                isPlain = false;
+                kind = OTHER;
                 return;
             }
             if (changes > 1 && partition != placed) {
@@ -447,17 +492,17 @@ public class PlainItems {
         private static final long serialVersionUID = 1;
 
         private final int[] layouts;
-        private final boolean isOfNewest;
+        private final byte kind;
         private final long now;
 
-        Choice(int[] layouts, boolean isOfNewest, long now) {
+        Choice(int[] layouts, byte kind, long now) {
             this.layouts = layouts;
-            this.isOfNewest = isOfNewest;
+            this.kind = kind;
             this.now = now;
         }
 
         public Iterator call(Object rows, Object found) {
-            return new Chosen((Iterator) rows, (Object[]) ((Iterator) found).next(), layouts, isOfNewest, now);
+            return new Chosen((Iterator) rows, (Object[]) ((Iterator) found).next(), layouts, kind, now);
         }
     }
 
@@ -465,7 +510,8 @@ public class PlainItems {
     static class Chosen implements Iterator {
         private final Iterator rows;
         private final int[] layouts;
-        private final boolean isOfNewest;
+        private final byte kind;
+        private final byte[] kinds;
         private final int[] itemOf, newest, changes;
         private final long[] offsets, firstOffsets;
         private final byte[][] stems, first, last;
@@ -474,10 +520,11 @@ public class PlainItems {
         private int n; // rows that were read
         private boolean isRead; // whether the next one is in `made`
 
-        Chosen(Iterator rows, Object[] found, int[] layouts, boolean isOfNewest, long now) {
+        Chosen(Iterator rows, Object[] found, int[] layouts, byte kind, long now) {
             this.rows = rows;
             this.layouts = layouts;
-            this.isOfNewest = isOfNewest;
+            this.kind = kind;
+            kinds = (byte[]) found[KINDS];
             itemOf = (int[]) found[ITEM_OF];
             newest = (int[]) found[ROWS];
             offsets = (long[]) found[OFFSETS];
@@ -486,9 +533,9 @@ public class PlainItems {
             first = (byte[][]) found[FIRST];
             last = (byte[][]) found[LAST];
             firstOffsets = (long[]) found[FIRST_OFFSETS];
-            values = new Object[isOfNewest ? 16 : 2];
+            values = new Object[kind == OTHER ? 2 : 17];
             made = new GenericInternalRow(values);
-            if (isOfNewest) {
+            if (kind != OTHER) {
                 values[15] = Long.valueOf(now);
             }
         }
@@ -497,11 +544,11 @@ public class PlainItems {
             while (!isRead && rows.hasNext()) {
                 SpecializedGetters row = (SpecializedGetters) rows.next();
                 int item = n < itemOf.length ? itemOf[n] : -1;
-                boolean isNewest = item >= 0 && newest[item] == n;
+                boolean isNewest = item >= 0 && kinds[item] != OTHER && newest[item] == n;
                 if (n >= itemOf.length || isNewest && offsets[item] != row.getLong(OFFSET)) {
                     throw new IllegalStateException("a batch has other records than it had before"); // I9
                 }
-                boolean isChosen = isOfNewest ? isNewest : item >= 0 && newest[item] < 0;
+                boolean isChosen = item >= 0 && kinds[item] == kind && (kind == OTHER || isNewest);
                 n++;
                 if (isChosen && Arrays.binarySearch(layouts, row.getInt(LAYOUT)) >= 0) {
                     make(row, item);
@@ -525,12 +572,12 @@ public class PlainItems {
         private void make(SpecializedGetters row, int item) {
             values[0] = Integer.valueOf(row.getInt(PARTITION));
             values[1] = Long.valueOf(row.getLong(OFFSET));
-            if (!isOfNewest) {
+            if (kind == OTHER) {
                 return;
             }
             boolean isDeleted = row.getBoolean(DELETED);
             values[2] = row.getUTF8String(TOPIC);
-            values[3] = row.getUTF8String(TOKEN);
+            values[3] = kind == READ ? null : row.getUTF8String(TOKEN);
             values[4] = Boolean.valueOf(isDeleted);
             values[5] = row.getUTF8String(EVENT_ID);
             values[6] = Boolean.FALSE; // incomplete
@@ -538,9 +585,13 @@ public class PlainItems {
             values[8] = Integer.valueOf(row.getInt(LAYOUT));
             // The image of a deletion, if it has one, is not the row.
             values[9] = isDeleted || row.isNullAt(NEW) ? null : row.getUTF8String(NEW);
-            values[10] = UTF8String.fromBytes(stems[item]);
-            values[11] = UTF8String.fromBytes(first[item]);
-            values[12] = UTF8String.fromBytes(last[item]);
+            if (kind == READ) {
+                values[16] = Long.valueOf(row.getLong(AS_OF));
+            } else {
+                values[10] = UTF8String.fromBytes(stems[item]);
+                values[11] = UTF8String.fromBytes(first[item]);
+                values[12] = UTF8String.fromBytes(last[item]);
+            }
             values[13] = Integer.valueOf(changes[item]);
             values[14] = Long.valueOf(firstOffsets[item]);
         }

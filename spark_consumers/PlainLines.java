@@ -91,6 +91,12 @@ public class PlainLines implements FlatMapFunction {
             number(row.getInt(13));
             put('\t');
             number(row.getLong(14));
+            put('\t');
+            if (row.isNullAt(16)) {
+                put(NULL);
+            } else {
+                number(row.getLong(16));
+            }
             put('\n');
         }
 

@@ -151,17 +151,19 @@ def _undecided(
     changes: DataFrame, table: CopyTable, found: TableSummary, counts: VerdictCounts
 ) -> Sequence[ChangeHead]:
     """Let SQL decide what it can of a table's changes, and return the others."""
-    if not found.is_by_item or not found.items:
+    of_batch = found.found
+    if of_batch is None or not found.is_by_item or not (found.items or found.reads):
         return _heads(changes)
-    written = table.write_newest(changes, found, counts)
-    if written is None:
+    left = table.decide(changes, found, counts)
+    if left is None:
         return _heads(changes)
     heads = []
-    if written.others is not None:
-        heads += _heads(changes.join(F.broadcast(written.others), ["partition", "offset"], "left_semi"))
-    if written.left:
+    if found.others:
+        others = of_batch.others(found.layouts, found.others)
+        heads += _heads(changes.join(F.broadcast(others), ["partition", "offset"], "left_semi"))
+    if left:
         schema = StructType([StructField("left", ArrayType(StringType()), False)])
-        keys = delta.local_frame(changes.sparkSession, ([key] for key in written.left), schema)
+        keys = delta.local_frame(changes.sparkSession, ([key] for key in left), schema)
         heads += _heads(changes.join(F.broadcast(keys), F.col("key_texts") == F.col("left"), "left_semi"))
     return heads
 

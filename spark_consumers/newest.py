@@ -30,16 +30,19 @@ class KeyBounds:
 class TableSummary:
     """The changes of one table in a batch.
 
-    ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations and
-    snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose keys are between ``bounds``,
-    one for each key column. ``others``: the number of other changes. ``found``: what has both; ``layouts``: of the
-    changes.
+    ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations, and
+    where a snapshot begins or ends. ``changes`` and ``items``: the number of those that SQL can decide, and ``reads``:
+    that of the items that only a snapshot has read; the keys of both are between ``bounds``, one for each key column.
+    ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of snapshots. ``found``:
+    what has them; ``layouts``: of the changes.
     """
 
     is_by_item: bool
     changes: int
     items: int
+    reads: int
     others: int
+    snapshots: frozenset[tuple[int, int]]
     bounds: tuple[KeyBounds, ...]
     layouts: Collection[int] = field(default=(), compare=False)
     found: PlainItems | None = field(default=None, compare=False)
@@ -76,14 +79,16 @@ class BatchSummary:
     def table(self, layouts: Collection[int]) -> TableSummary:
         """Return the summary of the table whose changes have these layouts."""
         groups = [group for group in self.groups if group["layout"] in layouts]
-        changes = sum(group["plain"] for group in groups)
+        changes, reads = (sum(group[name] for group in groups) for name in ("plain", "reads"))
         return TableSummary(
             is_by_item=len({group["topic"] for group in groups}) == 1
             and not any(group["of_table"] for group in groups),
             changes=changes,
             items=sum(group["items"] for group in groups),
-            others=sum(group["records"] for group in groups) - changes,
-            bounds=_bounds([group for group in groups if group["plain"]]),
+            reads=reads,
+            others=sum(group["records"] for group in groups) - changes - reads,
+            snapshots=frozenset((partition, as_of) for group in groups for partition, as_of in group["snapshots"]),
+            bounds=_bounds([group for group in groups if group["plain"] or group["reads"]]),
             layouts=layouts,
             found=self.found,
         )

@@ -24,7 +24,7 @@ _OTHERS = "_relay_partition int, _relay_offset long"
 NEWEST = (
     f"{_OTHERS}, _relay_topic string, _relay_token string, _relay_deleted boolean, _relay_event_id string, "
     "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
-    "number string, changes int, first_offset long, now timestamp"
+    "number string, changes int, first_offset long, now timestamp, as_of long"
 )
 _ROW = 300  # bytes of a row as Spark estimates them, by the types of its columns
 
@@ -34,19 +34,22 @@ class PlainItems:
 
     All changes of such an item are of one of Spark's partitions, in their order on the topic, which reading from Kafka
     brings about by itself. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or
-    deletes it. Raises what Spark raises. Spark keeps what was found until `close`.
+    deletes it. Or the only one is a row that a snapshot has read. Raises what Spark raises. Spark keeps what was found
+    until `close`.
     """
 
     def __init__(self, batch: DataFrame, layouts: Sequence[Layout], *, nul: bool = True) -> None:
         """``nul``: whether SQL can decide changes that have a NUL character in a text."""
         self._session = batch.sparkSession
         is_deleted = F.col("operation") == Operation.DELETE
+        fits = F.lit(nul) | ~_has_nul()
         read = batch.select(
             *("status", "layout", "topic", "partition", "offset", "key_texts"),
             _of_table().alias("of_table"),
-            (_may_be_plain(is_deleted) & (F.lit(nul) | ~_has_nul())).alias("plain"),
+            (_may_be_plain(is_deleted) & fits).alias("plain"),
             is_deleted.alias("deleted"),
             *("token", "event_id", "new"),
+            F.when(_may_be_read() & fits, F.col("snapshot_as_of")).alias("as_of"),
         )
         names = [(layout.source, layout.table) for layout in layouts]
         tables = [names.index(name) for name in names]
@@ -61,8 +64,9 @@ class PlainItems:
         """The records by status, layout and topic, those of each of Spark's partitions by themselves.
 
         ``records``: how many. ``of_table``: changes that may change other items, too. ``plain``: those of the items,
-        and ``items``: how many these are. ``bounds``: of each key column the ``least`` and the ``greatest`` text, and
-        if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
+        and ``items``: how many these are. ``reads``: the items that a snapshot has read, and ``snapshots``: of the rows
+        of snapshots, these items or not, the partition and ``as_of``. ``bounds``: of each key column the ``least`` and
+        the ``greatest`` text, and if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
         """
 
     def newest(self, layouts: Collection[int], items: int, now: int = 0) -> DataFrame:
@@ -78,14 +82,18 @@ class PlainItems:
         """
         return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), items * _ROW, now))
 
+    def reads(self, layouts: Collection[int], items: int, now: int = 0) -> DataFrame:
+        """Return the rows of snapshots with one of ``layouts``, as `newest` does: ``as_of`` in place of a token."""
+        return self._frame(self._items.reads(sorted(layouts), self._type(NEWEST), items * _ROW, now))
+
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
         """Return ``partition`` and ``offset`` of the changes of other items; ``changes``: how many there are."""
         found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * _ROW))
         return found.toDF("partition", "offset")
 
-    def rows(self, layouts: Collection[int]) -> Any:
-        """Return what `newest` does, in the order of ``NEWEST``, as an RDD of Java's."""
-        return self._items.rows(sorted(layouts))
+    def rows(self, layouts: Collection[int], *, of_snapshots: bool = False) -> Any:
+        """Return what `newest`, or `reads`, does, in the order of ``NEWEST``, as an RDD of Java's."""
+        return self._items.rows(sorted(layouts), of_snapshots)
 
     def close(self) -> None:
         self._items.close()
@@ -106,10 +114,26 @@ def _has_nul() -> Column:
 
 def _of_table() -> Column:
     """Whether a change may change other items than its own, too."""
-    return ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
+    is_write = F.col("operation").isin(*_WRITES) & F.col("snapshot_id").isNull()
+    return F.col("key_texts").isNull() | ~(is_write | _is_read())
+
+
+def _is_read() -> Column:
+    """Whether a record is a row of a snapshot."""
+    of_snapshot = F.col("snapshot_id").isNotNull() & F.col("snapshot_as_of").isNotNull()
+    return (F.col("operation") == Operation.READ) & F.col("key_texts").isNotNull() & of_snapshot
 
 
 def _may_be_plain(is_deleted: Column) -> Column:
     """Whether a change gives the whole row, or deletes it, so that only its token decides."""
-    is_redriven = F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()
-    return ~_of_table() & (is_deleted | F.col("new").isNotNull()) & ~is_redriven & F.col("token").isNotNull()
+    is_whole = is_deleted | F.col("new").isNotNull()
+    return ~_of_table() & ~_is_read() & is_whole & ~_is_redriven() & F.col("token").isNotNull()
+
+
+def _may_be_read() -> Column:
+    """Whether a record is a row of a snapshot, so that only its ``as_of`` decides."""
+    return _is_read() & F.col("new").isNotNull() & ~_is_redriven() & F.col("token").isNull()
+
+
+def _is_redriven() -> Column:
+    return F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()

@@ -27,6 +27,7 @@ COPIED_COLUMNS = {
     "number": "text",
     "changes": "integer",
     "first_offset": "bigint",
+    "as_of": "bigint",
 }
 """What follows the parts of the key in a line, in its order, which is that of the rows."""
 

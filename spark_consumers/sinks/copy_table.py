@@ -23,7 +23,7 @@ from spark_consumers.fold import (
 from spark_consumers.gaps import LostChanges, from_json, to_json
 from spark_consumers.newest import TableSummary
 from spark_consumers.records import Layout
-from spark_consumers.sinks.target import Key, TargetTable, Write, Written, is_same_change
+from spark_consumers.sinks.target import Key, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
@@ -75,17 +75,30 @@ class CopyTable:
 
     @property
     def keeps_nul(self) -> bool:
-        """Whether `write_newest` can write a text that has a NUL character."""
+        """Whether `decide` can write a text that has a NUL character."""
         return self._target.keeps_nul
 
-    def write_newest(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Written | None:
-        """Apply the changes of the items that SQL can decide, and say which it left; return None if it cannot."""
+    def decide(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Sequence[Key] | None:
+        """Apply the changes of the items that SQL can decide, and return the keys of those that it left.
+
+        None if it cannot decide any.
+        """
         if not self._target.decides_newest:
             return None
-        written = self._target.write_newest(changes, found)
-        counts.applied += written.applied
-        counts.ignored += written.ignored
-        return written
+        if found.reads:
+            self.tombstones.load(changes)
+            # The rows of a snapshot that was replaced by a later one are not applied.
+            if not all(self.tombstones.snapshots.accepts(*snapshot) for snapshot in found.snapshots):
+                return None
+            written = self._target.write_reads(changes, found)
+            counts.applied += written
+            counts.ignored += found.reads - written
+        if not found.items:
+            return ()
+        newest = self._target.write_newest(changes, found)
+        counts.applied += newest.applied
+        counts.ignored += newest.ignored
+        return newest.left
 
     def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""

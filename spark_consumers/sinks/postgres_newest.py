@@ -13,7 +13,7 @@ from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
 from spark_consumers.sinks.copied_lines import COPIED_COLUMNS
 from spark_consumers.sinks.postgres import Connection, execute
-from spark_consumers.sinks.target import IS_BEHIND, Written
+from spark_consumers.sinks.target import IS_BEHIND, IS_OLDER_THAN_READ, Written
 
 _PLACE = "s._relay_partition, s._relay_offset"
 
@@ -34,6 +34,20 @@ class NewestInPostgres:
 
     def write(self, connection: Connection, lines: Iterable[bytes], found: TableSummary) -> Written:
         """Write changes from ``copied_lines``, in a transaction in which no other driver writes to the table."""
+        self._copy(connection, lines)
+        is_older = f"({is_stored('<', 's.first')} OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
+        ((written,),) = execute(connection, self._upsert(is_older, {}, "0"))
+        unwritten = [] if written == found.items else execute(connection, self._unwritten()).fetchall()
+        return Written.of(found.changes, unwritten)
+
+    def write_reads(self, connection: Connection, lines: Iterable[bytes]) -> int:
+        """Write rows of snapshots as `write` writes changes; return how many were written."""
+        self._copy(connection, lines)
+        is_older = IS_OLDER_THAN_READ.format(timestamp="(t._relay_token::json ->> 'timestamp')::bigint")
+        ((written,),) = execute(connection, self._upsert(is_older, {"_relay_read_as_of": "s.as_of"}, "s.as_of"))
+        return int(written)
+
+    def _copy(self, connection: Connection, lines: Iterable[bytes]) -> None:
         staged = dict.fromkeys(self._parts, "text") | COPIED_COLUMNS
         listed = ", ".join(f"{name} {kind}" for name, kind in staged.items())
         execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}) ON COMMIT DROP")
@@ -43,21 +57,20 @@ class NewestInPostgres:
         # Else it may read the whole table to find a few rows. A sample of 300 rows says enough, and takes no time.
         execute(connection, "SET LOCAL default_statistics_target = 1")
         execute(connection, f"ANALYZE relay_newest ({', '.join(self._parts)})")
-        ((written,),) = execute(connection, self._upsert())
-        unwritten = [] if written == found.items else execute(connection, self._unwritten()).fetchall()
-        return Written.of(found.changes, unwritten)
 
     @property
     def _parts(self) -> list[str]:
         return [f"k{n}" for n in range(len(self.keys))]
 
-    def _upsert(self) -> str:
-        """Return the statement that writes the items, and returns how many it has written."""
+    def _upsert(self, is_older: str, more: Mapping[str, str], read_as_of: str) -> str:
+        """Return the statement that writes the items, and returns how many it has written.
+
+        ``is_older``: whether the stored row is. ``more``: what else is updated. ``read_as_of``: of rows that are new.
+        """
         source = self.source("relay_newest s")
-        updates = ", ".join(f"{name} = {value}" for name, value in self.row.items())
-        inserted = {**self.keys, **self.row, "_relay_read_as_of": "0"}
+        updates = ", ".join(f"{name} = {value}" for name, value in {**self.row, **more}.items())
+        inserted = {**self.keys, **self.row, "_relay_read_as_of": read_as_of}
         # I7: only over what is older. The rest is inserted if there is no such row.
-        is_older = f"({is_stored('<', 's.first')} OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
         return f"""
             WITH updated AS (
                 UPDATE {self.table} t SET {updates} FROM {source}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
@@ -205,23 +204,34 @@ class PostgresTable:
         return False
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
+        newest, lines = self._newest(), self._lines(changes, found)
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            return newest.write(connection, lines, found)
+
+    def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
+        newest, lines = self._newest(), self._lines(changes, found, of_snapshots=True)
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            return newest.write_reads(connection, lines)
+
+    def _newest(self) -> NewestInPostgres:
         row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
         row |= {name: f"s.{name}" for name in OF_CHANGE}
         keys = enumerate(self._plan.keys)
-        newest = NewestInPostgres(
+        return NewestInPostgres(
             self._table,
             self._same_key(lambda n: f"s.k{n}"),
             {quoted(column.name): value_of(f"s.k{n}", column.kind) for n, column in keys},
             row | {"_relay_incomplete": "false", "_relay_updated_at": "now()"},
             self._with_fields,
         )
+
+    def _lines(self, changes: DataFrame, found: TableSummary, *, of_snapshots: bool = False) -> Iterator[bytes]:
         of_batch = found.found
         assert of_batch is not None
-        lines = copied_lines(changes.sparkSession.sparkContext, of_batch.rows(found.layouts), len(self._plan.keys))
-        with self._database.transaction() as connection:
-            self._lock(connection)
-            written = newest.write(connection, lines, found)
-        return replace(written, others=of_batch.others(found.layouts, found.others) if found.others else None)
+        rows = of_batch.rows(found.layouts, of_snapshots=of_snapshots)
+        return copied_lines(changes.sparkSession.sparkContext, rows, len(self._plan.keys))
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
         """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""

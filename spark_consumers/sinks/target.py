@@ -39,15 +39,11 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many changes were applied and ignored, and the keys of the items for which neither is known.
-
-    ``others``: the partition and offset of the changes that SQL cannot decide, if their keys are not among ``left``.
-    """
+    """How many changes were applied and ignored, and the keys of the items for which neither is known."""
 
     applied: int
     ignored: int
     left: Sequence[Key]
-    others: DataFrame | None = None
 
     @classmethod
     def of(cls, applied: int, unwritten: Iterable[Sequence[Any]]) -> Written:
@@ -86,11 +82,11 @@ class TargetTable(Protocol):
 
     @property
     def decides_newest(self) -> bool:
-        """Whether `write_newest` can write the layouts that the table is prepared for."""
+        """Whether `write_newest` and `write_reads` can write the layouts that the table is prepared for."""
 
     @property
     def keeps_nul(self) -> bool:
-        """Whether `write_newest` can write a text that has a NUL character."""
+        """Whether they can write a text that has a NUL character."""
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
@@ -99,6 +95,13 @@ class TargetTable(Protocol):
         than the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it
         behind the first change. Whatever else is stored, the item is left as it is. ``changes``: of this table, in one
         topic, each of one item. ``found``: their summary.
+        """
+
+    def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
+        """Write each row that a snapshot has read, unless what is stored is newer; return how many were written.
+
+        Newer is a row that a later snapshot has read, and one whose token has a timestamp that is not before ``as_of``.
+        Takes what `write_newest` takes.
         """
 
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
@@ -151,6 +154,14 @@ IS_BEHIND = (
     " AND t._relay_offset >= s.first_offset, false)"
 )
 """SQL that says whether the topic has a stored row ``t`` behind the first change of the item ``s`` (`_is_replay`)."""
+
+IS_OLDER_THAN_READ = (
+    "s.as_of >= t._relay_read_as_of AND (t._relay_token IS NULL OR coalesce({timestamp} < s.as_of, false))"
+)
+"""SQL that says whether a stored row ``t`` is older than the row ``s`` that a snapshot has read.
+
+``timestamp``: that of the stored token.
+"""
 
 OF_CHANGE = tuple(name for name in STATE if name != "_relay_read_as_of")
 """Those that a change of a stream sets."""

@@ -19,6 +19,7 @@ NAMES = (
     "copy_delta",
     "copy_growth",
     "copy_postgres",
+    "copy_snapshot",
     "cpu_profile",
     "decode",
     "disturbed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_consumers.copy import TableCopies
@@ -30,14 +31,19 @@ def apply(copy: TableCopies, batch: TableBatch) -> None:
     plan.close()
 
 
+def create(session: SparkSession, path: str) -> None:
+    """Create the table of the plain job."""
+    session.sql(
+        f"CREATE TABLE {delta.table(path)} (customer string, order_id string, item string) USING DELTA "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+
+
 def run() -> Benchmark:
     with spark() as session, tempfile.TemporaryDirectory() as folder:
         ours, plain, again = copies(f"{folder}/ours"), f"{folder}/plain", f"{folder}/again"
         for path in (plain, again):
-            session.sql(
-                f"CREATE TABLE {delta.table(path)} (customer string, order_id string, item string) USING DELTA "
-                "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
-            )
+            create(session, path)
         batches = Batches(session, range(ITEMS))
         figures = in_turn(
             ROUNDS,
@@ -45,8 +51,8 @@ def run() -> Benchmark:
                 batches,
                 {
                     "ours": lambda batch: apply(ours, batch),
-                    "plain": lambda batch: _merge(batch, plain),
-                    "again": lambda batch: _merge(batch, again),
+                    "plain": lambda batch: merge(batch, plain),
+                    "again": lambda batch: merge(batch, again),
                 },
             ),
         )
@@ -62,7 +68,7 @@ def run() -> Benchmark:
     )
 
 
-def _merge(batch: TableBatch, path: str) -> None:
+def merge(batch: TableBatch, path: str) -> None:
     key = F.col("key_texts")
     batch.records.select(
         key[0].alias("customer"), key[1].alias("order_id"), F.col("new").alias("item")

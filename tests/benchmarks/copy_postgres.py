@@ -30,19 +30,20 @@ def run() -> Benchmark:
         database = PostgresDatabase(server.url)
         ours = TableCopies(partial(PostgresTable, database), NEVER)
         for name in ("plain", "again"):
-            key = "PRIMARY KEY (customer, order_id)"
-            server.execute(f"CREATE TABLE {name} (customer text, order_id numeric, item json, {key})")
+            create(server, name)
         batches = Batches(session, range(ITEMS))
-        server.execute(f"CREATE TABLE guarded (customer text, order_id numeric, item json, {', '.join(_STATE)}, {key})")
+        server.execute(
+            f"CREATE TABLE guarded (customer text, order_id numeric, item json, {', '.join(_STATE)}, {_KEY})"
+        )
         figures = in_turn(
             ROUNDS,
             in_batches(
                 batches,
                 {
                     "ours": lambda batch: ours.plan(batch).write([]),
-                    "plain": lambda batch: _upsert(batch, database, "plain"),
+                    "plain": lambda batch: upsert(batch, database, "plain"),
                     "guarded": lambda batch: _guarded(batch, database),
-                    "again": lambda batch: _upsert(batch, database, "again"),
+                    "again": lambda batch: upsert(batch, database, "again"),
                 },
             ),
         )
@@ -61,7 +62,15 @@ def run() -> Benchmark:
     )
 
 
-def _upsert(batch: TableBatch, database: PostgresDatabase, table: str) -> None:
+_KEY = "PRIMARY KEY (customer, order_id)"
+
+
+def create(server: PostgresServer, name: str) -> None:
+    """Create the table of the plain job."""
+    server.execute(f"CREATE TABLE {name} (customer text, order_id numeric, item json, {_KEY})")
+
+
+def upsert(batch: TableBatch, database: PostgresDatabase, table: str) -> None:
     rows = batch.records.select(F.col("key_texts")[0], F.col("key_texts")[1], "new").toLocalIterator()
     with database.transaction() as connection:
         _stage(connection, table, rows)

@@ -89,15 +89,23 @@ class Batches:
             self._next()
         return self.batch
 
+    def sample(self) -> Sequence[int]:
+        """Return the items of the next batch."""
+        return self._chance.sample(self._items, self.rows)
+
+    def changes(self, items: Sequence[int], first: int) -> list[Change]:
+        """Return the next change of each of ``items``, as ``changes_of`` does."""
+        return changes_of(items, first)
+
     def _next(self) -> None:
         if self._number >= 0:
             self.batch.records.unpersist()
         self._number += 1
-        items = self._chance.sample(self._items, self.rows)
+        items = self.sample()
         self.written.update(items)
         begin = {TOPIC: dict(self._ends[TOPIC])}
         records = []
-        for value, _, partition, _ in finished(self._writer, changes_of(items, self._number * self.rows)):
+        for value, _, partition, _ in finished(self._writer, self.changes(items, self._number * self.rows)):
             records.append((TOPIC, partition, self._ends[TOPIC][str(partition)], bytearray(value)))
             self._ends[TOPIC][str(partition)] += 1
         decoded = self._decoder.changes(frame(self._session, records)).persist()

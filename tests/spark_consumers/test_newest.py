@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def bounds(least: str | None, greatest: str | None) -> dict[str, Any]:
 
 
 def group(layout: int, *found: dict[str, Any]) -> dict[str, Any]:
-    counts = {"records": 3, "plain": 2, "items": 1, "of_table": 0}
+    counts = {"records": 4, "plain": 2, "items": 1, "reads": 1, "of_table": 0, "snapshots": [[layout, 7]]}
     return {"status": "change", "layout": layout, "topic": "shop.orders", "bounds": list(found), **counts}
 
 
@@ -36,7 +37,8 @@ def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer(
     )
     found = batch.table([0, 1])
     assert found.bounds == (KeyBounds(("2", "30"), (2, 30)),)
-    assert (found.changes, found.items, found.others, found.is_by_item) == (4, 2, 2, True)
+    assert (found.changes, found.items, found.reads, found.others, found.is_by_item) == (4, 2, 2, 2, True)
+    assert found.snapshots == {(0, 7), (1, 7)}
 
 
 @pytest.mark.services
@@ -78,6 +80,36 @@ def test_what_another_driver_stores_before_the_merge_is_decided_by_the_rule(
     ]
     assert found["guarded"] == [False, True, True, False, True, True, True, True, True, False]
     assert log.read_text() == "", "no operator has to do anything"
+
+
+@pytest.mark.services
+def test_rows_of_snapshots_are_decided_by_their_times_in_postgresql(
+    database_url: str, spark_process: SparkProcess
+) -> None:
+    _has_decided_by_times(json.loads(spark_process.run(OF_SNAPSHOTS, "postgresql", database_url)))
+
+
+@pytest.mark.services
+def test_rows_of_snapshots_are_decided_by_their_times_in_delta(tmp_path: Path, spark_process: SparkProcess) -> None:
+    _has_decided_by_times(json.loads(spark_process.run(OF_SNAPSHOTS, "delta", str(tmp_path))))
+
+
+def _has_decided_by_times(found: Mapping[str, Any]) -> None:
+    """I7: a row goes over an earlier snapshot's and over older changes, and over nothing else."""
+    assert found["counts"] == [
+        {"applied": 1},
+        {"applied": 4},
+        {"applied": 5, "ignored": 2},
+        {"applied": 3, "ignored": 3},  # again
+    ]
+    assert found["rows"] == [
+        ["a", "read 1", 2000, False],
+        ["c", "changed 1500", 0, False],
+        ["d", "read 2003", 1600, False],
+        ["e", "read 2004", 1600, False],
+        ["f", "read 2005", 1600, False],
+        ["g", "changed 2007", 1600, False],
+    ]
 
 
 def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
@@ -129,7 +161,7 @@ def test_lines_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_pro
             continue
         shown = [key, "0", str(offset), "shop.orders", token, "t" if is_deleted else "f", f"e{offset}", "0"]
         number = str(parts[1])
-        expected.append([*shown, None if is_deleted else image, parts[0], number, number, "1", str(offset)])
+        expected.append([*shown, None if is_deleted else image, parts[0], number, number, "1", str(offset), None])
     assert json.loads(spark_process.run(LINES, given=json.dumps(given), compiled=True)) == expected
 
 
@@ -160,13 +192,14 @@ def read(field):
 
 session = SparkSession.getActiveSession()
 rows = [
-    ("change", 0, "shop.orders", 0, at, [key], operation, None, attributes, token, f"e{at}", image)
+    ("change", 0, "shop.orders", 0, at, [key], operation, None, None, attributes, token, f"e{at}", image)
     for at, (token, operation, image, key, attributes) in enumerate(json.load(sys.stdin))
 ]
 frame = session.createDataFrame(
     rows,
     "status string, layout int, topic string, `partition` int, `offset` long, key_texts array<string>, "
-    "operation string, snapshot_id string, attributes map<string,string>, token string, event_id string, new string",
+    "operation string, snapshot_id string, snapshot_as_of long, attributes map<string,string>, token string, "
+    "event_id string, new string",
 )
 items = PlainItems(frame.coalesce(1), [layout({"id": "string"}, None)], nul=False)
 texts = b"".join(copied_lines(session.sparkContext, items.rows([0]), 1)).decode()
@@ -232,6 +265,40 @@ with spark() as session:
     copies = TableCopies(lambda source, name: ours.table, FOREVER)
     play([written(42, "c"), written(43, "a")], [found_by_snapshot])
     json.dump({"counts": counts, "guarded": guarded, "rows": rows}, sys.stdout)
+"""
+
+OF_SNAPSHOTS = """
+import json, sys
+from relay.demo.tables import spark
+from tests.spark_consumers.batches import change, layout, read
+from tests.spark_consumers.targets import InDelta, InPostgres
+
+LAYOUT = layout({"id": "string"}, {"id": "string", "note": "string"})
+
+def changed(number, key):
+    return change(number, [key], {"id": key, "note": f"changed {number}"})  # at 1000 s + number
+
+def found(number, key, as_of):
+    return read(number, [key], {"id": key, "note": f"read {number}"}, as_of)
+
+with spark() as session:
+    kind, place = sys.argv[1:]
+    table = InPostgres(place, playing=session) if kind == "postgresql" else InDelta(session, place)
+    counts = []
+    snapshot = [
+        found(2001, "a", 1600), found(2002, "c", 2400), found(2003, "d", 1600), found(2004, "e", 1600),
+        found(2005, "f", 1600),
+    ]
+    for batch in (
+        [found(1, "a", 2000)],
+        [changed(1500, "c"), change(501, ["d"], None), changed(502, "e"), changed(503, "g")],
+        [*snapshot, found(2006, "g", 1600), changed(2007, "g")],
+        [*snapshot, changed(2007, "g")],
+    ):
+        played = table.play(LAYOUT, *batch)
+        counts.append({name: getattr(played, name) for name in ("applied", "ignored") if getattr(played, name)})
+    rows = table.rows("id", "note", "_relay_read_as_of", "_relay_deleted", deleted=True)
+    json.dump({"counts": counts, "rows": rows}, sys.stdout)
 """
 
 COMPARE = """

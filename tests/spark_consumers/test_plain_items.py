@@ -20,8 +20,10 @@ def test_the_newest_changes_are_those_that_windows_find_however_spark_divides_a_
     for divided, (expected, ours) in found.items():
         assert ours["newest"] == expected["newest"], divided
         assert ours["others"] == expected["others"], divided
+        assert ours["reads"] == expected["reads"], divided
+        assert len(ours["reads"]) > 50
         assert ours["items"] == len(ours["newest"]) > 20
-        assert ours["changes"] == ours["records"] - len(ours["others"])
+        assert ours["changes"] == ours["records"] - len(ours["others"]) - len(ours["reads"])
         # All that matters came up: items with several changes, and without plain tokens.
         assert ours["changes"] > ours["items"] or divided == "backwards"
         assert len(ours["others"]) > 100
@@ -78,9 +80,11 @@ def histories():
 
 def of_java(batch, layouts):
     items = PlainItems(batch, layouts)
-    changes, number, records = (sum(group[name] for group in items.groups) for name in ("plain", "items", "records"))
-    newest, others = items.newest([0, 1], number), items.others([1, 0], records - changes)
-    found = {"newest": rows(newest.drop("now")), "others": rows(others)}
+    names = ("plain", "items", "reads", "records")
+    changes, number, read, records = (sum(group[name] for group in items.groups) for name in names)
+    newest, others = items.newest([0, 1], number), items.others([1, 0], records - changes - read)
+    reads = items.reads([0, 1], read)
+    found = {"newest": rows(newest.drop("now")), "others": rows(others), "reads": rows(reads.drop("now"))}
     items.close()
     return {**found, "changes": changes, "items": number, "records": records}
 

@@ -21,12 +21,25 @@ _SHOWN = [
     "`partition` AS _relay_partition",
     "offset AS _relay_offset",
 ]
+_READ = [
+    *(
+        "key_texts",
+        "layout",
+        "changes",
+        "first_offset",
+        "false AS _relay_incomplete",
+        "new",
+        "event_id AS _relay_event_id",
+    ),
+    *("false AS _relay_deleted", "topic AS _relay_topic", "`partition` AS _relay_partition", "offset AS _relay_offset"),
+    "snapshot_as_of AS as_of",
+]
 
 
 def in_order(batch: DataFrame) -> DataFrame:
     """Return the changes that have a key, with what is known of their items.
 
-    That is ``is_plain``, ``is_last``, ``first``, ``first_offset`` and ``changes``.
+    That is ``is_plain``, ``is_read``, ``is_last``, ``first``, ``first_offset`` and ``changes``.
     """
     item = Window.partitionBy("source", "table", "key_texts")
     ordered = item.orderBy("partition", "offset")
@@ -47,11 +60,20 @@ def in_order(batch: DataFrame) -> DataFrame:
         & there
         & F.coalesce(F.lag("row").over(ordered) < F.col("row"), F.lit(True))
     )
+    is_read = (
+        (F.col("operation") == "READ")
+        & F.col("new").isNotNull()
+        & F.col("token").isNull()
+        & F.col("snapshot_as_of").isNotNull()
+        & F.try_element_at("attributes", F.lit(REDRIVEN)).isNull()
+        & (F.count(F.lit(1)).over(item) == 1)
+    )
     in_one_partition = F.min("partition").over(item) == F.max("partition").over(item)
     return (
         frame.withColumns(
             {
                 "is_plain": F.coalesce(is_plain, F.lit(False)),
+                "is_read": is_read,
                 "first": F.first("number").over(ordered),
                 "first_offset": F.when(in_one_partition, F.first("offset").over(ordered)).otherwise(-1),
                 "position": F.row_number().over(ordered),
@@ -67,7 +89,8 @@ def found_by_windows(batch: DataFrame) -> dict[str, Any]:
     ordered = in_order(batch)
     return {
         "newest": rows(ordered.where("is_plain AND is_last").selectExpr(*_SHOWN)),
-        "others": rows(ordered.where("NOT is_plain").select("partition", "offset")),
+        "reads": rows(ordered.where("is_read").selectExpr(*_READ)),
+        "others": rows(ordered.where("NOT is_plain AND NOT is_read").select("partition", "offset")),
     }
 
 
