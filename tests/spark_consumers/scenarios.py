@@ -195,8 +195,10 @@ def stubs_redrives_snapshots_and_truncations_are_applied(table: CopyInTest) -> N
     table.play(ORDERS, *begun, read(4, ["3"], {"id": 3, "note": "c"}, 5001))
     table.play(ORDERS, mark(5, "end", 5000))
     assert table.rows("id", "note") == [(2, "b"), (3, "c")]  # the row of the other partition stays
-    late = read(6, ["1"], {"id": 1, "note": "late"}, 4000, "abandoned")
-    assert table.play(ORDERS, late) == VerdictCounts(ignored=1)
+    late = [
+        read(number, [key], {"id": int(key), "note": "late"}, 4000, "abandoned") for number, key in ((6, "1"), (7, "9"))
+    ]
+    assert table.play(ORDERS, *late) == VerdictCounts(ignored=2)
     truncations = [change(9000, (), None, Operation.TRUNCATE, partition=partition) for partition in (0, 1)]
     table.play(ORDERS, *truncations)
     assert table.rows("id") == []
