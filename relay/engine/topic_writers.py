@@ -12,6 +12,7 @@ from functools import partial
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
+from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.limits import Limits
@@ -94,10 +95,16 @@ def open_topic_writers(
     dead_letters = config.internal("dead_letters")
     letters = DeadLetterWriter(dead_letters, limits.records[dead_letters])
     records = dict(limits.records)
+    # Whose each topic is, by its name as Kafka compares it: source and table; empty for the relay's own.
+    owners: dict[str, tuple[str, ...]] = {_compared(topic): () for topic in config.own_topics.values()}
 
     def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
         topic = config.topic(table.table)
+        place = table.source, table.table
+        # I8: the config was checked with the tables that were there at the start. In one step, for several threads.
+        if (owner := owners.setdefault(_compared(topic), place)) != place:
+            raise ConfigError(_taken(table, topic, owner))
         if topic not in records:
             created = topics.create_missing(admin, config, [table.table])
             records.update(Limits.from_topics(created, settings.producer).records)
@@ -119,3 +126,17 @@ def open_topic_writers(
     writers.add(call_all("schemas", [partial(make, table) for table in tables]))
     writers.use(tables)
     return writers
+
+
+def _compared(topic: str) -> str:
+    """Return what two topics must not have in common: Kafka takes dots and underscores for the same."""
+    return topic.replace(".", "_")
+
+
+def _taken(table: TableSchema, topic: str, owner: tuple[str, ...]) -> str:
+    of = f"that of table {owner[1]} of source {owner[0]}" if owner else "one of the relay's own"
+    return (
+        f"source {table.source}: the table {table.table}, which has appeared since the start, would be published to "
+        f"topic {topic!r}, which is {of}. Nothing was skipped: name the tables to read in `tables`, without this one, "
+        "and start again"
+    )

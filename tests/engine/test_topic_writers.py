@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from weakref import WeakSet
 
-from relay.engine.topic_writers import TopicWriters
+import pytest
+
+from relay.config import Config
+from relay.engine.topic_writers import TopicWriters, open_topic_writers
+from relay.errors import ConfigError
+from relay.kafka.limits import Limits
+from relay.kafka.settings import KafkaSettings
 from relay.table import Column, KeyColumn, TableSchema
 
 
@@ -42,3 +49,35 @@ def test_the_topics_include_those_of_tables_that_appear_later() -> None:
     assert writers.topics == {"shop.t"}
     writers.use([TableSchema("s", "later", (KeyColumn("id", "S"),), 1)])
     assert writers.topics == {"shop.t", "shop.later"}
+
+
+def test_a_table_that_appears_later_is_not_published_to_a_topic_of_another_or_of_the_relay() -> None:
+    """I8: a change on `shop.checkpoints` would end every relay that reads it."""
+    database = {"type": "mysql", "shards": {"-": ["db:3306"]}}
+    config = Config.model_validate(
+        {
+            "name": "shop",
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+            "sources": [{"name": name, "database": name, **database} for name in ("orders", "legacy")],
+        }
+    )
+    there = (*config.own_topics.values(), "shop.a.b", "shop.a_b")
+    limits, schemas = Limits(dict.fromkeys(there, 1 << 20), 1 << 20), SimpleNamespace(register=lambda *_: b"\0\0\0\0\1")
+
+    def table(source: str, name: str, *more: str) -> TableSchema:
+        row = tuple(Column(column, "int") for column in ("id", *more))
+        return TableSchema(source, name, (KeyColumn("id", "int"),), 1, row)
+
+    writers = open_topic_writers(
+        config, cast(Any, None), limits, KafkaSettings.from_config(config), schemas, [table("orders", "a.b")]
+    )
+    for source, name, owner in (
+        ("orders", "checkpoints", "one of the relay's own"),
+        ("legacy", "ddl", "one of the relay's own"),
+        ("legacy", "a.b", "that of table a.b of source orders"),
+        ("orders", "a_b", "that of table a.b of source orders"),
+    ):
+        with pytest.raises(ConfigError, match=f"source {source}: the table {name}, .*, which is {owner}"):
+            writers.make([table(source, name)])
+    (writer,) = writers.make([table("orders", "a.b", "added")])
+    assert writer.topic == "shop.a.b"
