@@ -362,7 +362,7 @@ class Snapshots:
     def checkpoint(self, page: Page) -> Checkpoint | None:
         """Return the checkpoint that covers ``page``; None if it has nothing new."""
         before = self._latest[page.shard.id]
-        if page.position == before.position and not page.finished:
+        if page.position == before.position and not page.finished and not page.has_content:  # I3: after an abort
             return None
         state = ShardState.FINISHED if page.finished else ShardState.READING
         # Not earlier than the worker said that has read the segment before.

@@ -8,11 +8,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from relay.change import Change, Images, Operation
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.snapshot_records import CONTROL
 from relay.engine.snapshots import Snapshots
-from relay.lineage import Checkpoint, CommittedRecords, Plan, ShardState
+from relay.lineage import Checkpoint, CommittedRecords, Plan, Shard, ShardState
 from relay.source import Measured, Page, Segment, ShardReader
+from tests.engine.snapshotting import Snapshotting
 from tests.scripted_source import ScriptedReader, ScriptedSource
 
 PARTS = [{"table": "large"}, {"table": "small"}]
@@ -43,6 +45,22 @@ class PartedSnapshots:
     def open(self, segment: Segment) -> ShardReader:
         self.opened.append(segment)
         return ScriptedReader(self._source, cast(Any, SimpleNamespace(shard=segment.shard, position=None)))
+
+
+def test_rows_that_are_published_again_after_an_abort_have_their_checkpoint_again() -> None:
+    """I3: without it, whoever reads the segment next would publish them once more."""
+    here = Snapshotting(initial=True)
+    here.begin()
+    here.snapshots.open_ready_segments(set(range(64)))
+    name = next(iter(here.snapshots.open))
+    row = Change("e", Operation.READ, "shop", "large", {"id": "a"}, None, "{}", Images.NEW, None, 1)
+    page = Page(Shard(name), [row], {"rows": 1}, None, None, 0.0, records=1)
+    first, again = here.snapshots.checkpoint(page), here.snapshots.checkpoint(page)
+    assert first is not None
+    assert again is not None
+    assert again.position == first.position == {"rows": 1}
+    assert here.snapshots.checkpoint(replace(page, changes=[])) is None
+    here.snapshots.close_segments()
 
 
 def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the_parts() -> None:
