@@ -184,6 +184,8 @@ _UNAUTHORISED = {
     "ExpiredTokenException",
     "MissingAuthenticationTokenException",
 }
+# The last is of the quota of the account. The names of others have `Throttl` in them.
+_TOO_MUCH = {"ProvisionedThroughputExceededException", "LimitExceededException", "RequestLimitExceeded"}
 
 
 @contextmanager
@@ -202,11 +204,7 @@ def translated(stream_arn: str) -> Iterator[None]:
         if code in _UNAUTHORISED:
             raise Unavailable(f"the AWS credentials may not read {stream_arn}: {error}") from error
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if (
-            status >= 500
-            or "Throttl" in code
-            or code in ("ProvisionedThroughputExceededException", "LimitExceededException")
-        ):
+        if status >= 500 or "Throttl" in code or code in _TOO_MUCH:
             raise Transient(str(error)) from error
         raise RelayError(f"DynamoDB refused a call on {stream_arn}: {error}") from error
     except Refused as error:

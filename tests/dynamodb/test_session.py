@@ -147,6 +147,7 @@ def test_a_page_that_always_fails_fails_the_listing(client: DynamoDBStreamsClien
         ("ResourceNotFoundException", 400, ShardNotFound),
         ("ThrottlingException", 400, Transient),
         ("LimitExceededException", 400, Transient),
+        ("RequestLimitExceeded", 400, Transient),
         ("InternalServerError", 500, Transient),
         ("AccessDeniedException", 400, Unavailable),
         ("ValidationException", 400, RelayError),
