@@ -34,7 +34,8 @@ class Watermarks:
         self._written_at: dict[bytes, float] = {}
         # The last watermark written for each stream, and for all.
         self._low: dict[bytes, float] = {}
-        self._next_at = 0.0
+        # When those were last looked for.
+        self._looked_at = 0.0
 
     def of_shard(self, stream: StreamId, shard: str, checkpoint: Checkpoint) -> tuple[bytes, bytes] | None:
         """Return the record of a shard whose ``checkpoint`` is being written, None if it is not due."""
@@ -42,7 +43,7 @@ class Watermarks:
             return None
         key, now = stream.checkpoint_key(shard), self.clock()
         finished = checkpoint.state is ShardState.FINISHED
-        if not finished and now - self._written_at.get(key, 0.0) < _EVERY:
+        if not finished and _is_recent(self._written_at.get(key, 0.0), now):
             return None
         self._written_at[key] = now
         return key, self._value(checkpoint.progress, finished)
@@ -55,10 +56,10 @@ class Watermarks:
         ``streams``: each with its low watermark, None while that is not known.
         """
         now = self.clock()
-        if now < self._next_at:
+        if _is_recent(self._looked_at, now):
             return
-        self._next_at = now + _EVERY
-        self._written_at = {key: at for key, at in self._written_at.items() if now - at < _EVERY}
+        self._looked_at = now
+        self._written_at = {key: at for key, at in self._written_at.items() if _is_recent(at, now)}
         found = list(streams())
         known = [watermark for _, watermark in found if watermark is not None]
         wanted = [(stream.plan_key, watermark) for stream, watermark in found]
@@ -72,3 +73,8 @@ class Watermarks:
 
     def _value(self, watermark: float, finished: bool) -> bytes:
         return orjson.dumps({"watermark": watermark - MARGIN, "finished": finished, "updated_at": self.clock()})
+
+
+def _is_recent(at: float, now: float) -> bool:
+    """Whether ``at`` is less than a second or two ago. I10: a clock that has gone back does not stop watermarks."""
+    return 0 <= now - at < _EVERY

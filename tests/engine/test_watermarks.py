@@ -42,6 +42,16 @@ def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
     assert marks.of_shard(ORDERS, "b", Checkpoint(ShardState.PLANNED)) is None
 
 
+def test_watermarks_go_on_when_the_clock_goes_back() -> None:
+    """I10"""
+    clock = Clock(5000.0)
+    marks = Watermarks(clock=clock)
+    for now, low in ((5000.0, 10.0), (1000.0, 11.0)):
+        clock.now = now
+        assert marks.of_shard(ORDERS, "a", reading(low)) is not None
+        assert len(list(marks.low([(ORDERS, low)].copy, ALL))) == 2
+
+
 def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
     """I11: nobody says so, and none of them ends here."""
     clock = Clock(1000.0)
