@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
-from relay.source import STREAMED_PAGE
+from relay.source import STREAMED_PAGE, Page
 from tests.mysql.reading import is_mysql, position_of
 from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import read_page
@@ -147,11 +149,31 @@ def test_rows_from_before_an_alter_have_the_columns_of_then(server: Any, table: 
     server.execute(f"UPDATE {table}.t SET v='b' WHERE id=0")
     changes, pages = read_to_head(reader)
     assert [len(each.new or {}) for each in changes] == [2, 3, 4, 5, 6, 7]
+    assert_one_layout(pages)
+    reader.close()
+
+
+def assert_one_layout(pages: Sequence[Page]) -> None:
     for page in pages:
         columns = {schema.table: [column.name for column in schema.row or ()] for schema in page.tables}
         for change in page.changes:
             assert list(change.new or {}) == columns["t"]
-    reader.close()
+
+
+def test_a_page_has_one_layout_of_a_table_that_is_altered_without_a_statement_in_the_binlog(
+    server: Any, table: str, source: MySQLSource
+) -> None:
+    """I8: both layouts are known from the first round on, so nothing parts their rows any longer."""
+    with closing(open_at(source, begin(source)["-"])) as reader:
+        for first in (1, 3):
+            alter = ("SET SESSION sql_log_bin = 0", f"ALTER TABLE {table}.t {{}}", "SET SESSION sql_log_bin = 1")
+            transaction(server, f"INSERT {table}.t (id) VALUES ({first})")
+            transaction(server, *(each.format("ADD COLUMN c INT") for each in alter))
+            transaction(server, f"INSERT {table}.t (id, c) VALUES ({first + 1}, 7)")
+            transaction(server, *(each.format("DROP COLUMN c") for each in alter))
+            changes, pages = read_to_head(reader)
+            assert [len(each.new or {}) for each in changes] == [2, 3]
+            assert_one_layout(pages)
 
 
 def test_tables_that_are_not_relayed_only_move_the_position(server: Any, table: str) -> None:
