@@ -17,7 +17,7 @@ from relay.sql.altered import Shape
 from relay.sql.definitions import Definition, ask, text_by_default
 from relay.sql.followed_tables import FollowedTables, TablesNow
 from relay.sql.layouts import LayoutCache, SkippedTables
-from relay.sql.protection import check_followed
+from relay.sql.protection import check_first, check_followed
 from relay.sql.statements import Classified, Kind
 from relay.sql.tables import Table, lay_out, lay_out_keys
 from relay.table import Column, TableSchema
@@ -91,6 +91,8 @@ class Layouts:
             before = self._followed.get(table)
             if before is not None and before is not made:
                 check_followed(before.schema, made.schema)
+            elif before is None and (there := self._last.get(table)) is not None:
+                check_first(there.schema, self._config.rules(table), made.schema)
             self._followed[table] = self._last[table] = made
         return made
 

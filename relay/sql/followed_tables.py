@@ -85,7 +85,7 @@ class FollowedTables:
     ) -> None:
         self._database = database
         self._is_relayed = is_relayed
-        self._rules = rules
+        self.rules = rules
         self._text = text
         self._hides_values = hides_values
         self._known: dict[str, _Known] = {}
@@ -285,7 +285,7 @@ class FollowedTables:
         if known is None or known.shape is None:
             return None
         shape = known.shape
-        rules = rules_of(shape.columns, self._rules(name))
+        rules = rules_of(shape.columns, self.rules(name))
         return TableColumns(
             published_columns(shape.columns, rules),
             shape.primary,

@@ -5,7 +5,7 @@ So nothing that comes after has the values: no image, no dead letter, no message
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -82,7 +82,22 @@ def check_followed(before: TableSchema, now: TableSchema) -> None:
 
     Raises ``RelayError``.
     """
-    was, left = _names(before), [name for name, _ in before.protected if name not in _names(now)]
+    _refuse_renamed(before, now, {name for name, _ in before.protected})
+
+
+def check_first(there: TableSchema, rules: ColumnRules, first: TableSchema) -> None:
+    """Do the same for the ``first`` columns that are read. ``there``: those when the relay connected.
+
+    The first ones may be earlier. So they may lack a protected one whose rule says so, and have another in its place.
+    """
+    absent = {name.lower() for name, rule in rules.items() if rule.may_be_absent}
+    lost = {name for name, _ in there.protected if name.lower() not in absent} - _names(first)
+    if len(lost) > len(dict(first.protected).keys() - _names(there)):
+        _refuse_renamed(there, first, lost)
+
+
+def _refuse_renamed(before: TableSchema, now: TableSchema, protected: Set[str]) -> None:
+    was, left = _names(before), sorted(protected - _names(now))
     added = [column.name for column in now.row or () if column.name not in was | dict(now.protected).keys()]
     if left and added:
         raise RelayError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relay.sql.followed_tables import FollowedTables
-from relay.sql.protection import check_followed
+from relay.sql.protection import check_first, check_followed
 from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
@@ -60,8 +60,11 @@ class Tables:
             self._decoders[key] = decoder(event, self._layout, copied=copied)
         found = self._decoders[key]
         if found is not None:
-            before, table = self._streamed.get(event.table_name), found.table
+            name, table = event.table_name, found.table
+            before = self._streamed.get(name)
             if before is not None and before is not table:
                 check_followed(before.schema, table.schema)
-            self._known[event.table_name] = self._streamed[event.table_name] = table
+            elif before is None and (there := self._known.get(name)) is not None:
+                check_first(there.schema, self.followed.rules(name), table.schema)
+            self._known[name] = self._streamed[name] = table
         return found

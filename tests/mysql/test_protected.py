@@ -140,6 +140,23 @@ def test_a_message_about_a_protected_table_shows_no_value(mariadb: MariaDB, uniq
             assert "733363723374" not in str(caught.value)
 
 
+def test_nothing_is_read_of_a_protected_column_that_is_renamed_before_the_first_row_of_its_table(
+    mariadb: MariaDB, unique: str
+) -> None:
+    with session(mariadb, unique) as execute:
+        execute("create table person (id int primary key, name varchar(9))")
+        source = source_of(unique, mariadb, protect={"person": {"name": "mask"}})
+        start = begin(source)["-"]
+        execute("alter table person rename column name to label")
+        execute("insert person values (1, 's3cr3t')")
+        published = Checkpoint(ShardState.READING, start)
+        part = {"shard": "-", "table": "person"}
+        segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, part, lambda: {"-": published})
+        for reader in (open_at(source, start), source.snapshots.open(segment)):
+            with closing(reader), pytest.raises(RelayError, match="the new column label"):
+                read_until(reader, bool)
+
+
 def test_a_protected_column_that_is_renamed_ends_the_stream_before_its_first_row(mariadb: MariaDB, unique: str) -> None:
     with session(mariadb, unique) as execute:
         execute("create table person (id int primary key, name varchar(9), v int)")

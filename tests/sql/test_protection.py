@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,7 @@ from relay.change import Snapshot
 from relay.config.protection import ColumnRule
 from relay.errors import ConfigError, RelayError
 from relay.sql.changes import TransactionChanges
-from relay.sql.protection import check_followed, check_protected
+from relay.sql.protection import check_first, check_followed, check_protected
 from relay.sql.statement_text import shown
 from relay.sql.tables import lay_out
 from relay.table import Column
@@ -116,6 +117,22 @@ def test_a_protected_column_that_may_have_been_renamed_ends_the_stream() -> None
     for gone in ("ssn", "phone", "email"):
         with pytest.raises(RelayError, match=f"no longer has column {gone}.*has the new column added"):
             followed_by(*(name for name in (*everything, "added") if name != gone))
+
+
+def test_the_first_columns_of_a_stream_may_lack_a_protected_one_only_if_its_rule_says_so() -> None:
+    """They may be earlier than those that the table has now, or later."""
+    old = lay_out("s", "t", [Column("id", "int"), Column("note", "string"), Column("old", "string")], ["id"]).schema
+    absent = {name: replace(rule, may_be_absent=True) for name, rule in RULES.items()}
+    check_first(TABLE.schema, absent, old)
+    check_first(TABLE.schema, RULES, TABLE.schema)
+    one = {"ssn": RULES["ssn"], "tax_id": replace(RULES["ssn"], may_be_absent=True)}
+    now = lay_out("s", "t", [Column("id", "int"), Column("ssn", "string")], ["id"], rules=one).schema
+    columns = [Column("id", "int"), Column("tax_id", "string"), Column("old", "string")]
+    check_first(now, one, lay_out("s", "t", columns, ["id"], rules=one).schema)  # ssn was called tax_id then
+    with pytest.raises(RelayError, match=r"column email.*the new column old"):
+        check_first(TABLE.schema, RULES, old)
+    with pytest.raises(RelayError, match=r"column phone.*the new column old"):
+        check_first(TABLE.schema, {**absent, "phone": RULES["phone"]}, old)
 
 
 @pytest.mark.parametrize(

@@ -174,3 +174,15 @@ def test_a_protected_column_that_is_renamed_ends_the_stream_before_its_first_row
     with source_of(log, [], script=script, **both) as source:
         changes = read_all(source, START, [])
     assert [change.new for change in changes] == [{"id": 1, "name": "***"}, {"id": 2}]
+
+
+def test_nothing_is_read_of_a_protected_column_that_is_renamed_before_the_first_row_of_its_table() -> None:
+    log = Log()
+    log.add(statement="alter table customer rename column name to label"), log.add(*new(2, text=b"s3cr3t"))
+    log.layouts["customer"].fields[1].name = "label"
+    with source_of(log, [], **PROTECTED) as source:
+        table = source.layout("customer", (Column("id", "long"), Column("name", "string")), ["id"])
+        assert table is not None
+        source._layouts = {"customer": table}  # as `connect` has found it
+        with pytest.raises(RelayError, match=_RENAMED):
+            read_all(source, START, [])
