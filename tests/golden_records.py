@@ -31,6 +31,12 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         "updated_at": 1700010000.0,
     },
     "gone": {"state": "gone", "gap": "0011223344556677", "updated_at": 1700010000.0},
+    "with a table that the plan lacks": {
+        "state": "reading",
+        "position": {"gtid": "MariaDB/0-1-7"},
+        "updated_at": 1700000001.0,
+        "unplanned": {"later": {"key": [["a", "int"], ["b", "string"]], "hashed": 1}},
+    },
 }
 
 PLANS: dict[str, dict[str, Any]] = {

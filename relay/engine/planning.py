@@ -174,12 +174,16 @@ class Planning:
     def _keys(self) -> dict[str, list[list[str]]]:
         return _keys(self.source.tables())
 
-    def added(self, plan: Plan, tables: Iterable[TableSchema]) -> Plan | None:
-        """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all."""
-        new = [table for table in tables if table.table not in plan.keys]
+    def added(self, plan: Plan, tables: Mapping[str, Any]) -> Plan | None:
+        """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all.
+
+        ``tables``: as `unplanned` makes them, of this worker and of others.
+        """
+        new = {name: table for name, table in tables.items() if name not in plan.keys}
         if not new:
             return None
-        return replace(plan, keys={**plan.keys, **_keys(new)}, hashed={**plan.hashed, **_hashed(new)})
+        keys, hashed = ({name: table[part] for name, table in new.items()} for part in ("key", "hashed"))
+        return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
         """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
@@ -209,6 +213,13 @@ class Planning:
                 "would move to other partitions. Give the new table a source with another name"
             )
         return None
+
+
+def unplanned(tables: Iterable[TableSchema]) -> dict[str, Any]:
+    """Return what a plan has to know of tables, as checkpoints keep it."""
+    of = list(tables)
+    keys, hashed = _keys(of), _hashed(of)
+    return {name: {"key": key, "hashed": hashed[name]} for name, key in keys.items()}
 
 
 def _keys(tables: Iterable[TableSchema]) -> dict[str, list[list[str]]]:

@@ -26,7 +26,7 @@ class ShardCheckpoints:
     """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers.
 
     ``forget_before``: seconds, when what was emptied is no longer asked for. ``awaited``: seconds, up to when shards
-    have to be published before a snapshot can end.
+    have to be published before a snapshot can end. ``unplanned``: see `Checkpoint`.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class ShardCheckpoints:
         has_journals: bool,
         forget_before: Callable[[], float] = lambda: 0.0,
         awaited: Callable[[], float] = lambda: 0.0,
+        unplanned: Callable[[], Mapping[str, Any]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.lineage = lineage
@@ -47,6 +48,7 @@ class ShardCheckpoints:
         self._has_journals = has_journals
         self._forget_before = forget_before
         self._awaited = awaited
+        self._unplanned = unplanned
         # The newest checkpoint of each open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
         # Gaps reported since the start, which the view may not show yet.
@@ -97,6 +99,7 @@ class ShardCheckpoints:
             journal=self._journal(page),
             reached=_later(page.reached, before.reached),
             emptied=self._emptied(page, before),
+            unplanned=self._unplanned(),
         )
         self._latest[shard.id] = after
         if page.gap is not None:

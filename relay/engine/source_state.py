@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any
 
 from relay.engine import gap_decisions
@@ -17,7 +18,7 @@ from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.emptied_tables import forget_before
 from relay.engine.look import Look
 from relay.engine.open_shard import OpenShard
-from relay.engine.planning import Planning
+from relay.engine.planning import Planning, unplanned
 from relay.engine.progress import CommittedProgress, read_until
 from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
@@ -41,6 +42,8 @@ from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED = 500  # tables in a checkpoint, or it would not fit into a record
 
 
 class SourceState:
@@ -97,6 +100,7 @@ class SourceState:
             has_journals=self.source.has_journals,
             forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
             awaited=lambda: self.snapshots.awaited if self.snapshots is not None else 0.0,
+            unplanned=self._unplanned,
             clock=self.clock,
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
@@ -106,6 +110,8 @@ class SourceState:
         self._plan_checked = False
         # Tables that may be missing from the plan.
         self._new_tables: dict[str, TableSchema] = {}
+        # Those of them that pages had changes of.
+        self._met: dict[str, TableSchema] = {}
         # The state in which everything ready was opened.
         self._opened_in: tuple[int, int, frozenset[int]] | None = None
 
@@ -161,17 +167,31 @@ class SourceState:
 
     def plan_with_new_tables(self) -> Plan | None:
         """Return the plan with the tables that appeared since it was made, None if it has them all."""
-        if self.plan is None or not self._new_tables:
+        if self.plan is None or not self.source.has_journals:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new_tables = {name: table for name, table in self._new_tables.items() if name not in self.plan.keys}
-        return self.planning.added(self.plan, self._new_tables.values())
+        return self.planning.added(self.plan, {**unplanned(self._new_tables.values()), **self._told()})
+
+    def _told(self) -> Mapping[str, Any]:
+        """Return the tables that the committed checkpoints say the plan lacks: any worker may have met them."""
+        return {name: table for each in self.checkpoints.values() for name, table in each.unplanned.items()}
+
+    def _unplanned(self) -> Mapping[str, Any]:
+        """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
+        plan = self.plan
+        if not self._met or plan is None:
+            return {}
+        self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
+        return unplanned(islice(self._met.values(), _MOST_NAMED))
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """See ``Planning.check_tables``."""
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
-            self._new_tables |= {table.table: table for table in tables if table.table not in self.plan.keys}
+            new = {table.table: table for table in tables if table.table not in self.plan.keys}
+            self._new_tables |= new
+            self._met |= new
 
     # ------------------------------------------------------------------ shards
 
@@ -209,6 +229,7 @@ class SourceState:
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
+        known = self.planning.added(plan, self._told()) or plan
         ready = self.lineage.ready(self.checkpoints, plan.shards, plan.passed)
         for shard in unpruned(ready, self.checkpoints):
             if shard.id in self.open:
@@ -225,8 +246,8 @@ class SourceState:
                 floor=self.lineage.floor(shard, self.checkpoints, plan.floor),
                 read_until=read_until(shard, plan, committed, parents, self.clock()),
                 parents=parents,
-                keys=plan.keys,
-                hashed=plan.hashed,
+                keys=known.keys,
+                hashed=known.hashed,
             )
             begin = position_text(opening.position or {}) or "its start"
             log.info("source %s: reading shard %s from %s", self.source.name, shard.id, begin)

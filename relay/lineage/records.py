@@ -133,7 +133,9 @@ class Checkpoint:
     ``progress``: seconds since the epoch up to which the shard has been read, not clamped; None if never.
     ``journal``: the reshard that ended the shard (``relay.engine.journals``). ``reached``: see ``Page``.
     ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were last emptied
-    or renamed, in seconds, for snapshots that run meanwhile (``relay.engine.emptied_tables``).
+    or renamed, in seconds, for snapshots that run meanwhile (``relay.engine.emptied_tables``). ``unplanned``: by table
+    of which changes are published and that the plan lacks, its key columns and how many choose the partition, as
+    ``key`` and ``hashed``: whoever owns the plan adds it.
     """
 
     state: ShardState
@@ -150,6 +152,7 @@ class Checkpoint:
     journal: Mapping[str, Any] | None = None
     reached: float | None = None
     emptied: Mapping[str, float] = field(default_factory=dict)
+    unplanned: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -168,6 +171,7 @@ class Checkpoint:
                 **({"journal": self.journal} if self.journal is not None else {}),
                 **({"reached": self.reached} if self.reached is not None else {}),
                 **({"emptied": self.emptied} if self.emptied else {}),
+                **({"unplanned": self.unplanned} if self.unplanned else {}),
             }
         )
 
@@ -191,6 +195,7 @@ class Checkpoint:
             journal=raw.get("journal"),
             reached=raw.get("reached"),
             emptied=raw.get("emptied", {}),
+            unplanned=raw.get("unplanned", {}),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +20,8 @@ from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
 from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
-from relay.source import Measured, Segment, ShardReader, Source
+from relay.source import Measured, Page, Segment, ShardReader, Source
+from relay.table import KeyColumn, TableSchema
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
@@ -160,6 +162,28 @@ def test_a_stream_with_a_journal_is_not_caught_up_before_its_new_shards_are_know
     relay.serve()
     assert set(relay.state.lineage.listed) == {"shard-00000", "shard-00001", "-80", "80-"}
     assert not relay.state.is_caught_up()
+
+
+def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: ScriptedSource) -> None:
+    """I1, I2: or its key could change, and nobody would say that it is emptied if it is dropped while no relay runs."""
+    source.has_journals = True
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
+    other.poll_listing()
+    other.open_ready_shards(relay.owned)
+    other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
+    page = Page(Shard("shard-00000"), [], {"n": 1}, None, None, 0.0)
+    told = other.checkpoint(page)
+    assert told is not None
+    relay.write("shard-00000", told)
+    relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
+    plan = relay.view.plans[relay.stream]
+    assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    last = other.checkpoint(replace(page, finished=True))
+    assert last is not None
+    assert last.unplanned == {}
+    other.close_shards()
 
 
 def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_next_stream(
