@@ -161,9 +161,9 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
     if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
         # I7: a replay of the stored change. It may be a stub that was completed since.
         return Verdict.IGNORED
-    if order is Order.UNKNOWN:
-        return Verdict.IGNORED if _is_replay(stored, change) else Verdict.UNKNOWN
-    return Verdict.APPLIED
+    if order is not Order.OLDER and _is_replay(stored, change):
+        return Verdict.IGNORED  # I7: changes of one transaction have one token
+    return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
 
 
 def _is_replay(stored: StoredRow, change: ChangeLike) -> bool:

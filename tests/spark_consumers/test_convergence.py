@@ -97,6 +97,14 @@ def test_what_a_driver_that_is_behind_applies_again_does_not_change_the_result(
     assert state == clean
 
 
+def test_a_driver_that_is_behind_does_not_undo_the_last_change_of_a_transaction() -> None:
+    """I7: two changes of one row in a transaction have one token. A batch may end between them."""
+    first, last = (replace(change(1, place=Place("topic", 3, number)), event_id=f"e{number}") for number in (1, 2))
+    assert apply(apply(None, [first, last]), [first]) == apply(None, [last])
+    again = replace(first, place=Place("topic", 3, 3))  # as after a reset, which goes on with the other
+    assert apply(apply(None, [first, last]), [again]) == apply(None, [again])
+
+
 def test_an_unknown_order_is_decided_by_the_topic_only_within_a_partition() -> None:
     """I5: a topic with more partitions has the item elsewhere."""
     stored = apply(None, [change(1, "s/l/a", timestamp=1000, place=Place("topic", 3, 50))])
