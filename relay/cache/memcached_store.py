@@ -226,12 +226,10 @@ def _request(write: ConditionalWrite, condition: bytes, left: int | None) -> byt
 
 def _expiry(ttl: float, left: int | None) -> int:
     """Return a time to live as memcached takes it. ``left``: seconds that the item had left, -1 for no end."""
-    if ttl == KEEP:
-        return 0 if left is None or left < 0 else max(1, left)
-    if ttl == FOREVER:
+    if ttl == FOREVER or (ttl == KEEP and (left is None or left < 0)):
         return 0
     # Its clock advances once a second, so an item of one second may end at once.
-    seconds = math.ceil(ttl) + 1
+    seconds = max(1, left or 0) if ttl == KEEP else math.ceil(ttl) + 1
     return seconds if seconds <= _LONGEST_TTL else int(time.time()) + seconds
 
 
