@@ -36,6 +36,7 @@ from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 # Records a batch. Half of the CPU that Spark takes for 20,000 it takes for a single one, too.
 _AT_MOST = 50_000
+_EARLIER = -1  # stands for the segments of earlier batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +180,20 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
         table.tombstones.load(batch)
         keyed = [change for change in keyed if _is_current(change, table.tombstones.snapshots, counts)]
     truncations = [change for change in changes if change.operation is Operation.TRUNCATE]
-    # The truncations up to here, each with the number of the segment that it follows.
-    past_truncations: list[tuple[int, ChangeHead]] = []
+    # The tokens of the truncations up to here, each with the number of the segment that it follows.
+    past_truncations: list[tuple[int, EventToken | None]] = []
+    if truncations:
+        past_truncations += [(_EARLIER, token) for token in table.truncations(batch)]
     # The segment in which a row without a token was read.
     read_in: dict[str, int] = {}
     for number, (segment, truncated) in enumerate(split_at_truncations(keyed, truncations)):
         table.apply(batch, group_by_item(segment, attrgetter("key"), attrgetter("partition_offset")), counts)
         read_in |= {change.event_id: number for change in segment if change.token is None}
-        past_truncations += [(number, truncation) for truncation, _ in truncated]
+        past_truncations += [(number, truncation.token) for truncation, _ in truncated]
         for truncation, partitions in truncated:
             table.truncate(batch, truncation, partitions, partial(_truncations_of, past_truncations, read_in), counts)
+    if truncations:
+        table.remember_truncations(batch, [token for _, token in past_truncations])
     # Marks come last: every younger row is protected by its token, or by the snapshot that read it.
     marks = [change for change in changes if change.mark is not None]
     for mark in sorted(marks, key=attrgetter("partition_offset")):
@@ -215,10 +220,11 @@ def _apply_mark(
 
 
 def _truncations_of(
-    past_truncations: Sequence[tuple[int, ChangeHead]], read_in: Mapping[str, int], row: StoredRow
-) -> list[ChangeHead]:
-    """Return the truncations of a batch that came after ``row``; of a row that this batch read, only the later ones."""
-    return [truncation for number, truncation in past_truncations if number >= read_in.get(row.event_id, 0)]
+    past_truncations: Sequence[tuple[int, EventToken | None]], read_in: Mapping[str, int], row: StoredRow
+) -> list[EventToken]:
+    """Return the truncations that came after ``row``; of a row that this batch read, only the later ones."""
+    first = read_in.get(row.event_id, _EARLIER)
+    return [token for number, token in past_truncations if token is not None and number >= first]
 
 
 def _is_current(change: ChangeHead, seen: SeenSnapshots, counts: VerdictCounts) -> bool:

@@ -174,10 +174,8 @@ def _is_replay(stored: StoredRow, change: ChangeLike) -> bool:
     return place.offset <= before.offset
 
 
-def truncate(
-    stored: StoredRow, change: ChangeLike, other_truncations: Iterable[ChangeLike] = ()
-) -> tuple[StoredRow, Verdict]:
-    """Return a row after its table was truncated in one shard. ``other_truncations``: those of other shards.
+def truncate(stored: StoredRow, change: ChangeLike, others: Iterable[EventToken] = ()) -> tuple[StoredRow, Verdict]:
+    """Return a row after its table was truncated in one shard. ``others``: the tokens of truncations in other shards.
 
     The truncation of one shard deletes nothing in another. A row is in the shard of its token, or in the shards that
     took over that shard's key range. A row that may be in another shard, or may be younger, is kept and marked
@@ -185,32 +183,49 @@ def truncate(
     """
     if stored.is_known_deleted:
         return stored, Verdict.IGNORED
-    order = compare(stored.token, change.token) if stored.token is not None else _order_of_read_row(stored, change)
+    order = _order_of_row(stored, change.token)
     if order is Order.NEWER or not _may_hold(change, stored):
         return stored, Verdict.IGNORED
-    if order is Order.UNKNOWN or not _held_only_by([change, *other_truncations], stored):
+    if order is Order.UNKNOWN or not _held_only_by([change.token, *others], stored):
         kept = replace(stored, incomplete=True)
         return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
     after = replace(stored, item=None, token=change.token, event_id=change.event_id, deleted=True, incomplete=False)
     return after, Verdict.APPLIED
 
 
-def _order_of_read_row(stored: StoredRow, change: ChangeLike) -> Order:
-    """Return the order of a row without a token relative to ``change``: it was read soon after its ``read_as_of``."""
-    if change.token is None or change.token.timestamp >= stored.read_as_of + READ_WITHIN:
+def needed_later(truncations: Iterable[EventToken | None]) -> list[EventToken]:
+    """Return those tokens of ``truncations``, which are in order, that later ones of other shards need: the newest of
+    each shard, unless it is the complete key space.
+    """
+    newest: dict[str, EventToken] = {}
+    for token in truncations:
+        if token is None or _range(token).complete:
+            continue
+        if compare(newest.get(token.shard), token) is not Order.NEWER:
+            newest[token.shard] = token
+    return list(newest.values())
+
+
+def _order_of_row(stored: StoredRow, token: EventToken | None) -> Order:
+    """Return the order of a row relative to a truncation."""
+    return compare(stored.token, token) if stored.token is not None else _order_of_read_row(stored, token)
+
+
+def _order_of_read_row(stored: StoredRow, token: EventToken | None) -> Order:
+    """Return the order of a row without a token: it was read soon after its ``read_as_of``."""
+    if token is None or token.timestamp >= stored.read_as_of + READ_WITHIN:
         return Order.OLDER
-    return Order.NEWER if change.token.timestamp < stored.read_as_of else Order.UNKNOWN
+    return Order.NEWER if token.timestamp < stored.read_as_of else Order.UNKNOWN
 
 
 def _may_hold(change: ChangeLike, stored: StoredRow) -> bool:
     return _range(change.token).intersects(_range(stored.token))
 
 
-def _held_only_by(changes: Iterable[ChangeLike], stored: StoredRow) -> bool:
-    """Whether the shards of those ``changes`` that are younger than the row cover every shard that may hold it."""
+def _held_only_by(truncations: Iterable[EventToken | None], stored: StoredRow) -> bool:
+    """Whether the shards of those ``truncations`` that are younger than the row cover every shard that may hold it."""
     row = stored.token
-    orders = ((c.token, _order_of_read_row(stored, c) if row is None else compare(row, c.token)) for c in changes)
-    younger = [token for token, order in orders if order is Order.OLDER]
+    younger = [token for token in truncations if _order_of_row(stored, token) is Order.OLDER]
     if any(token is not None and row is not None and token.shard == row.shard for token in younger):
         return True
     wanted = _range(row)

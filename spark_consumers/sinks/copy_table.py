@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from relay.change import Snapshot
 from relay.errors import RelayError
+from relay.token import EventToken
 from spark_consumers.fold import (
     ChangeLike,
     Place,
@@ -17,6 +19,7 @@ from spark_consumers.fold import (
     Verdict,
     VerdictCounts,
     fold,
+    needed_later,
     sweep,
     truncate,
 )
@@ -28,6 +31,9 @@ from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
 """The property with the gaps that no snapshot has repaired, a JSON list."""
+
+TRUNCATIONS = "relay.truncations"
+"""The property with the tokens of the truncations that later ones of other shards need, a JSON list."""
 
 _ATTEMPTS = 20  # more conflicts in a row are a fault, not contention
 _ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
@@ -72,6 +78,17 @@ class CopyTable:
 
     def _gaps(self, batch: DataFrame) -> list[LostChanges]:
         return from_json(self._target.properties(batch).get(GAPS, ""))
+
+    def truncations(self, batch: DataFrame) -> list[EventToken]:
+        """Return the truncations of earlier batches that those of other shards need."""
+        stored = self._target.properties(batch).get(TRUNCATIONS, "[]")
+        return [EventToken.from_json(text) for text in json.loads(stored)]
+
+    def remember_truncations(self, batch: DataFrame, tokens: Sequence[EventToken | None]) -> None:
+        """Store what later batches need of the truncations up to now, in order: one of each shard may take days."""
+        needed = needed_later(tokens)
+        if needed:
+            self._target.set_property(batch, TRUNCATIONS, json.dumps([token.to_json() for token in needed]))
 
     @property
     def keeps_nul(self) -> bool:
@@ -127,12 +144,12 @@ class CopyTable:
         batch: DataFrame,
         change: BatchChange,
         partitions: Collection[int],
-        truncations_of: Callable[[StoredRow], Sequence[ChangeLike]],
+        truncations_of: Callable[[StoredRow], Sequence[EventToken]],
         counts: VerdictCounts,
     ) -> None:
         """Delete every older row of these partitions of the topic, and of other topics.
 
-        ``truncations_of``: all that came after a row.
+        ``truncations_of``: the tokens of all that came after a row.
         """
         rows = self._target.rows(batch, change.place.topic, partitions, of_other_topics=True)
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)

@@ -51,12 +51,12 @@ def copied(changes: Iterable[Seen]) -> dict[Any, Any]:
     """Return the rows of a copy that applies the topic. Its tombstones stay while a snapshot runs."""
     rows: dict[Hashable, fold.StoredRow] = {}
     where: dict[Hashable, int] = {}
-    truncations: dict[str, Seen] = {}
+    truncations: list[EventToken] = []
     for each in changes:
         if each.operation is Operation.TRUNCATE:
-            truncations[each.event_id] = each
+            truncations = fold.needed_later([*truncations, each.token])
             for item in [item for item in rows if where[item] == each.partition]:
-                rows[item], _ = fold.truncate(rows[item], each, list(truncations.values()))
+                rows[item], _ = fold.truncate(rows[item], each, truncations)
         elif each.item is not None:
             where[each.item] = each.partition
             after, _ = fold.store(rows.get(each.item), each)

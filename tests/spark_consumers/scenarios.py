@@ -15,6 +15,7 @@ from relay.change import REDRIVEN, Images, Operation
 from relay.errors import RelayError
 from relay.operations.compared_rows import ComparedTable
 from relay.table import Column, KeyColumn, TableSchema
+from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
@@ -204,6 +205,22 @@ def stubs_redrives_snapshots_and_truncations_are_applied(table: CopyInTest) -> N
     assert table.rows("id") == []
 
 
+def a_table_that_is_truncated_shard_by_shard_is_empty(table: CopyInTest) -> None:
+    """I7: of a row without a token, and of one from before a split, it is not known in which shard it is."""
+    untold = [read(1, ["1"], {"id": 1, "note": "read"}, 1000), order(2, 2, "of the shard before a split")]
+    table.play(ORDERS, *untold, order(3, 3, "of a shard", token=token_of("-80", 3)))
+    for number, shard, left in ((500, "-80", [1, 2]), (600, "80-", [])):
+        table.play(ORDERS, change(number, (), None, Operation.TRUNCATE, token=token_of(shard, number)))
+        assert [row[0] for row in table.rows("id")] == left
+    table.play(ORDERS, read(601, ["1"], {"id": 1, "note": "again"}, 1700), order(602, 2, "again"))
+    table.play(ORDERS, change(603, (), None, Operation.TRUNCATE, token=token_of("80-", 900)))
+    assert table.rows("id", "_relay_incomplete") == [(1, True), (2, True)]  # not truncated in the other shard since
+
+
+def token_of(shard: str, number: int) -> EventToken:
+    return EventToken(1000 + number, f"shop/shop/{shard}", f"MariaDB/0-1-{number}")
+
+
 def vars_of_mark(as_of: int) -> dict[str, Any]:
     """Return what makes a change the begin of the snapshot in the other partition."""
     begin = mark(3, "begin", as_of).head
@@ -255,6 +272,7 @@ SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
         a_wider_key_is_widened_and_another_one_is_refused,
         items_without_declared_columns_stay_json_when_columns_are_declared,
         stubs_redrives_snapshots_and_truncations_are_applied,
+        a_table_that_is_truncated_shard_by_shard_is_empty,
         batches_of_any_size_applied_again_from_anywhere_end_as_one_pass,
     )
 }

@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import Place, StoredRow, Verdict, split_at_truncations, store, sweep, truncate
+from spark_consumers.fold import Place, StoredRow, Verdict, needed_later, split_at_truncations, store, sweep, truncate
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,19 @@ def test_a_row_that_another_shard_may_hold_by_now_stays_and_is_marked_incomplete
 
 
 def test_a_row_is_deleted_if_every_shard_that_may_hold_it_was_truncated() -> None:
-    every = [Truncation(token(shard, 9)) for shard in ("-40", "40-80", "80-c0", "c0-")]
+    every = [token(shard, 9) for shard in ("-40", "40-80", "80-c0", "c0-")]
+    first = Truncation(every[0])
     for stored in (StoredRow("row", token("-", 1), "e"), StoredRow("row", None, "e")):
-        assert truncate(stored, every[0], every)[0].deleted
-        assert not truncate(stored, every[0], [*every[:2], every[3]])[0].deleted
-    older = [*every[:3], Truncation(token("c0-", 1, timestamp=900))]
-    assert not truncate(StoredRow("row", token("-", 1), "e"), every[0], older)[0].deleted
+        assert truncate(stored, first, every)[0].deleted
+        assert not truncate(stored, first, [*every[:2], every[3]])[0].deleted
+    older = [*every[:3], token("c0-", 1, timestamp=900)]
+    assert not truncate(StoredRow("row", token("-", 1), "e"), first, older)[0].deleted
+
+
+def test_later_truncations_need_the_newest_of_each_shard_that_is_a_part_of_the_table() -> None:
+    """I7: a driver that is behind may apply an earlier one again."""
+    newest, other = token("-80", 5), token("80-", 3)
+    assert needed_later([newest, other, token("-80", 2), token("-", 9), token("orders", 9), None]) == [newest, other]
 
 
 @pytest.mark.parametrize(("shard", "truncated"), [("-80", "-"), ("40-80", "-80@2"), ("-80", "-80@2"), ("-8000", "-80")])
