@@ -7,6 +7,7 @@ lag and a new checkpoint can start exactly there (``--from committed``).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from relay.kafka.group_offsets import Offsets
 from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
 
 _START = "start.json"
+_TOPICS = "topics.json"
 
 SWAP = "swap.json"
 """The file of a swap that has begun and not ended: the checkpoint may not fit what is at the target."""
@@ -77,7 +79,20 @@ class ConsumerCheckpoint:
 
     def begin(self, start: Offsets) -> None:
         """Store, durably, the offsets at which the consumer starts."""
+        self.folder.write(_TOPICS, "{}")
         self.folder.write(_START, json.dumps(start))
+
+    def note_topics(self, ids: Mapping[str, str]) -> None:
+        """Store the ids of the topics that its offsets are of. Raises ``ConfigError`` if one is not what it was."""
+        known = json.loads(self.folder.read(_TOPICS) or "{}")
+        for topic, number in ids.items():
+            if known.get(topic, number) != number:
+                raise ConfigError(
+                    f"topic {topic} was created again since it was read from the checkpoint {self.location}, whose "
+                    "offsets say nothing of its records: name another folder with --checkpoint"
+                )
+        if not ids.keys() <= known.keys():
+            self.folder.write(_TOPICS, json.dumps({**known, **ids}))
 
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end offsets of a batch, which Spark stores before it runs the batch.

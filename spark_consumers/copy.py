@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +21,8 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
+from relay.kafka.group_offsets import topic_ids
+from relay.kafka.topics import connect
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
@@ -65,6 +67,11 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
     ``schema_prefix``: of the names of schemas in PostgreSQL. Raises ``Unavailable`` if a database at
     ``copy.url`` does not answer.
     """
+    ids = cache(lambda: topic_ids(connect(config), config, sorted({*map(config.topic, config.tables)})))
+
+    def ids_of(table: str) -> dict[str, str]:
+        return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
+
     if copy.is_postgres:
         from spark_consumers.sinks.postgres import PostgresDatabase
         from spark_consumers.sinks.postgres_table import PostgresTable
@@ -72,7 +79,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         database = PostgresDatabase(copy.url)
         database.connect()
         open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
-        rule = TableCopies(open_table, copy.tombstone_retention)
+        rule = TableCopies(open_table, copy.tombstone_retention, ids_of)
         return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, apply_every=copy.apply_every)
     rule = TableCopies(
         partial(
@@ -82,16 +89,26 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
             items=copy.items,
         ),
         copy.tombstone_retention,
+        ids_of,
     )
     return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, apply_every=copy.apply_every, delta_at=copy.url)
 
 
 class TableCopies:
-    """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds."""
+    """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds.
 
-    def __init__(self, open_table: Callable[[str, str], TargetTable], tombstone_retention: float) -> None:
+    ``topic_ids``: returns the ids of the topics of a table, by name.
+    """
+
+    def __init__(
+        self,
+        open_table: Callable[[str, str], TargetTable],
+        tombstone_retention: float,
+        topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {},
+    ) -> None:
         self._open_table = open_table
         self._retention = tombstone_retention
+        self._topic_ids = topic_ids
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
     def plan(self, given: TableBatch) -> BatchPlan:
@@ -144,7 +161,8 @@ class TableCopies:
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:
-            self._tables[source, table] = CopyTable(self._open_table(source, table), self._retention)
+            opened = self._open_table(source, table)
+            self._tables[source, table] = CopyTable(opened, self._retention, partial(self._topic_ids, table))
         return self._tables[source, table]
 
 

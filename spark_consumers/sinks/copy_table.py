@@ -32,6 +32,9 @@ from spark_consumers.sinks.tombstones import Tombstones
 GAPS = "relay.gaps"
 """The property with the gaps that no snapshot has repaired, a JSON list."""
 
+TOPIC_IDS = "relay.topic_ids"
+"""The property with the ids of the topics that the places of rows are on, by name, a JSON object."""
+
 TRUNCATIONS = "relay.truncations"
 """The property with the tokens of the truncations that later ones of other shards need, a JSON list."""
 
@@ -50,15 +53,37 @@ class BatchChange(ChangeLike, Protocol):
 
 
 class CopyTable:
-    """The copy of one table in ``target``. ``tombstone_retention``: seconds."""
+    """The copy of one table in ``target``. ``tombstone_retention``: seconds.
 
-    def __init__(self, target: TargetTable, tombstone_retention: float) -> None:
+    ``topic_ids``: returns the ids of its topics, by name.
+    """
+
+    def __init__(
+        self, target: TargetTable, tombstone_retention: float, topic_ids: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
         self._target = target
+        self._topic_ids = topic_ids
+        self._knows_topics = False
         self.tombstones = Tombstones(target, tombstone_retention)
 
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create or change the table for the changes of a batch, which have ``layouts``, by number."""
         self._target.prepare(batch, layouts)
+        if not self._knows_topics:
+            self._note_topics(batch)
+            self._knows_topics = True
+
+    def _note_topics(self, batch: DataFrame) -> None:
+        """Forget what is known of a topic that was created again since: its offsets are those of other records."""
+        known = json.loads(self._target.properties(batch).get(TOPIC_IDS, "{}"))
+        ids = {**known, **self._topic_ids()}
+        replaced = [topic for topic, number in known.items() if ids[topic] != number]
+        for topic in replaced:
+            self._target.forget_places(batch, topic)  # I7: or a change of unknown order would be taken for a replay
+        if replaced:
+            self.tombstones.forget_snapshots(batch)
+        if ids != known:
+            self._target.set_property(batch, TOPIC_IDS, json.dumps(ids))
 
     def maintain(self, batch: DataFrame) -> None:
         """Keep the table small, if it is time to."""

@@ -22,6 +22,7 @@ from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ans
 from spark_consumers.sinks.target import (
     IS_OLDER_THAN_READ,
     OF_CHANGE,
+    PLACE,
     STATE,
     Item,
     Key,
@@ -386,6 +387,10 @@ class DeltaTable:
         return found
 
     # ------------------------------------------------------------------ tombstones and properties
+
+    def forget_places(self, batch: DataFrame, topic: str) -> None:
+        nulls = ", ".join(f"{name} = NULL" for name in PLACE)
+        batch.sparkSession.sql(f"UPDATE {self.name} SET {nulls} WHERE _relay_topic = {delta.literal(topic)}").collect()
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         until = f"timestamp_micros({int(written_before * 1_000_000)})"

@@ -32,7 +32,7 @@ from spark_consumers.sinks.postgres_values import (
     text_of,
     value_of,
 )
-from spark_consumers.sinks.target import OF_CHANGE, STATE, Item, Key, Write, Written, images, state, stored_row
+from spark_consumers.sinks.target import OF_CHANGE, PLACE, STATE, Item, Key, Write, Written, images, state, stored_row
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
@@ -300,6 +300,12 @@ class PostgresTable:
         return f"{staged} LEFT JOIN LATERAL json_to_record({image}) AS r({read}) ON true"
 
     # ------------------------------------------------------------------ tombstones and properties
+
+    def forget_places(self, batch: DataFrame, topic: str) -> None:
+        nulls = ", ".join(f"{name} = NULL" for name in PLACE)
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            execute(connection, f"UPDATE {self._table} SET {nulls} WHERE _relay_topic = $1", [topic])
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         where = "_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < to_timestamp($1)"

@@ -121,6 +121,9 @@ class TargetTable(Protocol):
         A row without a place counts as one of another topic. ``read_before``: of ``read_as_of``.
         """
 
+    def forget_places(self, batch: DataFrame, topic: str) -> None:
+        """Let the rows that come from ``topic`` have no place any more."""
+
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         """Delete the tombstones written before a time, in seconds; return their number.
 
@@ -165,6 +168,9 @@ IS_OLDER_THAN_READ = (
 
 OF_CHANGE = tuple(name for name in STATE if name != "_relay_read_as_of")
 """Those that a change of a stream sets."""
+
+PLACE = ("_relay_topic", "_relay_partition", "_relay_offset")
+"""Those that hold the place of the change."""
 
 
 def state(row: StoredRow) -> tuple[object, ...]:

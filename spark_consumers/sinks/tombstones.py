@@ -50,6 +50,12 @@ class Tombstones:
             self._table.set_property(batch, SNAPSHOTS, text)
             self._stored_snapshots = text
 
+    def forget_snapshots(self, batch: DataFrame) -> None:
+        """Forget the snapshots: their topic was replaced, and what runs there does not end any more."""
+        self.load(batch)
+        self.snapshots = SeenSnapshots()
+        self.remember(batch)
+
     def collect(self, batch: DataFrame) -> int:
         """Delete the tombstones older than the retention, if it is time to; return the number deleted.
 

@@ -111,6 +111,36 @@ def test_rows_of_a_topic_that_was_replaced_are_swept_and_truncated(
     assert (copied["copy"], copied["lines"]) == ({"c0": 1, "c1": 1, "c2": 1, "c3": 190}, {})
 
 
+@pytest.mark.parametrize("target", ["delta", "postgres"])
+def test_changes_on_a_topic_that_was_created_again_are_no_replays(
+    topic: Topic, target: str, request: pytest.FixtureRequest
+) -> None:
+    """I7: a row of a snapshot has no token, and its offset is one of another topic now."""
+    if target == "postgres":
+        topic.set_copy_url(request.getfixturevalue("database_url"))
+    as_of = 1_700_000_000
+    rows = [read(f"c{number}", 1, as_of) for number in range(4)]
+    line = change("c0", 1, Operation.INSERT)
+    line.source = line.table = "lines"
+    topic.publish([mark("begin", as_of), *rows, mark("end", as_of), line])
+    topic.consume("copy", checkpoint="before")
+    topic.create_again()
+    topic.publish([change(f"c{number}", 100) for number in range(2)])
+    copied = topic.apply(("log", "log"), ("copy", "after"))
+    assert (copied["copy"], copied["lines"]) == ({"c0": 100, "c1": 100, "c2": 1, "c3": 1}, {"c0": 1})
+
+
+def test_a_checkpoint_is_not_continued_on_a_topic_that_was_created_again(topic: Topic) -> None:
+    """I1: the records before its offset were never read."""
+    topic.publish([change("c0", version) for version in (1, 2)])
+    topic.consume("log", checkpoint="one")
+    topic.create_again()
+    topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
+    topic.refuse("log", checkpoint="one")
+    assert f"topic {topic.name} was created again" in topic.log.read_text()
+    assert topic.consume("log", checkpoint="two")["applied"] == 4
+
+
 def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(
     topic: Topic, store: RedisStore, engine: str
 ) -> None:

@@ -74,3 +74,11 @@ def test_nothing_is_collected_while_a_snapshot_runs() -> None:
     tombstones.snapshots.end(0, 1000)
     tombstones.remember(batch)
     assert tombstones.collect(batch) == 3
+
+
+def test_a_snapshot_of_a_topic_that_was_replaced_does_not_keep_the_tombstones() -> None:
+    tombstones, batch = opened()
+    tombstones.snapshots.begin("orders", 0, "snapshot")
+    tombstones.remember(batch)
+    tombstones.forget_snapshots(batch)
+    assert tombstones.collect(batch) == 3

@@ -27,6 +27,7 @@ from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.faults.harness import Relay
 from tests.spark_consumers.spark_process import SparkProcess
+from tests.waiting import wait_until
 
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
 SHARD = "orders/2026-01-01T00:00:00.000/shardId-0001"
@@ -106,13 +107,22 @@ class Topic:
         }
         self.path.write_text(yaml.safe_dump(raw))
         self.config: Config = load(self.path)
-        admin = topics.connect(self.config)
-        topics.create_missing(admin, self.config, ["orders", "lines"])
         self.name = self.config.topic("orders")
+        self._create()
         self._client = self.config.kafka.client()
         self.redis_url = redis_url
         self._runs = 0
         self._checkpoint: str | None = None
+
+    def _create(self) -> None:
+        topics.create_missing(topics.connect(self.config), self.config, ["orders", "lines"])
+
+    def create_again(self) -> None:
+        """Delete the topic of ``orders`` with all that is on it, and create it again."""
+        admin = topics.connect(self.config)
+        admin.delete_topics([self.name])[self.name].result(20)
+        wait_until(lambda: self.name not in topics.list_topics(admin, self.config))
+        self._create()
 
     def set_cache_keys(self, *templates: str) -> None:
         """Change the cache keys of ``orders`` in the config file."""
@@ -219,15 +229,22 @@ class Topic:
         """Run ``consumer``, or several, to the end of the topic; return the totals of the batches' counts."""
         arguments = ("--until-caught-up", *arguments)
         if engine == "spark":
-            assert self.spark is not None
-            self._runs += 1
-            folder = str(self._checkpoint_folder(checkpoint))
-            command = ("consume", *consumer.split(), str(self.path), "--checkpoint", folder)
-            self.spark.relay(*command, *arguments, log=self.log)
+            self._consume_on_spark(consumer, *arguments, checkpoint=checkpoint)
         else:
             process = self.start(consumer, *arguments, checkpoint=checkpoint, engine=engine)
             assert process.wait(150) == 0, process.log()
         return self.counts()
+
+    def refuse(self, consumer: str, *, checkpoint: str) -> None:
+        """Run ``consumer``, which takes its config, or what it finds, for a mistake."""
+        self._consume_on_spark(consumer, "--until-caught-up", checkpoint=checkpoint, code=2)
+
+    def _consume_on_spark(self, consumer: str, *arguments: str, checkpoint: str, code: int = 0) -> None:
+        assert self.spark is not None
+        self._runs += 1
+        folder = str(self._checkpoint_folder(checkpoint))
+        command = ("consume", *consumer.split(), str(self.path), "--checkpoint", folder)
+        self.spark.relay(*command, *arguments, log=self.log, code=code)
 
     def start(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Relay:
         """Start ``consumer``; without Spark, another ``checkpoint`` than the last one is a group that has nothing."""
