@@ -17,10 +17,9 @@ from spark_consumers.newest import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
-from spark_consumers.sinks.delta_tokens import is_older, is_stored
+from spark_consumers.sinks.delta_newest import BatchMerge, NewestInDelta
 from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
 from spark_consumers.sinks.target import (
-    IS_OLDER_THAN_READ,
     OF_CHANGE,
     PLACE,
     STATE,
@@ -38,18 +37,13 @@ from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 FORMAT = "relay.format"
 """A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
 
-NOT_OLDER = "relay: a stored row is not older than its change, which is decided again"
-"""What ends a MERGE that would replace a row that it must not replace. Nothing is written then."""
-
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
-_MOST_GUARDED = 64
 _WITH_BOUNDS = "delta.dataSkippingNumIndexedCols"
 _MOST_WITH_BOUNDS = 32  # Delta's default
 _ALL_DIFFERENT = ("_relay_token", "_relay_event_id")
 _ROWS_OF_A_FILE = 5_000  # up to which a batch inserts one file
 _PARTS = 50  # that `write_all` writes in one statement
-_TIMESTAMP = "CAST(get_json_object(t._relay_token, '$.timestamp') AS BIGINT)"
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
@@ -64,10 +58,7 @@ class DeltaTable:
         self._naming = naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
-        # How many more batches whose changes are all newer than their rows have to be written by the guarded MERGE,
-        # before the other one is tried again; and how many after its next failure.
-        self._guarded = 0
-        self._after_failure = 1
+        self._newest = NewestInDelta()
 
     # ------------------------------------------------------------------ columns
 
@@ -242,61 +233,19 @@ class DeltaTable:
         return True
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
-        session, of_batch = changes.sparkSession, found.found
+        of_batch = found.found
         assert of_batch is not None
-        # The time is written here and nowhere else: it tells the rows of this statement from those of an earlier one.
-        self._view(of_batch.newest(found.layouts, found.items, time.time_ns() // 1000), found.items)
-        row, on = self._row(), f"{self._same_key()} AND {self._between(found.bounds)}"
-        inserts = self._inserts(row | {"_relay_read_as_of": "0"})
-
-        def statement(condition: str, row: Mapping[str, str]) -> str:
-            return f"{self._merge_batch(on)} WHEN MATCHED{condition} THEN {_updates(row)} {inserts}"
-
-        # I7: in one statement, so that the token that decides is the one that is replaced. With a condition Delta reads
-        # all columns of all rows in the files; without one, only keys, tokens and what a change does not set.
-        if self._guarded == 0:
-            token = f"CASE WHEN {is_older()} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
-            try:
-                delta.merge(session, statement("", row | {"_relay_token": token}))
-            except Exception as error:
-                if NOT_OLDER not in str(error):
-                    raise
-                self._guarded = self._after_failure
-                self._after_failure = min(2 * self._after_failure, _MOST_GUARDED)
-            else:
-                self._after_failure = 1
-                return Written(found.changes, 0, ())
-        written = delta.merge(session, statement(f" AND {is_older()}", row))
-        if written == found.items:
-            self._guarded -= 1
-            return Written(found.changes, 0, ())
-        keys = ", ".join(f"s.text_{name}" for name in self._key_names())
-        is_written = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
-        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
-        is_old = f"coalesce(({is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
-        unwritten = session.sql(
-            f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {self.name} t ON {on}"
-            f" WHERE NOT ({is_written})"
-        )
-        return Written.of(found.changes, unwritten.collect())
+        rows = of_batch.newest(found.layouts, found.items, time.time_ns() // 1000)
+        return self._newest.write(changes.sparkSession, self._merge_of(rows, found.items, found), found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
-        session, of_batch = changes.sparkSession, found.found
+        of_batch = found.found
         assert of_batch is not None
-        self._view(of_batch.reads(found.layouts, found.reads, time.time_ns() // 1000), found.reads)
-        row = self._row() | {"_relay_read_as_of": "s.as_of"}
-        merge = self._merge_batch(f"{self._same_key()} AND {self._between(found.bounds)}")
-        # Mostly no row is there. Then this reads only the keys of the table, and writes no file again.
-        written = delta.merge(session, f"{merge} {self._inserts(row)}")
-        if written < found.reads:
-            # I7: decided in the statement that writes.
-            is_written = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
-            condition = f"{IS_OLDER_THAN_READ.format(timestamp=_TIMESTAMP)} AND NOT ({is_written})"
-            written += delta.merge(session, f"{merge} WHEN MATCHED AND {condition} THEN {_updates(row)}")
-        return written
+        rows = of_batch.reads(found.layouts, found.reads, time.time_ns() // 1000)
+        return self._newest.write_reads(changes.sparkSession, self._merge_of(rows, found.reads, found), found)
 
-    def _view(self, found: DataFrame, number: int) -> None:
-        """Let SQL see ``number`` rows of `PlainItems` as ``relay_batch``."""
+    def _merge_of(self, found: DataFrame, number: int, summary: TableSummary) -> BatchMerge:
+        """Return the MERGE of ``number`` rows of `PlainItems`."""
         rows = self._with_fields(found)
         texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
         rows = rows.select(
@@ -308,19 +257,11 @@ class DeltaTable:
         )
         rows = self._with_key_types(rows.coalesce(1) if number <= _ROWS_OF_A_FILE else rows)
         rows.createOrReplaceTempView("relay_batch")
-
-    def _row(self) -> dict[str, str]:
-        """Return the columns that a change sets, each with its value in ``relay_batch``."""
+        on = f"{self._same_key()} AND {self._between(summary.bounds)}"
+        keys = {delta.quoted(key.name): f"s.k{n}" for n, key in enumerate(self._plan.keys)}
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
-        return row | {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "s.now"}
-
-    def _merge_batch(self, on: str) -> str:
-        return f"MERGE INTO {self.name} t USING relay_batch s ON {on}"
-
-    def _inserts(self, row: Mapping[str, str]) -> str:
-        names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row])
-        values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values()])
-        return f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
+        row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "s.now"}
+        return BatchMerge(self.name, on, keys, row)
 
     def _typed(self, found: DataFrame) -> DataFrame:
         """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""
@@ -407,10 +348,6 @@ class DeltaTable:
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
-
-
-def _updates(row: Mapping[str, str]) -> str:
-    return f"UPDATE SET {', '.join(f't.{name} = {value}' for name, value in row.items())}"
 
 
 def rounded(numbers: tuple[int, int], kind: str) -> tuple[int, int]:
