@@ -86,7 +86,7 @@ class ConsumerCheckpoint:
         """Store the ids of the topics that its offsets are of. Raises ``ConfigError`` if one is not what it was."""
         known = json.loads(self.folder.read(_TOPICS) or "{}")
         for topic, number in ids.items():
-            if known.get(topic, number) != number:
+            if known.get(topic, number) != number:  # I1
                 raise ConfigError(
                     f"topic {topic} was created again since it was read from the checkpoint {self.location}, whose "
                     "offsets say nothing of its records: name another folder with --checkpoint"

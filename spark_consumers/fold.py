@@ -161,8 +161,8 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
     if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
         # I7: a replay of the stored change. It may be a stub that was completed since.
         return Verdict.IGNORED
-    if order is not Order.OLDER and _is_replay(stored, change):
-        return Verdict.IGNORED  # I7: changes of one transaction have one token
+    if order is not Order.OLDER and _is_replay(stored, change):  # I7: changes of one transaction have one token
+        return Verdict.IGNORED
     return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
 
 

@@ -164,7 +164,7 @@ class Runner:
         if not self.checkpoint.exists:
             self.checkpoint.begin(self.group.resolve(start or "earliest"))
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
-            self.checkpoint.note_topics(topic_ids(self.admin, self.config, self.consumer.topics))  # I1
+            self.checkpoint.note_topics(topic_ids(self.admin, self.config, self.consumer.topics))
 
     def run(self, session: SparkSession) -> None:
         starting = self._starting_offsets()

@@ -30,3 +30,15 @@ def test_a_checkpoint_that_lacks_the_colon_of_its_store_is_refused() -> None:
     """I1: on a cluster, each driver would have one of its own."""
     with pytest.raises(ConfigError, match="there is no colon after 's3a': write s3a://bucket/log, or s3a/bucket/log"):
         ConsumerCheckpoint("s3a//bucket/log")
+
+
+def test_a_checkpoint_is_refused_once_a_topic_was_created_again(tmp_path: Path) -> None:
+    """I1: its records before the offset were never read."""
+    checkpoint = ConsumerCheckpoint(str(tmp_path))
+    checkpoint.begin({})
+    checkpoint.note_topics({"orders": "a"})
+    checkpoint.note_topics({"orders": "a", "lines": "b"})
+    with pytest.raises(ConfigError, match="topic lines was created again"):
+        ConsumerCheckpoint(str(tmp_path)).note_topics({"orders": "a", "lines": "c"})
+    checkpoint.begin({})  # as after a replay, which reads the topic that is there now
+    checkpoint.note_topics({"orders": "a", "lines": "c"})
