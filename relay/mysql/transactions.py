@@ -260,7 +260,7 @@ class ShardTransactions:
         last, room = None, STREAMED_PAGE - self._changes.size
         if self.has_changes and scanned.size > room:
             return True
-        # I8: a page has one layout of a table, also if it was altered without a statement in the binlog.
+        # A page has one layout of a table, also if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
         if has_one_of_each and self._compiled is not None and self._takes_whole(scanned.gtids):
             compiled = [self._compiled.rows(known.table, known.decoder) for known in scanned.tables]

@@ -92,7 +92,7 @@ class NewestInDelta:
         # Mostly no row is there. Then this reads only the keys of the table, and writes no file again.
         written = delta.merge(session, merge.statement(merge.insert("s.as_of")))
         if written < found.reads:
-            # I7: decided in the statement that writes.
             is_older = f"{IS_OLDER_THAN_READ.format(timestamp=_TIMESTAMP)} AND NOT ({_IS_WRITTEN})"
+            # I7: decided in the statement that writes.
             written += delta.merge(session, merge.statement(merge.update(is_older, {"_relay_read_as_of": "s.as_of"})))
         return written
