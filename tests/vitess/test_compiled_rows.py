@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
-from relay.change import Change, ChangeParts, Operation
+from relay.change import ChangeParts, Operation
 from relay.config.protection import ColumnRule
 from relay.errors import RelayError
 from relay.kafka.compiled_records import compiled_records
-from relay.kafka.keys import KeyCodec, partition
+from relay.kafka.keys import KeyCodec
 from relay.kafka.topic_writer import TopicWriter
-from relay.sql.tables import Table
 from relay.vitess.events import EventKind
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests import needs
 from tests.examples import examples
+from tests.kafka.plain_records import HEADER, PARTITIONS, AnySchema, Kept, Mode, plain_records
 from tests.vitess.row_streams import START, Outcome, Shape, answers, fields_of, played, shapes, table_of, transaction
 
-HEADER = b"\xc3\x01header.."
-PARTITIONS = 6
 USUAL = Shape("orders", 1, [("bigint(20)", True), ("varchar(20)", True), ("int(8) unsigned zerofill", False)])
 LINES = Shape("lines", 1, [("varchar(20)", True)])
 
@@ -35,48 +32,6 @@ LINES = Shape("lines", 1, [("varchar(20)", True)])
 @pytest.fixture(autouse=True)
 def core() -> None:
     needs.compiled_core()
-
-
-Record = tuple[bytes, bytes, int, list[tuple[str, str | bytes | None]]]
-
-
-class Kept:
-    """The records that were sent: topic, value, key, partition and headers."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[Any, ...]] = []
-
-    def send(self, *record: Any) -> None:
-        self.records.append(record)
-
-
-class AnySchema:
-    def register(self, topic: str, schema: dict[str, object]) -> bytes:
-        return HEADER
-
-
-def plain_records(
-    changes: Sequence[Change], table: Table, mode: Literal["hash", "item"], times: tuple[int, int]
-) -> list[Record | None]:
-    """Return the records of plain Python, None for what it refuses."""
-    encoder, codec = ChangeEncoder(change_schema(table.schema), HEADER), KeyCodec(table.schema, mode)
-    records: list[Record | None] = []
-    for change in changes:
-        change = replace(change, resume_timestamp=times[0], relayed_at=times[1])
-        assert change.key is not None
-        assert change.token is not None
-        try:
-            hashed, key = codec.hash_and_record_key(change.key)
-            value = encoder.encode(change)
-        except (Unencodable, RelayError):
-            records.append(None)
-            continue
-        headers: list[tuple[str, str | bytes | None]] = [
-            ("event_id", change.event_id.encode()),
-            ("token", change.token.to_json_bytes()),
-        ]
-        records.append((value, key, partition(hashed, PARTITIONS), headers))
-    return records
 
 
 @settings(deadline=None, max_examples=examples(150))
@@ -97,7 +52,7 @@ def test_whole_transactions_give_the_same_changes_positions_and_errors(
 @settings(deadline=None, max_examples=examples(100))
 @given(st.data(), st.sampled_from(["hash", "item"]), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 def test_a_block_gives_the_records_of_its_changes(
-    data: st.DataObject, mode: Literal["hash", "item"], resume_timestamp: int, relayed_at: int
+    data: st.DataObject, mode: Mode, resume_timestamp: int, relayed_at: int
 ) -> None:
     """I2, I3, I8"""
     shape = data.draw(shapes("orders"))
@@ -112,7 +67,7 @@ def test_a_block_gives_the_records_of_its_changes(
         assert writer is not None
         times = resume_timestamp, relayed_at
         changes = list(part)
-        assert writer.block_records(part, *times) == plain_records(changes, table, mode, times)
+        assert writer.block_records(part, *times) == plain_records(changes, table.schema, mode, times)
         assert [(one.resume_timestamp, one.relayed_at) for one in part] == [times] * len(part)
         deleted = [one.operation is Operation.DELETE for one in changes]
         assert [part.deletes(at) for at in range(len(part))] == deleted
