@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from relay.change import Change, ChangeParts
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor
 from relay.dynamodb.head import HeadSearch
@@ -123,11 +124,16 @@ class DynamoDBShardReader:
     def _page(self, page: RawPage, begun: float) -> Page:
         records: list[Any] = page.records
         finished = page.next_iterator is None
-        changes, read, size, behind = [], 0, 0, 0
+        changes: list[Change] = []
+        read, size, behind = 0, 0, 0
         progress: float | None = None
         if page.fresh:
             self._head.new_iterator()
-        for index, record in enumerate(records):
+        block = None if self._drops_older else self.format.block(records, self.floor)
+        if block is not None:
+            self.floor, behind, read, size = block.floor, block.behind, block.size, block.size
+            progress = float(block.created)
+        for index, record in enumerate(records if block is None else ()):
             try:
                 change = self.format.change(record, self.floor)
             except RelayError as error:
@@ -147,9 +153,10 @@ class DynamoDBShardReader:
                 self._drops_older = False
                 changes.append(change)
                 size += weight  # I11
-        token = changes[-1].token if changes else None
+        found = changes if block is None else ChangeParts([block.changes])
+        token = found[-1].token if found else None
         if wanted := self.format.wanted:
-            changes = chosen(changes, wanted)
+            found = chosen(changes, wanted)
         gap = self._gap()
         if progress is not None:
             self._head.records(len(records), read, progress, begun)
@@ -162,7 +169,7 @@ class DynamoDBShardReader:
         position = self.cursor.position
         return Page(
             shard=self.shard,
-            changes=changes,
+            changes=found,
             position=position.to_json() if position.type == "after_sequence" else None,
             token=token,
             progress=progress,

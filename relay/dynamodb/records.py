@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from relay.change import Change, Images, Operation, Uncarriable, event_ids
 from relay.dynamodb.columns import TypedRows
+from relay.dynamodb.compiled_items import RecordBlock, compiled_items
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.raw_records import RawRecord
 from relay.dynamodb.values import image_json, key_value
@@ -56,9 +57,21 @@ class RecordFormat:
         self._image: Callable[[Any], Any] = _text if rows is None else partial(_row, rows)
         if protected is not None:
             self._image = protected.image
+        is_simple = rows is None and protected is None and not self.wanted
+        self._compiled = compiled_items(table, shard, _attributes) if is_simple else None
 
     def __repr__(self) -> str:
         return f"<RecordFormat[{self.shard}]>"
+
+    def block(self, records: list[Any], floor: int) -> RecordBlock | None:
+        """Return the changes of all ``records``, as ``change`` makes them, with the ``floor`` that each one raises.
+
+        None: ``change`` has to make them, or to say what is wrong.
+        """
+        if self._compiled is None or not records:
+            return None
+        made = self._compiled.block(records, floor)
+        return None if made is None else RecordBlock(*made)
 
     def change(self, record: RawRecord, floor: int) -> Change:
         """Return the change of a raw ``record``, with a token whose timestamp is at least ``floor`` (seconds).
@@ -100,9 +113,7 @@ class RecordFormat:
                 # Timestamps never go back along a lineage: a child with a slow clock must not make newer look older.
                 EventToken(created if created > floor else floor, self.shard, position),
                 created * 1_000_000,
-                attributes=_VERSIONS[record.event_version]
-                if record.user_identity is None
-                else _attributes(record, record.user_identity),
+                attributes=_attributes(record),
             )
         except (KeyError, ValueError, TypeError) as error:
             # I8
@@ -157,9 +168,10 @@ class _Versions(dict[str | None, dict[str, str]]):
 _VERSIONS = _Versions()
 
 
-def _attributes(record: RawRecord, identity: dict[str, Any]) -> dict[str, str]:
-    attributes = dict(_VERSIONS[record.event_version])
+def _attributes(record: RawRecord) -> dict[str, str]:
+    attributes, identity = _VERSIONS[record.event_version], record.user_identity
     if identity:
+        attributes = dict(attributes)
         # Sorted, because the service does not promise an order.
         attributes["user_identity"] = orjson.dumps(identity, option=orjson.OPT_SORT_KEYS).decode()
         if identity == _TTL_SERVICE and record.event_name == "REMOVE":

@@ -13,11 +13,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relay.native._core import BinlogScanner, BlockBuilder, ChangeBlock, RecordWriter, VStreamReader
+    from relay.native._core import (
+        BinlogScanner,
+        BlockBuilder,
+        ChangeBlock,
+        CompiledItems,
+        RecordWriter,
+        VStreamReader,
+    )
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 7  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 8  # what this version calls; one that was built of other sources may have another
 
 
 def record_writer() -> type[RecordWriter] | None:
@@ -45,6 +52,12 @@ def binlog_scanner() -> type[BinlogScanner] | None:
     """Return the compiled class, as `record_writer` does."""
     found = _loaded()
     return None if found is None else found.BinlogScanner
+
+
+def compiled_items() -> type[CompiledItems] | None:
+    """Return the compiled class, as `record_writer` does."""
+    found = _loaded()
+    return None if found is None else found.CompiledItems
 
 
 def row_reader() -> Callable[..., ChangeBlock | None] | None:

@@ -64,6 +64,20 @@ class RecordWriter:
     def records(self, changes: list[Change], resume_timestamp: int, relayed_at: int) -> list[Record | None]: ...
     def block_records(self, block: ChangeBlock, resume_timestamp: int, relayed_at: int) -> list[Record | None]: ...
 
+class CompiledItems:
+    def __init__(
+        self,
+        *,
+        shard: str,
+        source: str,
+        table: str,
+        key: Sequence[tuple[str, Field]],
+        change: Callable[..., Change],
+        key_value: Callable[[Mapping[str, Any]], str | bytes],
+        attributes: Callable[[Any], dict[str, str]],
+    ) -> None: ...
+    def block(self, records: list[Any], floor: int) -> tuple[ChangeBlock, int, int, int, int] | None: ...
+
 class CompiledRows:
     table: str
     def __init__(

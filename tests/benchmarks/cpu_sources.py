@@ -78,7 +78,10 @@ def dynamodb() -> Fed:
     body, pages = page(), ROWS // PAGE
     records = RecordFormat(ITEMS, "orders/2026-01-01T00:00:00.000/shardId-00000001700000000000-0123abcd")
 
-    def change(answers: list[Any]) -> list[Change]:
+    def change(answers: list[Any]) -> list[Change] | ChangeParts:
+        blocks = [made for answer in answers if (made := records.block(answer.records, 0))]
+        if len(blocks) == len(answers):
+            return ChangeParts([made.changes for made in blocks])
         return [records.change(record, 0) for answer in answers for record in answer.records]
 
     return Fed("dynamodb", ITEMS, lambda: [parse_answer(body) for _ in range(pages)], change)

@@ -33,6 +33,25 @@ pub fn text(out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
+/// Write a map of texts.
+pub fn texts(out: &mut Vec<u8>, values: &Bound<'_, PyDict>) -> PyResult<()> {
+    if !values.is_empty() {
+        varint(out, (values.len() as u64) << 1);
+        for (name, value) in values {
+            text(out, &name)?;
+            text(out, &value)?;
+        }
+    }
+    out.push(0);
+    Ok(())
+}
+
+/// The bytes that `blob` has written.
+pub fn blob_bytes(written: &[u8]) -> &[u8] {
+    let size = written.iter().take_while(|byte| **byte >= 0x80).count() + 1;
+    &written[size..]
+}
+
 /// How the usual values of a column type are written. All others are left to the column's writer in Python.
 enum Kind {
     Text,

@@ -19,9 +19,30 @@ pub const UPDATE: usize = 1;
 pub const DELETE: usize = 2;
 pub const READ: usize = 3;
 
+/// The images of `relay.change` that they have.
+pub const IMAGES: [&str; 4] = ["NEW_AND_OLD", "NEW", "OLD", "KEYS_ONLY"];
+const NEW_AND_OLD: usize = 0;
+const NEW: usize = 1;
+
+/// What changes come in.
+pub enum Kind {
+    Transaction,
+    /// A snapshot, in Avro.
+    Snapshot(Vec<u8>),
+    /// A record of DynamoDB: always one change.
+    Record(Arc<Attributes>),
+}
+
+/// Attributes in Avro, and as `relay.change` has them.
+pub struct Attributes {
+    pub avro: Vec<u8>,
+    pub values: Py<PyDict>,
+}
+
 /// What all changes of a transaction share, or all rows of a page of a snapshot.
 pub struct Transaction {
-    /// Of a snapshot, `snapshot/` and its id.
+    pub kind: Kind,
+    /// Of a snapshot, `snapshot/` and its id. Records have none.
     pub gtid: String,
     /// Of the token: seconds, not before the floor. `as_of` of a snapshot.
     pub timestamp: i64,
@@ -30,8 +51,8 @@ pub struct Transaction {
     /// The token in Avro, and as the JSON of its header.
     pub token: Vec<u8>,
     pub header: Vec<u8>,
-    /// The snapshot in Avro; None for a transaction.
-    pub snapshot: Option<Vec<u8>>,
+    /// The place in `IMAGES`.
+    pub images: usize,
 }
 
 pub struct One {
@@ -46,8 +67,8 @@ pub struct One {
     pub old: Option<Range<usize>>,
     pub new: Option<Range<usize>>,
     pub keyspace_id: Option<Vec<u8>>,
-    /// Places in `raw` of the rows before and after the change.
-    rows: [Option<Range<usize>>; 2],
+    /// Places in `raw` of the rows before and after the change. Records have none.
+    pub rows: [Option<Range<usize>>; 2],
 }
 
 /// By table and key, how often it was changed in a transaction.
@@ -77,6 +98,9 @@ impl ChangeBlock {
         let one = usize::try_from(at).ok().and_then(|at| self.changes.get(at));
         let one = one.ok_or_else(no_such_change)?;
         let transaction = &self.transactions[one.transaction];
+        if let Kind::Record(attributes) = &transaction.kind {
+            return self.change_of_record(py, one, transaction, attributes);
+        }
         let [before, after] = one.rows.clone().map(|row| row.map(|place| PyBytes::new(py, &self.raw[place])));
         let given = PyDict::new(py);
         given.set_item("event_id", String::from_utf8_lossy(&one.event_id))?;
@@ -232,7 +256,7 @@ impl ChangeBlock {
     }
 
     /// Write the key record, and return its place.
-    fn key_record(&mut self, key: &[KeyPart]) -> Option<Range<usize>> {
+    pub fn key_record(&mut self, key: &[KeyPart]) -> Option<Range<usize>> {
         let begun = self.avro.len();
         for (column, part) in self.layout.key.iter().zip(key) {
             part.write(&mut self.avro, &column.field)?;
@@ -254,19 +278,45 @@ impl KeyPart {
 impl Transaction {
     /// None if a text of the token needs escapes.
     pub fn new(gtid: &str, timestamp: i64, shard: &str, position: &str, committed_at: i64) -> Option<Arc<Self>> {
-        let mut token = vec![avro::PRESENT];
+        Self::with_token(Kind::Transaction, gtid, timestamp, shard, position, committed_at, NEW_AND_OLD)
+    }
+
+    /// The same of a record of DynamoDB. `images`: the place in `IMAGES`.
+    pub fn of_record(
+        attributes: Arc<Attributes>,
+        timestamp: i64,
+        shard: &str,
+        position: &str,
+        committed_at: i64,
+        images: usize,
+    ) -> Option<Arc<Self>> {
+        Self::with_token(Kind::Record(attributes), "", timestamp, shard, position, committed_at, images)
+    }
+
+    fn with_token(
+        kind: Kind,
+        gtid: &str,
+        timestamp: i64,
+        shard: &str,
+        position: &str,
+        committed_at: i64,
+        images: usize,
+    ) -> Option<Arc<Self>> {
+        let mut token = Vec::with_capacity(16 + shard.len() + position.len());
+        token.push(avro::PRESENT);
         avro::long(&mut token, timestamp);
         avro::blob(&mut token, shard.as_bytes());
         avro::blob(&mut token, position.as_bytes());
         token.push(avro::NULL); // no origin
         Some(Arc::new(Self {
+            kind,
             gtid: gtid.to_owned(),
             timestamp,
             position: position.to_owned(),
             committed_at,
             token,
             header: token_json(timestamp, shard, position)?,
-            snapshot: None,
+            images,
         }))
     }
 
@@ -276,13 +326,14 @@ impl Transaction {
         avro::blob(&mut snapshot, id.as_bytes());
         avro::long(&mut snapshot, as_of);
         Arc::new(Self {
+            kind: Kind::Snapshot(snapshot),
             gtid: format!("snapshot/{id}"),
             timestamp: as_of,
             position: String::new(),
             committed_at,
             token: vec![avro::NULL],
             header: Vec::new(),
-            snapshot: Some(snapshot),
+            images: NEW,
         })
     }
 }

@@ -6,6 +6,7 @@
 mod avro;
 mod binlog;
 mod block;
+mod items;
 mod keys;
 mod reads;
 mod records;
@@ -18,7 +19,7 @@ mod wire;
 use pyo3::prelude::*;
 
 /// Raised with every change of what Python calls: `relay.native` takes no other.
-const INTERFACE: u32 = 7;
+const INTERFACE: u32 = 8;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -27,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<binlog::ScannedTransactions>()?;
     module.add_class::<block::ChangeBlock>()?;
     module.add_class::<transactions::BlockBuilder>()?;
+    module.add_class::<items::CompiledItems>()?;
     module.add_class::<records::RecordWriter>()?;
     module.add_class::<rows::CompiledRows>()?;
     module.add_function(wrap_pyfunction!(reads::copied_parts, module)?)?;

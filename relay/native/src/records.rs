@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 
 use crate::avro::{self, Field, NULL, PRESENT};
-use crate::block::{ChangeBlock, One, OPERATIONS};
+use crate::block::{ChangeBlock, Kind, One, IMAGES, OPERATIONS};
 use crate::keys::partition;
 use crate::rows::joined;
 
@@ -40,7 +40,7 @@ pub struct RecordWriter {
     out: Vec<u8>,
 }
 
-type FieldSpec = (Py<PyString>, String, (i64, i64), Py<PyAny>);
+pub type FieldSpec = (Py<PyString>, String, (i64, i64), Py<PyAny>);
 
 #[pymethods]
 impl RecordWriter {
@@ -121,16 +121,7 @@ impl RecordWriter {
         relayed_at: i64,
     ) -> PyResult<Bound<'py, PyList>> {
         (block.resume_timestamp, block.relayed_at) = (resume_timestamp, relayed_at);
-        let place = |symbols: &[String], symbol: &str| {
-            symbols
-                .iter()
-                .position(|each| each == symbol)
-                .map(|at| at as i64)
-                .ok_or_else(|| PyValueError::new_err(format!("the schema lacks {symbol}")))
-        };
-        let operations =
-            OPERATIONS.iter().map(|symbol| place(&self.operations, symbol)).collect::<PyResult<Vec<_>>>()?;
-        let (both, new) = (place(&self.images, "NEW_AND_OLD")?, place(&self.images, "NEW")?);
+        let (operations, images) = (places(&self.operations, &OPERATIONS)?, places(&self.images, &IMAGES)?);
         let mut header: Option<(usize, Bound<'py, PyTuple>)> = None;
         let (records, mut out) = (PyList::empty(py), std::mem::take(&mut self.out));
         for one in &block.changes {
@@ -159,16 +150,20 @@ impl RecordWriter {
                     }
                 }
             }
-            avro::long(&mut out, if transaction.snapshot.is_some() { new } else { both });
+            avro::long(&mut out, images[transaction.images]);
             out.extend_from_slice(&transaction.token);
-            if let Some(snapshot) = &transaction.snapshot {
-                out.extend_from_slice(snapshot);
-                out.push(NULL); // no transaction
-            } else {
-                out.extend_from_slice(&[NULL, PRESENT]); // no snapshot, a transaction
-                avro::blob(&mut out, transaction.gtid.as_bytes());
-                avro::long(&mut out, i64::from(one.order));
-                out.push(u8::from(one.last));
+            match &transaction.kind {
+                Kind::Snapshot(snapshot) => {
+                    out.extend_from_slice(snapshot);
+                    out.push(NULL); // no transaction
+                }
+                Kind::Transaction => {
+                    out.extend_from_slice(&[NULL, PRESENT]); // no snapshot, a transaction
+                    avro::blob(&mut out, transaction.gtid.as_bytes());
+                    avro::long(&mut out, i64::from(one.order));
+                    out.push(u8::from(one.last));
+                }
+                Kind::Record(_) => out.extend_from_slice(&[NULL, NULL]),
             }
             match &one.keyspace_id {
                 None => out.push(NULL),
@@ -180,13 +175,16 @@ impl RecordWriter {
             avro::long(&mut out, resume_timestamp);
             avro::long(&mut out, transaction.committed_at);
             avro::long(&mut out, relayed_at);
-            out.push(0); // no attributes
+            match &transaction.kind {
+                Kind::Record(attributes) => out.extend_from_slice(&attributes.avro),
+                _ => out.push(0), // no attributes
+            }
             if out.len() + record_key.as_bytes().len() + transaction.header.len() > self.largest {
                 records.append(py.None())?;
                 continue;
             }
             let event_id = (intern!(py, "event_id"), PyBytes::new(py, &one.event_id)).into_pyobject(py)?;
-            if transaction.snapshot.is_some() {
+            if matches!(transaction.kind, Kind::Snapshot(_)) {
                 let headers = PyList::new(py, [event_id])?;
                 records.append((PyBytes::new(py, &out), record_key, partition(&hashed, self.partitions), headers))?;
                 continue;
@@ -373,15 +371,7 @@ impl RecordWriter {
         avro::long(out, change.getattr(intern!(py, "committed_at"))?.extract()?);
         avro::long(out, relayed_at);
         let attributes = change.getattr(intern!(py, "attributes"))?;
-        let attributes = attributes.cast_exact::<PyDict>()?;
-        if !attributes.is_empty() {
-            avro::varint(out, (attributes.len() as u64) << 1);
-            for (name, value) in attributes {
-                avro::text(out, &name)?;
-                avro::text(out, &value)?;
-            }
-        }
-        out.push(0);
+        avro::texts(out, attributes.cast_exact::<PyDict>()?)?;
         Ok(Some(()))
     }
 }
@@ -457,6 +447,15 @@ pub fn token_json(timestamp: i64, shard: &str, position: &str) -> Option<Vec<u8>
     }
     json.extend_from_slice(b"\",\"origin\":null}");
     Some(json)
+}
+
+/// Return the places of symbols in an enum of the schema.
+fn places(symbols: &[String], wanted: &[&str]) -> PyResult<Vec<i64>> {
+    let place = |symbol: &&str| {
+        let found = symbols.iter().position(|each| each == symbol).map(|at| at as i64);
+        found.ok_or_else(|| PyValueError::new_err(format!("the schema lacks {symbol}")))
+    };
+    wanted.iter().map(place).collect()
 }
 
 fn symbol(symbols: &[String], value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {

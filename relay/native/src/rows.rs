@@ -155,17 +155,21 @@ impl KeyPart {
 
 /// The bytes of a key, so that different keys have different bytes: one part as it is, several each with its length.
 pub fn joined(key: &[KeyPart]) -> Option<Vec<u8>> {
+    let [part] = key else { return framed(key) };
     let mut bytes = Vec::with_capacity(24);
+    part.append(&mut bytes);
+    Some(bytes)
+}
+
+/// The parts of a key, each with its length.
+pub fn framed(key: &[KeyPart]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(64);
     for part in key {
         let begun = bytes.len();
-        if key.len() > 1 {
-            bytes.extend_from_slice(&[0; 4]);
-        }
+        bytes.extend_from_slice(&[0; 4]);
         part.append(&mut bytes);
-        if key.len() > 1 {
-            let size = u32::try_from(bytes.len() - begun - 4).ok()?;
-            bytes[begun..begun + 4].copy_from_slice(&size.to_be_bytes());
-        }
+        let size = u32::try_from(bytes.len() - begun - 4).ok()?;
+        bytes[begun..begun + 4].copy_from_slice(&size.to_be_bytes());
     }
     Some(bytes)
 }
@@ -245,16 +249,7 @@ impl CompiledRows {
         if key.iter().any(|column| column.at >= columns.len()) {
             return Err(PyValueError::new_err("a key column is not in the row"));
         }
-        let mut names = Vec::new();
-        avro::blob(&mut names, source.as_bytes());
-        avro::blob(&mut names, table.as_bytes());
-        let mut event_id = Params::new().hash_length(16).to_state();
-        hash_part(&mut event_id, shard.as_bytes());
-        let mut table_part = (table.len() as u32).to_be_bytes().to_vec();
-        table_part.extend_from_slice(table.as_bytes());
-        let has_others = columns.iter().any(|column| !column.primary);
-        let layout =
-            Layout { source, table, names, columns, key, change, keyspace_id, has_others, event_id, table_part };
+        let layout = Layout::new(shard, source, table, columns, key, change, keyspace_id);
         Ok(Self(std::sync::Arc::new(layout)))
     }
 
@@ -265,6 +260,26 @@ impl CompiledRows {
 }
 
 impl Layout {
+    pub fn new(
+        shard: &str,
+        source: String,
+        table: String,
+        columns: Vec<Column>,
+        key: Vec<KeyColumn>,
+        change: Py<PyAny>,
+        keyspace_id: Option<Py<PyAny>>,
+    ) -> Self {
+        let mut names = Vec::new();
+        avro::blob(&mut names, source.as_bytes());
+        avro::blob(&mut names, table.as_bytes());
+        let mut event_id = Params::new().hash_length(16).to_state();
+        hash_part(&mut event_id, shard.as_bytes());
+        let mut table_part = (table.len() as u32).to_be_bytes().to_vec();
+        table_part.extend_from_slice(table.as_bytes());
+        let has_others = columns.iter().any(|column| !column.primary);
+        Self { source, table, names, columns, key, change, keyspace_id, has_others, event_id, table_part }
+    }
+
     /// Whether NULLs in a row before its change may be columns that were not logged.
     pub fn is_doubtful(&self, before: &[Option<&[u8]>], is_deleted: bool) -> bool {
         let mut cells = self.columns.iter().zip(before);
