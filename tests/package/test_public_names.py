@@ -13,7 +13,10 @@ import pytest
 
 from tests.package.public_names import BY_MODULE, PUBLIC, ROOT
 
-OTHER_NAMES = {"relay.yaml", "relay.collected_at", "relay.gaps", "relay.log", "relay.snapshots"}
+OTHER_NAMES = {
+    *("relay.yaml", "relay.collected_at", "relay.gaps", "relay.log", "relay.snapshots", "relay.topic_ids"),
+    "relay.truncations",
+}
 """A file and properties of Delta tables, which documents mention and nobody imports."""
 
 DOCUMENTS = [
