@@ -63,7 +63,7 @@ def look(folder):
     used = {name.rpartition("/")[2] for name in session.read.format("delta").load(str(folder)).inputFiles()}
     there = {found.name for found in folder.rglob("*.parquet") if "_delta_log" not in found.parts}
     try:
-        session.sql(f"SELECT * FROM {table} VERSION AS OF 1").collect()
+        session.sql(f"SELECT * FROM {table} VERSION AS OF 2").collect()
     except Exception:
         return [len(used), len(there - used), "gone"]
     return [len(used), len(there - used), "readable"]
