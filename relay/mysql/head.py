@@ -11,7 +11,7 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.servers import ReadableServer, ShardServers
 
-_HEAD_EVERY = 2.0  # seconds between two questions for the head, while no events arrive
+_HEAD_EVERY = 2.0  # seconds between two questions for the head, while no changes come
 _PRIMARY_EVERY = 30.0  # seconds between two searches for a primary
 
 
@@ -57,7 +57,10 @@ class ShardHead:
         self._ask_at = time.monotonic() + _HEAD_EVERY
 
     def ask_again(self, server: ReadableServer, is_idle: bool) -> None:
-        """Ask for a new head if the last one was read some time ago and no events arrive. Raises ``Unavailable``."""
+        """Ask for a new head if the last one was read some time ago and no changes come. Raises ``Unavailable``.
+
+        Other tables, or other databases of the server, may be written to all the time.
+        """
         if is_idle and self._head is None and self._wanted_at is None and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + _HEAD_EVERY
             self._wanted_at = self.clock()

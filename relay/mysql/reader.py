@@ -102,7 +102,7 @@ class BinlogShardReader:
         begun = self.clock()
         deadline = time.monotonic() + WAIT
         failure: str | None = None
-        is_idle = is_full = has_failed_over = False
+        is_full = has_failed_over = False
         while not is_full:
             if not self.transactions.has_events:
                 has_changes = self.transactions.has_changes
@@ -123,7 +123,6 @@ class BinlogShardReader:
                     break
                 failure = None
                 if not events:
-                    is_idle = not has_changes
                     break
                 self.transactions.feed(events)
             consumed = self.transactions.consume()
@@ -141,7 +140,7 @@ class BinlogShardReader:
             raise self._error
         if failure is not None and not page.has_content:  # I1
             return Unreadable(self.shard, begun, failure)
-        self._check_server(is_idle)
+        self._check_server(is_idle=not page.has_content)
         if page.warning is not None and time.monotonic() >= self._warn_at:
             self._warn_at = time.monotonic() + _WARN_EVERY
             log.warning("source %s: shard %s: %s", self.stream.source, self.shard.id, page.warning)
@@ -249,7 +248,7 @@ class BinlogShardReader:
         self._disconnect()
         return had_server
 
-    def _check_server(self, is_idle: bool) -> None:
+    def _check_server(self, *, is_idle: bool) -> None:
         """Ask now and then for the head, and whether another server should be read."""
         found = self.server.found
         if found is None:

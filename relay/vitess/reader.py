@@ -140,7 +140,7 @@ class VitessShardReader:
         tables = events.end_page()
         position = events.resume_position()
         if position != self.position:
-            self.watch.advanced()
+            self.watch.advanced(has_changes=bool(changes))
         self.position = position
         if events.changes.token is not None:
             self.token = events.changes.token

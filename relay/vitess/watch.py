@@ -38,8 +38,9 @@ class Watch:
         self.settings = settings
         # Seconds since the epoch: everything committed before has been read.
         self.reached: float | None = None
-        # Monotonic: when anything came last, and when it was last certain that nothing was missing.
-        self._received_at = self._certain_at = time.monotonic()
+        # Monotonic: when anything came last, when it was last certain that nothing was missing, and when changes came
+        # last or a head was reached.
+        self._received_at = self._certain_at = self._changed_at = time.monotonic()
         self._head, self._primary = (
             Head(
                 vtgate,
@@ -77,9 +78,11 @@ class Watch:
         """Something came, be it a heartbeat."""
         self._received_at = time.monotonic()
 
-    def advanced(self) -> None:
-        """The position has advanced."""
+    def advanced(self, *, has_changes: bool) -> None:
+        """The position has advanced. ``has_changes``: not only past transactions of other tables."""
         self._certain_at = time.monotonic()
+        if has_changes:
+            self._changed_at = self._certain_at
         self._mismatches = self._reopened = 0
         self._primary.close()  # its answer may lack what has been read since
 
@@ -112,7 +115,7 @@ class Watch:
         if not executed.contains(head) or (executed != head and not is_active):
             return False
         self.reached, self._ahead = asked, None
-        self._certain_at = now
+        self._certain_at = self._changed_at = now
         self._reopened = 0
         return True
 
@@ -207,14 +210,14 @@ class Watch:
             self._head.ask()
 
     def _is_due(self, now: float, executed: GtidSet | None) -> bool:
-        """Whether to ask for the head: not while the stream's own events show that it goes on."""
+        """Whether to ask for the head: not while changes come, whose tokens say how far the shard is read."""
         every = self.settings.ask_every
         if now - self._asked_at < every:
             return False
         if self._ahead is not None:
             return executed is not None and executed.contains(self._ahead[1])
         is_first = self.reached is None or self._asked_at < 0
-        return is_first or now - self._certain_at >= min(every, self.settings.silence / 2)
+        return is_first or now - self._changed_at >= min(every, self.settings.silence / 2)
 
     def _explain_silence(self) -> str:
         return explain_silence(self.vtgate, self.shard.keyspace, self.shard.name, self.settings.tablet_type)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,6 +21,7 @@ from relay.source import STREAMED_PAGE, Page
 from tests.mysql.reading import is_mysql, position_of
 from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import read_page
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -189,6 +191,36 @@ def test_tables_that_are_not_relayed_only_move_the_position(server: Any, table: 
     assert pages[-1].position == {"gtid": position_of(server)}
     assert pages[-1].reached is not None
     reader.close()
+
+
+def test_the_head_is_reached_time_and_again_while_only_tables_that_are_not_relayed_are_written_to(
+    server: Any, table: str
+) -> None:
+    """I10: a snapshot ends once its shards have reached what was their head after its last row."""
+    server.execute(f"CREATE TABLE {table}.other (id INT PRIMARY KEY AUTO_INCREMENT)")
+    source = source_of(table, server, tables=["t"])
+    done = threading.Event()
+
+    def write() -> None:
+        with closing(server.connect()) as connection, connection.cursor() as cursor:
+            while not done.wait(0.01):
+                cursor.execute(f"INSERT {table}.other VALUES ()")
+                connection.commit()
+
+    writer = threading.Thread(target=write)
+    with closing(open_at(source, begin(source)["-"])) as reader:
+        writer.start()
+        try:
+            heads: set[float | None] = set()
+
+            def has_several() -> bool:
+                heads.add(read_page(reader).reached)
+                return len(heads - {None}) > 2
+
+            wait_until(has_several, 60)
+        finally:
+            done.set()
+            writer.join()
 
 
 @pytest.mark.parametrize("server", ["mariadb"], indirect=True)

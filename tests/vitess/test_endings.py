@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import orjson
@@ -288,3 +289,22 @@ def test_an_idle_shard_reports_that_it_is_read_to_its_head() -> None:
         assert first.reached is not None
         assert first.progress == first.reached - 65
         until(reader, lambda page: (page.reached or 0) > (first.reached or 0))
+
+
+def test_a_shard_with_commits_that_no_wanted_table_is_in_reports_that_it_is_read_to_its_head() -> None:
+    """I10: a tablet that writes heartbeats commits each second, and its tables may be idle for days."""
+    log = Log()
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield from log.script(request)
+        while True:
+            time.sleep(0.003)
+            yield from log.play([log.add(statement="")], set())
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+        first = until(reader, lambda page: page.reached is not None)[-1].reached
+        later = until(reader, lambda page: page.reached != first)[-1].reached
+        assert first is not None
+        assert later is not None
+        assert later > first
