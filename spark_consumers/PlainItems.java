@@ -249,6 +249,7 @@ public class PlainItems {
                         item.group.plain += item.changes;
                         item.group.items++;
                     }
+                    item.group.bytes += item.bytes;
                     newest[n] = item.row;
                     offsets[n] = item.offset;
                     firstOffsets[n] = item.firstOffset;
@@ -290,7 +291,7 @@ public class PlainItems {
         final long[] lowest, highest;
         final boolean[] isNumber;
         final Set snapshots = new TreeSet();
-        long records, ofTable, plain, items, reads;
+        long records, ofTable, plain, items, reads, bytes;
         private long asOf = Long.MIN_VALUE;
         private int partition;
 
@@ -378,6 +379,7 @@ public class PlainItems {
             json.writeNumberField("plain", plain);
             json.writeNumberField("items", items);
             json.writeNumberField("reads", reads);
+            json.writeNumberField("bytes", bytes);
             json.writeArrayFieldStart("snapshots");
             for (Object snapshot : snapshots) {
                 json.writeRawValue((String) snapshot);
@@ -411,6 +413,7 @@ public class PlainItems {
         byte[] stem, first, last;
         long offset;
         long firstOffset; // -1 if the changes are in several partitions of the topic
+        long bytes; // of the image of the last change
         private int partition;
 
         Item(int number, long hash, int table, ArrayData key) {
@@ -448,6 +451,7 @@ public class PlainItems {
                 row = n;
                 group = ofChange;
                 offset = firstOffset = at;
+                bytes = change.getUTF8String(NEW).numBytes();
                 return;
             }
             byte[] text = change.getBoolean(PLAIN) ? change.getUTF8String(TOKEN).getBytes() : null;
@@ -476,6 +480,7 @@ public class PlainItems {
             last = found;
             partition = placed;
             offset = at;
+            bytes = change.getBoolean(DELETED) || change.isNullAt(NEW) ? 0 : change.getUTF8String(NEW).numBytes();
         }
 
         /** Compare two numbers without leading zeros. */

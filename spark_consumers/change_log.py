@@ -204,7 +204,7 @@ class ChangeLog:
             ON t.event_id = s.event_id AND t.`table` IN ({tables})
             AND {_since(groups, "t.")}
             WHEN MATCHED AND t.images = {delta.literal(Images.OMITTED)} THEN UPDATE SET {updates}""",
-        )
+        ).rows
 
     def _read_contents(self, session: SparkSession) -> LogContents:
         """Create the table if it is missing, and return what it has."""

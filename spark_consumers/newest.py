@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_consumers.plain_items import PlainItems
+from spark_consumers.plain_items import ROW, PlainItems
 from spark_consumers.records import DecodeStatus, Layout
 
 
@@ -32,7 +32,8 @@ class TableSummary:
 
     ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations, and
     where a snapshot begins or ends. ``changes`` and ``items``: the number of those that SQL can decide, and ``reads``:
-    that of the items that only a snapshot has read; the keys of both are between ``bounds``, one for each key column.
+    that of the items that only a snapshot has read; the keys of both are between ``bounds``, one for each key column,
+    and their images have so many ``bytes``.
     ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of snapshots. ``found``:
     what has them; ``layouts``: of the changes.
     """
@@ -41,11 +42,16 @@ class TableSummary:
     changes: int
     items: int
     reads: int
+    bytes: int
     others: int
     snapshots: frozenset[tuple[int, int]]
     bounds: tuple[KeyBounds, ...]
     layouts: Collection[int] = field(default=(), compare=False)
     found: PlainItems | None = field(default=None, compare=False)
+
+    def size(self, rows: int) -> int:
+        """Return the bytes that so many of the rows have at most, about."""
+        return self.bytes + rows * ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class BatchSummary:
             changes=changes,
             items=sum(group["items"] for group in groups),
             reads=reads,
+            bytes=sum(group["bytes"] for group in groups),
             others=sum(group["records"] for group in groups) - changes - reads,
             snapshots=frozenset((partition, as_of) for group in groups for partition, as_of in group["snapshots"]),
             bounds=_bounds([group for group in groups if group["plain"] or group["reads"]]),

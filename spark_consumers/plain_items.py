@@ -26,7 +26,8 @@ NEWEST = (
     "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
     "number string, changes int, first_offset long, now timestamp, as_of long"
 )
-_ROW = 300  # bytes of a row as Spark estimates them, by the types of its columns
+ROW = 300
+"""Bytes of a row without its image, about."""
 
 
 class PlainItems:
@@ -64,13 +65,14 @@ class PlainItems:
         """The records by status, layout and topic, those of each of Spark's partitions by themselves.
 
         ``records``: how many. ``of_table``: changes that may change other items, too. ``plain``: those of the items,
-        and ``items``: how many these are. ``reads``: the items that a snapshot has read, and ``snapshots``: of the rows
+        and ``items``: how many these are. ``bytes``: of the images of their newest changes, and of those of ``reads``.
+        ``reads``: the items that a snapshot has read, and ``snapshots``: of the rows
         of snapshots, these items or not, the partition and ``as_of``. ``bounds``: of each key column the ``least`` and
         the ``greatest`` text, and if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
         """
 
-    def newest(self, layouts: Collection[int], items: int, now: int = 0) -> DataFrame:
-        """Return the newest change of each item with one of ``layouts``; ``items``: how many there are.
+    def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
+        """Return the newest change of each item with one of ``layouts``; ``size``: the bytes that Spark takes them for.
 
         ``now``: microseconds, which each row has as a time. As a literal Spark would write it into the code of a query,
         and so compile that for each batch.
@@ -80,15 +82,15 @@ class PlainItems:
         they are in several partitions of the topic, and those of the state of a stored row but for
         ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
         """
-        return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), items * _ROW, now))
+        return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), size, now))
 
-    def reads(self, layouts: Collection[int], items: int, now: int = 0) -> DataFrame:
+    def reads(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
         """Return the rows of snapshots with one of ``layouts``, as `newest` does: ``as_of`` in place of a token."""
-        return self._frame(self._items.reads(sorted(layouts), self._type(NEWEST), items * _ROW, now))
+        return self._frame(self._items.reads(sorted(layouts), self._type(NEWEST), size, now))
 
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
         """Return ``partition`` and ``offset`` of the changes of other items; ``changes``: how many there are."""
-        found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * _ROW))
+        found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * ROW))
         return found.toDF("partition", "offset")
 
     def rows(self, layouts: Collection[int], *, of_snapshots: bool = False) -> Any:

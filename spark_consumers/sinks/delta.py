@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -89,7 +90,15 @@ def local_frame(session: SparkSession, rows: Iterable[Sequence[object]], schema:
     return DataFrame(text, session).select(F.from_json("value", schema).alias("row")).select("row.*")
 
 
-def merge(session: SparkSession, statement: str) -> int:
-    """Run a MERGE statement and return the number of rows it changed."""
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """How many rows a MERGE has changed or inserted, and how many of them were inserted."""
+
+    rows: int
+    inserted: int
+
+
+def merge(session: SparkSession, statement: str) -> Merged:
+    """Run a MERGE statement."""
     row: Row = session.sql(statement).collect()[0]
-    return int(row["num_affected_rows"])
+    return Merged(int(row["num_affected_rows"]), int(row["num_inserted_rows"]))

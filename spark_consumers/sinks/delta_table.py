@@ -214,7 +214,7 @@ class DeltaTable:
             WHEN NOT MATCHED AND NOT s.existed
             THEN INSERT ({", ".join((*names, *row, *ours))}) VALUES ({", ".join(inserted)})""",
         )
-        if written == number:
+        if written.rows == number:
             return set()
         # Another driver was faster for some keys: their rows are not those that were written.
         is_written = " AND ".join(f"t.{name} <=> s.{name}" for name in STATE)
@@ -235,13 +235,13 @@ class DeltaTable:
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         of_batch = found.found
         assert of_batch is not None
-        rows = of_batch.newest(found.layouts, found.items, time.time_ns() // 1000)
+        rows = of_batch.newest(found.layouts, found.size(found.items), time.time_ns() // 1000)
         return self._newest.write(changes.sparkSession, self._merge_of(rows, found.items, found), found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
         of_batch = found.found
         assert of_batch is not None
-        rows = of_batch.reads(found.layouts, found.reads, time.time_ns() // 1000)
+        rows = of_batch.reads(found.layouts, found.size(found.reads), time.time_ns() // 1000)
         return self._newest.write_reads(changes.sparkSession, self._merge_of(rows, found.reads, found), found)
 
     def _merge_of(self, found: DataFrame, number: int, summary: TableSummary) -> BatchMerge:
@@ -261,7 +261,7 @@ class DeltaTable:
         keys = {delta.quoted(key.name): f"s.k{n}" for n, key in enumerate(self._plan.keys)}
         row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
         row |= {name: f"s.{name}" for name in OF_CHANGE} | {"_relay_updated_at": "s.now"}
-        return BatchMerge(self.name, on, keys, row)
+        return BatchMerge(self.name, on, keys, row, summary.size(number))
 
     def _typed(self, found: DataFrame) -> DataFrame:
         """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""

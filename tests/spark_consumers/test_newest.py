@@ -26,8 +26,9 @@ def bounds(least: str | None, greatest: str | None) -> dict[str, Any]:
 
 
 def group(layout: int, *found: dict[str, Any]) -> dict[str, Any]:
-    counts = {"records": 4, "plain": 2, "items": 1, "reads": 1, "of_table": 0, "snapshots": [[layout, 7]]}
-    return {"status": "change", "layout": layout, "topic": "shop.orders", "bounds": list(found), **counts}
+    counts = {"records": 4, "plain": 2, "items": 1, "reads": 1, "bytes": 50, "of_table": 0}
+    of_group = {"status": "change", "layout": layout, "topic": "shop.orders", "snapshots": [[layout, 7]]}
+    return {**of_group, "bounds": list(found), **counts}
 
 
 def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer() -> None:
@@ -39,6 +40,7 @@ def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer(
     assert found.bounds == (KeyBounds(("2", "30"), (2, 30)),)
     assert (found.changes, found.items, found.reads, found.others, found.is_by_item) == (4, 2, 2, 2, True)
     assert found.snapshots == {(0, 7), (1, 7)}
+    assert found.bytes == 100
 
 
 @pytest.mark.services
@@ -80,6 +82,18 @@ def test_what_another_driver_stores_before_the_merge_is_decided_by_the_rule(
     ]
     assert found["guarded"] == [False, True, True, False, True, True, True, True, True, False]
     assert log.read_text() == "", "no operator has to do anything"
+
+
+@pytest.mark.services
+def test_delta_gets_the_new_items_of_a_batch_also_after_batches_without_any(
+    tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    """I7: after such a batch the next is written by a statement that inserts nothing, and then what it left."""
+    found = json.loads(spark_process.run(ALL_STORED, str(tmp_path)))
+    assert found["rows"] == [["a", "a 9"], ["b", "b 5"], ["c", "c 6"], ["d", "d 7"], ["e", "e 10"]]
+    # By batch, whether its statements could insert.
+    assert found["inserts"] == [[True], [True], [False], [False, True], [True], [True], [False, True]]
+    assert found["applied"] == [2, 1, 1, 2, 1, 1, 2]
 
 
 @pytest.mark.services
@@ -265,6 +279,39 @@ with spark() as session:
     copies = TableCopies(lambda source, name: ours.table, FOREVER)
     play([written(42, "c"), written(43, "a")], [found_by_snapshot])
     json.dump({"counts": counts, "guarded": guarded, "rows": rows}, sys.stdout)
+"""
+
+ALL_STORED = """
+import json, sys
+from pyspark.sql import functions as F
+from relay.demo.tables import spark
+from spark_consumers.copy import TableCopies
+from spark_consumers.table_consumer import TableBatch
+from tests.spark_consumers.batches import FOREVER, change, in_spark, layout
+from tests.spark_consumers.targets import InDelta
+
+LAYOUT = layout({"id": "string"}, {"id": "string", "note": "string"})
+
+with spark() as session:
+    ours = InDelta(session, sys.argv[1])
+    copies = TableCopies(lambda source, name: ours.table, FOREVER)
+    inserts, applied, number = [], [], 0
+
+    def merges():
+        found = session.sql(f"DESCRIBE HISTORY delta.`{ours.path}`").where("operation = 'MERGE'").orderBy("version")
+        return [each[0]["notMatchedPredicates"] != "[]" for each in found.select("operationParameters").collect()]
+
+    for keys in ("ab", "a", "b", "bc", "d", "a", "ae"):
+        changes = []
+        for key in keys:
+            number += 1
+            changes.append(change(number, [key], {"id": key, "note": f"{key} {number}"}))
+        before = len(merges()) if inserts else 0
+        plan = copies.plan(TableBatch(in_spark(session, changes).coalesce(1), [LAYOUT], {}, {}))
+        applied.append(plan.write([])["applied"])
+        plan.close()
+        inserts.append(merges()[before:])
+    json.dump({"rows": ours.rows("id", "note"), "inserts": inserts, "applied": applied}, sys.stdout)
 """
 
 OF_SNAPSHOTS = """

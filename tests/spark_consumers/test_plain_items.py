@@ -21,6 +21,7 @@ def test_the_newest_changes_are_those_that_windows_find_however_spark_divides_a_
         assert ours["newest"] == expected["newest"], divided
         assert ours["others"] == expected["others"], divided
         assert ours["reads"] == expected["reads"], divided
+        assert ours["bytes"] == ours["written"] > 0
         assert len(ours["reads"]) > 50
         assert ours["items"] == len(ours["newest"]) > 20
         assert ours["changes"] == ours["records"] - len(ours["others"]) - len(ours["reads"])
@@ -80,13 +81,15 @@ def histories():
 
 def of_java(batch, layouts):
     items = PlainItems(batch, layouts)
-    names = ("plain", "items", "reads", "records")
-    changes, number, read, records = (sum(group[name] for group in items.groups) for name in names)
+    names = ("plain", "items", "reads", "records", "bytes")
+    changes, number, read, records, bytes_found = (sum(group[name] for group in items.groups) for name in names)
     newest, others = items.newest([0, 1], number), items.others([1, 0], records - changes - read)
     reads = items.reads([0, 1], read)
     found = {"newest": rows(newest.drop("now")), "others": rows(others), "reads": rows(reads.drop("now"))}
+    images = newest.select("new").union(reads.select("new"))
+    written = images.select(F.sum(F.octet_length("new"))).first()[0]
     items.close()
-    return {**found, "changes": changes, "items": number, "records": records}
+    return {**found, "changes": changes, "items": number, "records": records, "bytes": bytes_found, "written": written}
 
 with spark() as session:
     batch = in_spark(session, list(histories()))
