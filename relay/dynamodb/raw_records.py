@@ -91,7 +91,7 @@ def read_answer(body: bytes) -> dict[str, Any]:
     """Return ``Records`` and, unless the shard has ended, ``NextShardIterator``. Raises ``UnreadableAnswer``."""
     try:
         answer = parse_answer(body)
-    except ValueError:  # the base of msgspec's and orjson's errors
+    except (ValueError, RecursionError):  # the first is the base of msgspec's and orjson's errors
         answer = _parse_tolerantly(body)
     if answer.next_shard_iterator is None:
         return {"Records": answer.records}
@@ -133,7 +133,7 @@ def _parse_tolerantly(body: bytes) -> _Answer:
     """Read what only a tolerant parser accepts, such as half a surrogate pair. It is refused later, by name (I8)."""
     try:
         answer = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableAnswer(reason=str(error)) from error
     if not isinstance(answer, dict) or not isinstance(answer.get("Records"), list):
         raise UnreadableAnswer(reason=f"no list of records in {body[:200]!r}")
@@ -145,6 +145,7 @@ def _parse_tolerantly(body: bytes) -> _Answer:
 
 def _raw_record(record: Mapping[str, Any]) -> RawRecord:
     data = record["dynamodb"]
+    size = data.get("SizeBytes")
     return RawRecord(
         event_name=record.get("eventName", ""),
         dynamodb=RawData(
@@ -152,10 +153,17 @@ def _raw_record(record: Mapping[str, Any]) -> RawRecord:
             approximate_creation_date_time=data.get("ApproximateCreationDateTime", math.nan),
             keys=data.get("Keys") or {},
             stream_view_type=data.get("StreamViewType", ""),
-            size_bytes=data.get("SizeBytes") or 0,
-            old_image=data.get("OldImage", Raw()),
-            new_image=data.get("NewImage", Raw()),
+            size_bytes=size if isinstance(size, int) else 0,
+            old_image=_image(data.get("OldImage")),
+            new_image=_image(data.get("NewImage")),
         ),
         event_version=record.get("eventVersion"),
         user_identity=record.get("userIdentity"),
     )
+
+
+def _image(image: Any) -> Any:
+    """Return an object as it is, and anything else in the place of an image as its text: it has a size, too."""
+    if image is None:
+        return Raw()
+    return image if isinstance(image, dict) else Raw(json.dumps(image).encode())

@@ -115,7 +115,7 @@ class RecordFormat:
                 created * 1_000_000,
                 attributes=_attributes(record),
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             # I8
             raise RelayError(
                 f"{self.shard}: record {data.sequence_number} cannot be carried exactly: {error!r}"

@@ -204,7 +204,12 @@ def test_a_key_that_is_not_unicode_is_refused_with_its_sequence_number(
         FORMAT.change(served.read(served.ours)[0], 0)
 
 
-@pytest.mark.parametrize("body", ["", "<html>sign in</html>", '{"Records":[{"dynamodb":', "[]", "{}", '{"Records":{}}'])
+DEEP = '{"Records":[],"more":' + "[" * 10_000 + "]" * 10_000 + "}"
+
+
+@pytest.mark.parametrize(
+    "body", ["", "<html>sign in</html>", '{"Records":[{"dynamodb":', "[]", "{}", '{"Records":{}}', DEEP]
+)
 def test_an_answer_that_is_not_get_records_is_transient(
     served: Served, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
