@@ -321,6 +321,15 @@ def test_where_there_is_no_core_there_are_no_blocks(monkeypatch: pytest.MonkeyPa
     assert RecordFormat(TABLE, SHARD).block(parsed([usual()]), 0) is None
 
 
+def test_a_floor_of_more_than_64_bits_is_left_to_plain_python() -> None:
+    """I8: a record far ahead raises it, and the next page must not hide what is said about that record."""
+    ahead, following = parsed([usual(ApproximateCreationDateTime=1e300)]), parsed([usual(2)])
+    made = RecordFormat(TABLE, SHARD)
+    plain = Plain(made, ahead, 0)
+    assert plain.floor > 1 << 64
+    assert made.block(following, plain.floor) is None
+
+
 def test_an_interrupt_is_not_swallowed() -> None:
     class Interrupting(dict[str, Any]):
         def __bool__(self) -> bool:

@@ -74,8 +74,8 @@ impl CompiledItems {
     /// that they follow, their bytes, and the time of the last one. None if one of them is not as usual.
     ///
     /// `floor`: seconds; no token has an earlier timestamp.
-    fn block(&self, records: &Bound<'_, PyList>, floor: i64) -> PyResult<Option<Page>> {
-        match self.page(records, floor) {
+    fn block(&self, records: &Bound<'_, PyList>, floor: &Bound<'_, PyAny>) -> PyResult<Option<Page>> {
+        match floor.extract().and_then(|floor| self.page(records, floor)) {
             // The plain path says what is wrong. An interrupt is none of its business.
             Err(error) if error.is_instance_of::<PyException>(records.py()) => Ok(None),
             made => made.map(Some),
