@@ -330,6 +330,31 @@ def test_a_floor_of_more_than_64_bits_is_left_to_plain_python() -> None:
     assert made.block(following, plain.floor) is None
 
 
+OTHER_LAYOUTS = [
+    TableSchema("shop", "orders", (KeyColumn("pk", "S"), KeyColumn("line", "N")), 1),
+    TableSchema("shop", "orders", (KeyColumn("id", "S"), KeyColumn("number", "N")), 1),
+    TableSchema("shop", "orders", (KeyColumn("id", "B"), KeyColumn("line", "N")), 1),
+    TableSchema("shop", "orders", (KeyColumn("id", "S"), KeyColumn("line", "B")), 1),
+    TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1),
+    replace(TABLE, row=TypedRows({"version": "int"}).columns),
+]
+
+
+@pytest.mark.parametrize("other", OTHER_LAYOUTS)
+@pytest.mark.parametrize("native", ["off", "required"])
+def test_a_block_is_not_sent_under_the_schema_of_other_columns(
+    monkeypatch: pytest.MonkeyPatch, other: TableSchema, native: str
+) -> None:
+    """I2, I8: as plain Python refuses a change whose columns are not those of the schema."""
+    block = RecordFormat(TABLE, SHARD).block(parsed([usual()]), 0)
+    assert block is not None
+    monkeypatch.setenv("RELAY_NATIVE", native)
+    kept = Kept()
+    with pytest.raises(RelayError, match=r"is not a key of table|cannot be carried exactly"):
+        TopicWriter(other, "t", PARTITIONS, "hash", AnySchema()).send_page(kept, block.changes, 5)
+    assert kept.records == []
+
+
 def test_an_interrupt_is_not_swallowed() -> None:
     class Interrupting(dict[str, Any]):
         def __bool__(self) -> bool:

@@ -35,6 +35,7 @@ from tests.mysql.encoder import ColumnType
 from tests.mysql.logged_rows import (
     ALL,
     BIGINT,
+    FLOAT,
     LOCAL,
     PRICE,
     TEXT,
@@ -42,7 +43,7 @@ from tests.mysql.logged_rows import (
     binlogs,
     tables_of,
 )
-from tests.mysql.row_cases import CASES, LATIN1, UTF8MB4, Case, text
+from tests.mysql.row_cases import CASES, LATIN1, UTF8MB4, Case, decimals, text
 
 HEADER = b"\xc3\x01header.."
 
@@ -156,6 +157,31 @@ def test_a_block_gives_the_records_of_its_changes(data: st.DataObject) -> None:
             records = writer.block_records(block, 5, 0)
             written.append([record and record[0] for record in records] == plain)
         assert any(written)
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        ([BIGINT, TEXT], [BIGINT, TEXT, PRICE]),
+        ([BIGINT, TEXT, PRICE], [BIGINT, TEXT]),
+        ([BIGINT, TEXT], [BIGINT, PRICE]),
+        ([BIGINT, PRICE], [BIGINT, decimals(10, 3)]),
+        ([BIGINT, FLOAT], [BIGINT, decimals(50, 2)]),
+        ([BIGINT, TEXT], [TEXT, TEXT]),
+    ],
+)
+def test_a_block_gives_no_records_under_the_schema_of_other_columns(own: list[Case], other: list[Case]) -> None:
+    """I8: plain Python is asked, which compares each change with the schema."""
+    tables = Tables()
+    logged = tables.table("t", own)
+    events: list[BinlogEvent] = [begin(101), logged.rows(WRITE, [(7, *[None] * (len(own) - 1))]), COMMIT]
+    (block,) = played(events, tables.layouts, compiled=True).blocks
+    for schema, is_own in ((logged.table.schema, True), (tables.table("t", other).table.schema, False)):
+        codec = KeyCodec(schema, "hash")
+        writer = compiled_records(change_schema(schema), HEADER, schema, codec, 6, 1 << 20)
+        assert writer is not None
+        (record,) = writer.block_records(block, 5, 0)
+        assert (record is not None) == is_own
 
 
 def begin(number: int) -> TransactionBegin:

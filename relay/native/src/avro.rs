@@ -53,15 +53,23 @@ pub fn blob_bytes(written: &[u8]) -> &[u8] {
 }
 
 /// How the usual values of a column type are written. All others are left to the column's writer in Python.
+#[derive(PartialEq)]
 enum Kind {
     Text,
     Bytes,
     Boolean,
-    Integer { least: i64, most: i64 },
+    Integer {
+        least: i64,
+        most: i64,
+    },
     Double,
-    Decimal { scale: usize, limit: i128 },
+    Decimal {
+        scale: usize,
+        limit: i128,
+    },
     Texts,
-    Other,
+    /// With the bounds, which tell it from another such kind.
+    Other((i64, i64)),
 }
 
 pub struct Field {
@@ -84,10 +92,15 @@ impl Field {
                 Kind::Decimal { scale: bounds.1 as usize, limit: 10_i128.pow(bounds.0 as u32) }
             }
             "texts" => Kind::Texts,
-            "other" => Kind::Other,
+            "other" => Kind::Other(bounds),
             _ => return Err(PyValueError::new_err(format!("{kind} {bounds:?} is no kind of column"))),
         };
         Ok(Self { name, kind, writer })
+    }
+
+    /// Whether it has the name and the kind of another.
+    pub fn is_same(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
+        Ok(self.kind == other.kind && self.name.bind(py).as_any().eq(other.name.bind(py))?)
     }
 
     pub fn write(&self, out: &mut Vec<u8>, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -136,7 +149,7 @@ impl Field {
                 }
                 out.push(0);
             }
-            Kind::Other => return None,
+            Kind::Other(_) => return None,
         }
         Some(())
     }

@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use crate::avro::{self, Field, NULL, PRESENT};
 use crate::block::{ChangeBlock, Kind, One, IMAGES, OPERATIONS};
 use crate::keys::partition;
-use crate::rows::joined;
+use crate::rows::{joined, Layout};
 
 /// One of the key columns that choose the partition.
 enum Hashed {
@@ -122,6 +122,9 @@ impl RecordWriter {
     ) -> PyResult<Bound<'py, PyList>> {
         (block.resume_timestamp, block.relayed_at) = (resume_timestamp, relayed_at);
         let (operations, images) = (places(&self.operations, &OPERATIONS)?, places(&self.images, &IMAGES)?);
+        if !self.has_columns_of(py, &block.layout)? {
+            return PyList::new(py, block.changes.iter().map(|_| py.None()));
+        }
         let mut header: Option<(usize, Bound<'py, PyTuple>)> = None;
         let (records, mut out) = (PyList::empty(py), std::mem::take(&mut self.out));
         for one in &block.changes {
@@ -202,6 +205,23 @@ impl RecordWriter {
 }
 
 impl RecordWriter {
+    /// Whether the schema has the columns of a layout, whose blocks are in Avro already. The plain path compares each
+    /// change with the schema (I8).
+    fn has_columns_of(&self, py: Python<'_>, layout: &Layout) -> PyResult<bool> {
+        let own = self.key.iter().chain(self.row.iter().flatten());
+        let others =
+            layout.key.iter().map(|column| &column.field).chain(layout.columns.iter().map(|column| &column.field));
+        if self.key.len() != layout.key.len() || self.row.as_ref().map_or(0, Vec::len) != layout.columns.len() {
+            return Ok(false);
+        }
+        for (field, other) in own.zip(others) {
+            if !field.is_same(py, other)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Return the bytes that choose the partition, and the record key.
     fn block_key<'py>(
         &self,
