@@ -1,8 +1,35 @@
-"""What is kept while records become changes."""
+"""Records of answers that DynamoDB never sends are refused by name, and what is kept while records become changes."""
 
 from __future__ import annotations
 
-from relay.dynamodb.records import _Versions
+import json
+from math import inf
+from typing import Any
+
+import pytest
+
+from relay.dynamodb.raw_records import read_answer
+from relay.dynamodb.records import RecordFormat, _Versions
+from relay.errors import RelayError
+from relay.table import KeyColumn, TableSchema
+
+
+@pytest.mark.parametrize(
+    "odd", [{"ApproximateCreationDateTime": inf}, {"Keys": {"id": "ada"}}, {"Keys": {"id": {"N": 7}}}]
+)
+def test_a_record_whose_time_or_key_cannot_be_one_is_refused_with_its_sequence_number(odd: dict[str, Any]) -> None:
+    """I8: any other error would end the relay without what was read before."""
+    data = {
+        "ApproximateCreationDateTime": 1_700_000_000,
+        "Keys": {"id": {"S": "ada"}},
+        "SequenceNumber": "4711",
+        "StreamViewType": "KEYS_ONLY",
+    }
+    body = json.dumps({"Records": [{"eventName": "MODIFY", "dynamodb": data | odd}]}).encode()
+    (record,) = read_answer(body)["Records"]
+    made = RecordFormat(TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1), "orders/label/shard")
+    with pytest.raises(RelayError, match="4711"):
+        made.change(record, 0)
 
 
 def test_many_event_versions_do_not_fill_the_memory() -> None:
