@@ -302,7 +302,7 @@ class Outcome:
             publishing.commit()
         except RelayError as error:
             self.error = type(error), str(error)
-        self.sizes = {place: writer.dead_lettered for place, writer in writers.items()}
+        self.dead_lettered = {place: writer.dead_lettered for place, writer in writers.items()}
         self.metrics = [
             line
             for line in generate_latest(metrics.registry).decode().splitlines()
@@ -321,7 +321,7 @@ class Outcome:
             "aborted": self.publisher.aborted,
             "error": self.error,
             "states": self.states,
-            "dead letters": self.sizes,
+            "dead letters": self.dead_lettered,
             "metrics": self.metrics,
             "confirmed": self.confirmed,
             "log": self.log,
