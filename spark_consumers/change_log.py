@@ -77,8 +77,11 @@ def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     """Return the consumer that appends changes to the log at ``log.path``."""
     topics = sorted({*map(config.topic, config.tables)})
     schedule = Schedule(log.maintain_every, log.keep_versions)
-    rule = ChangeLog(delta.spark_path(log.path), lambda: topic_ids(connect(config), config, topics), schedule)
-    return TableConsumer("log", config, rule.plan, at_most=50_000, apply_every=log.apply_every, delta_at=log.path)
+    place = delta.spark_path(log.path)
+    rule = ChangeLog(place, lambda: topic_ids(connect(config), config, topics), schedule)
+    return TableConsumer(
+        "log", config, rule.plan, place=place, at_most=50_000, apply_every=log.apply_every, delta_at=log.path
+    )
 
 
 class ChangeLog:

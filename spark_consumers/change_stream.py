@@ -102,6 +102,7 @@ class _BatchConsumer:
 
     continuity = None
     location = None
+    place = None
     executor_modules: Sequence[str] = ()
 
     def __init__(

@@ -19,6 +19,7 @@ from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, 
 
 _START = "start.json"
 _TOPICS = "topics.json"
+_PLACE = "place.json"
 
 SWAP = "swap.json"
 """The file of a swap that has begun and not ended: the checkpoint may not fit what is at the target."""
@@ -80,6 +81,7 @@ class ConsumerCheckpoint:
     def begin(self, start: Offsets) -> None:
         """Store, durably, the offsets at which the consumer starts."""
         self.folder.write(_TOPICS, "{}")
+        self.folder.write(_PLACE, "null")
         self.folder.write(_START, json.dumps(start))
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
@@ -93,6 +95,22 @@ class ConsumerCheckpoint:
                 )
         if not ids.keys() <= known.keys():
             self.folder.write(_TOPICS, json.dumps({**known, **ids}))
+
+    def note_place(self, place: str, consumer: str, setting: str) -> None:
+        """Store the place of the tables that have what comes before its offsets.
+
+        ``setting``: of the config, where ``consumer`` has it from. Raises ``ConfigError`` if it is not what it was.
+        """
+        known = json.loads(self.folder.read(_PLACE) or "null")
+        if known is None:
+            self.folder.write(_PLACE, json.dumps(place))
+        elif known != place:  # I1
+            raise ConfigError(
+                f"`{setting}` is now {place}, but the checkpoint {self.location} goes on where the {consumer} at "
+                f"{known} ends, and all before that would be missing: name another folder with --checkpoint to begin "
+                f"at the beginning, or set `{setting}` back and fill the new place with `relay replay {consumer}`; if "
+                "the tables were moved there, name another folder and add --from committed"
+            )
 
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end offsets of a batch, which Spark stores before it runs the batch.

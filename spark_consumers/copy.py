@@ -80,18 +80,20 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         database.connect()
         open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
         rule = TableCopies(open_table, copy.tombstone_retention, ids_of)
-        return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, apply_every=copy.apply_every)
+        place, every = database.place, copy.apply_every
+        return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every)
+    place, every = delta.spark_path(copy.url), copy.apply_every
     rule = TableCopies(
         partial(
             DeltaTable,
-            delta.spark_path(copy.url),
+            place,
             Schedule(copy.maintain_every, copy.keep_versions),
             items=copy.items,
         ),
         copy.tombstone_retention,
         ids_of,
     )
-    return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, apply_every=copy.apply_every, delta_at=copy.url)
+    return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every, delta_at=copy.url)
 
 
 class TableCopies:

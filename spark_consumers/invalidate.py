@@ -78,6 +78,7 @@ class CacheConsumer:
     apply_every = None
     delta = False
     location = None
+    place = None
     # They apply the large batches there.
     executor_modules = ("spark_consumers.invalidate", "relay.cache.urls")
 

@@ -17,7 +17,7 @@ from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.executors import check
 from spark_consumers.locations import below, local_folder, refuse_on_cluster
 from spark_consumers.locks import Lock
-from spark_consumers.runner import Consumer, Runner
+from spark_consumers.runner import PLACE_SETTINGS, Consumer, Runner
 from spark_consumers.running import log_event, signals
 from spark_consumers.session import (
     another_session,
@@ -126,7 +126,7 @@ def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:
     for runner in runners:
         refuse_on_cluster(f"{runner.consumer.name}: its checkpoint (--checkpoint)", runner.checkpoint.location, master)
         if runner.consumer.location is not None:
-            key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name, "its target")
+            key = PLACE_SETTINGS.get(runner.consumer.name, "its target")
             refuse_on_cluster(f"{runner.consumer.name}: its table (`{key}`)", runner.consumer.location, master)
 
 

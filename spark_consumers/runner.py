@@ -40,6 +40,9 @@ _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
 _POLL = 0.1  # seconds
 _RESTART = 30.0  # seconds until a consumer that failed beside others is started again
 
+PLACE_SETTINGS = {"log": "log.path", "copy": "copy.url"}
+"""By consumer, the setting of the config that says where its tables are."""
+
 
 class Consumer(Protocol):
     """A consumer as the runner sees it.
@@ -47,6 +50,7 @@ class Consumer(Protocol):
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
     ``apply_every``: seconds for which records wait until there are ``at_most``, None if they do not.
     ``delta``: whether it writes Delta tables. ``location``: of them, None if it is not known or there are none.
+    ``place``: of its tables, without secrets, None if it is not known or there are none.
     ``executor_modules``: what it imports on Spark's executors. Only `apply` runs in a thread of Spark's.
     """
 
@@ -62,6 +66,8 @@ class Consumer(Protocol):
     def delta(self) -> bool: ...
     @property
     def location(self) -> str | None: ...
+    @property
+    def place(self) -> str | None: ...
     @property
     def executor_modules(self) -> Sequence[str]: ...
     @property
@@ -163,6 +169,9 @@ class Runner:
         self.refuse_start(start)
         if not self.checkpoint.exists:
             self.checkpoint.begin(self.group.resolve(start or "earliest"))
+        if self.consumer.place is not None:
+            name = self.consumer.name
+            self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
             self.checkpoint.note_topics(topic_ids(self.admin, self.config, self.consumer.topics))
 

@@ -53,7 +53,7 @@ _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
 
 
 class TableConsumer:
-    """Applies batches of changes to tables, by ``rule``. ``at_most``: records a batch.
+    """Applies batches of changes to tables, by ``rule``. ``place``: where these are. ``at_most``: records a batch.
 
     ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the location of the tables if they
     are in Delta. ``bytes_at_most``: of the values that the rule is given at once.
@@ -69,6 +69,7 @@ class TableConsumer:
         rule: Rule,
         *,
         at_most: int,
+        place: str | None = None,
         apply_every: float = _LOOK_EVERY,
         delta_at: str | None = None,
         bytes_at_most: int = 128 << 20,
@@ -81,6 +82,7 @@ class TableConsumer:
         self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
         self.delta = delta_at is not None
         self.location = delta_at
+        self.place = place
         self._config = config
         self._rule = rule
         self._bytes_at_most = bytes_at_most

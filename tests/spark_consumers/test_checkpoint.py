@@ -42,3 +42,16 @@ def test_a_checkpoint_is_refused_once_a_topic_was_created_again(tmp_path: Path) 
         ConsumerCheckpoint(str(tmp_path)).note_topics({"orders": "a", "lines": "c"})
     checkpoint.begin({})  # as after a replay, which reads the topic that is there now
     checkpoint.note_topics({"orders": "a", "lines": "c"})
+
+
+def test_a_checkpoint_is_refused_once_the_tables_are_elsewhere(tmp_path: Path) -> None:
+    """I1: a new place lacks what comes before the offset."""
+    checkpoint = ConsumerCheckpoint(str(tmp_path))
+    checkpoint.begin({})
+    checkpoint.note_place("file:///data/log", "log", "log.path")
+    checkpoint.note_place("file:///data/log", "log", "log.path")
+    refused = rf"`log.path` is now file:///more/log, .*{tmp_path} goes on where the log at file:///data/log ends"
+    with pytest.raises(ConfigError, match=refused):
+        ConsumerCheckpoint(str(tmp_path)).note_place("file:///more/log", "log", "log.path")
+    checkpoint.begin({})  # as after a replay, which has filled the place
+    checkpoint.note_place("file:///more/log", "log", "log.path")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
@@ -139,6 +142,32 @@ def test_a_checkpoint_is_not_continued_on_a_topic_that_was_created_again(topic: 
     topic.refuse("log", checkpoint="one")
     assert f"topic {topic.name} was created again" in topic.log.read_text()
     assert topic.consume("log", checkpoint="two")["applied"] == 4
+
+
+def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_url: str) -> None:
+    """I1: what comes before its offset would be missing there."""
+    topic.publish([change("c0", 1), change("c1", 1)])
+    topic.consume("log copy", checkpoint=".")
+    topic.publish([change("c0", 2)])
+    before = yaml.safe_load(topic.path.read_text())
+    refused = "is now {}, but the checkpoint .* goes on where the {} at {} ends"
+    path, files = f"file://{topic.folder}/elsewhere", f"file://{topic.folder}"
+    topic.set_log_path(path)
+    topic.refuse("log", checkpoint="log")
+    assert re.search("`log.path` " + refused.format(path, "log", f"{files}/log"), topic.log.read_text())
+    server = urlsplit(database_url)
+    for url, place in (
+        (f"delta://{topic.folder}/elsewhere", path),
+        (database_url, f"postgresql://{server.hostname}:{server.port}{server.path}"),
+    ):
+        topic.set_copy_url(url)
+        topic.refuse("copy", checkpoint="copy")
+        said = topic.log.read_text()
+        assert re.search("`copy.url` " + refused.format(place, "copy", f"{files}/copy"), said)
+        assert f"{server.password}@" not in said
+    assert topic.consume("copy", checkpoint="another")["applied"] == 3
+    topic.path.write_text(yaml.safe_dump(before))
+    assert topic.consume("log copy", checkpoint=".")["applied"] == 2
 
 
 def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(
