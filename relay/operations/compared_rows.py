@@ -28,7 +28,10 @@ _SHOWN = 300  # characters of a value in a message
 
 
 class ComparedRow(NamedTuple):
-    """A row. ``values``: in the order of `ComparedTable.columns`; None if what is kept does not say what the row is."""
+    """A row. ``values``: in the order of `ComparedTable.columns`.
+
+    None if what is kept does not say what the row is, or if that of the source cannot be carried.
+    """
 
     key: ComparedKey
     values: tuple[Any, ...] | None
@@ -36,11 +39,17 @@ class ComparedRow(NamedTuple):
     event_id: str = ""
 
     @property
-    def digest(self) -> str | None:
-        """A text that is equal for equal values; None without any."""
+    def digest(self) -> str:
+        """A text that is equal for equal values; empty without any."""
         if self.values is None:
-            return None
+            return ""
         return blake2b(orjson.dumps(self.values, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+def are_alike(kept: str | None, truth: str | None) -> bool:
+    """Whether what is kept is what the source has. Given the digests of both rows, None where there is no row."""
+    # I8: a row that cannot be carried is nowhere. One of which only a stub came may exist no longer.
+    return truth != "" and (kept or None) == truth
 
 
 class ComparedTable:

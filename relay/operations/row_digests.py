@@ -22,7 +22,7 @@ _LARGEST = 16 << 20  # bytes of a file that is compared in memory; about five ti
 
 
 class DigestPair(NamedTuple):
-    """The digests of one key: None where no row is known."""
+    """The digests of one key: None where there is no row."""
 
     key: ComparedKey
     kept: str | None

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from relay.config import Config
 from relay.errors import ConfigError
 from relay.operations.applied import AppliedTime
-from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable
+from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike
 from relay.operations.row_digests import digest_pairs
 from relay.operations.source_rows import SourceRows, source_rows
 from spark_consumers.kept_rows import KeptRows, kept_rows
@@ -186,7 +186,7 @@ class TableVerifier:
         # The kept rows first: whatever changes meanwhile differs, and is looked at again.
         result, left_out = self._result, 0
         for pair in digest_pairs(self._kept_rows(self._kept.all()), self._true_rows(self._truth.all())):
-            if pair.kept == pair.truth:
+            if are_alike(pair.kept, pair.truth):
                 result.consistent += 1
             elif len(self._waiting) < _MOST_AGAIN:  # I11
                 now = self._clock()
@@ -219,7 +219,8 @@ class TableVerifier:
         is_first: bool,
     ) -> bool:
         unlike, result = self._waiting[key], self._result
-        if (kept and kept.values) == (truth and truth.values):
+        digests = kept and kept.digest, truth and truth.digest
+        if are_alike(*digests):
             result.consistent += 1
             if not is_first:
                 result.late += 1
@@ -229,7 +230,7 @@ class TableVerifier:
             result.incomplete += 1
             result.incomplete_keys += [self._table.shown(key)] if result.incomplete <= _EXAMPLES else []
             return True
-        state = (kept and kept.digest, truth and truth.digest, kept.event_id if kept else "")
+        state = (*digests, kept.event_id if kept else "")
         if unlike.state != state:
             unlike.state, unlike.since = state, now
         elif now - unlike.since >= self._within and through >= unlike.since:

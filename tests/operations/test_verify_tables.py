@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from relay.change import Uncarriable
 from relay.operations import row_digests, verify_tables
 from relay.operations.compared_rows import ComparedRow, ComparedTable
 from relay.operations.row_digests import DigestPair, digest_pairs
@@ -26,7 +27,7 @@ class World:
     """A table and what is kept of it, both by id. ``step``: what happens while the verifier sleeps, given the time."""
 
     clock: Clock
-    truth: dict[int, str] = field(default_factory=dict)
+    truth: dict[int, str | Uncarriable] = field(default_factory=dict)
     kept: dict[int, KeptRow] = field(default_factory=dict)
     through: Callable[[float], float] = lambda now: now
     step: Callable[[float], None] = lambda now: None
@@ -59,7 +60,7 @@ class Truth:
 
     def all(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
         for id, note in self.world.truth.items():
-            yield {"id": id}, {"id": id, "note": note}
+            yield {"id": id}, note if isinstance(note, Uncarriable) else {"id": id, "note": note}
 
     def some(self, count: int) -> Iterator[tuple[Mapping[str, Any], Any]]:
         return iter(list(self.all())[:count])
@@ -202,6 +203,19 @@ def test_incomplete_rows_are_reported_as_such(world: World) -> None:
     assert (found.incomplete, found.checked, found.wrong.total()) == (2, 2, 0)
     assert sorted(key["id"] for key in found.incomplete_keys) == ["1", "2"]
     assert world.looks == 0
+
+
+@pytest.mark.parametrize("sample", [None, 10])
+def test_a_row_that_cannot_be_carried_is_incomplete_or_missing_in_the_copy(world: World, sample: int | None) -> None:
+    """I8: of such a row the copy has a stub, and an earlier value if there was one."""
+    world.truth = dict.fromkeys(range(1, 5), Uncarriable({}, "half a surrogate pair"))
+    world.keep(1, None, incomplete=True)
+    world.keep(2, "old", incomplete=True)
+    world.keep(3, "old")
+    found = world.verify(sample)
+    assert (found.consistent, found.incomplete) == (0, 2)
+    assert kinds(found) == {"missing": ["4"], "different": ["3"]}
+    assert sorted(key["id"] for key in found.incomplete_keys) == ["1", "2"]
 
 
 def test_an_incomplete_row_whose_item_is_gone_is_extra(world: World) -> None:
