@@ -36,10 +36,14 @@ All later changes are on the topic. Of earlier ones there may be nothing: rows w
 """
 
 REDRIVEN = "redriven"
-"""The attribute of a change that is sent again in full after an ``OMITTED`` stub was published in its place.
+"""The attribute of a change that is sent again, later than its place in the order: ``true``, or `UNDECODED`.
 
-It completes the row that the stub left incomplete, unless a later change of the item was applied since.
+``true``: an ``OMITTED`` stub was published in its place. It completes the row that the stub left incomplete, unless a
+later change of the item was applied since.
 """
+
+UNDECODED = "undecoded"
+"""The value of `REDRIVEN` of a change that a consumer could not decode in its place. It replaces only older changes."""
 
 
 class Operation(StrEnum):

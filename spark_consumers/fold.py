@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from relay.change import REDRIVEN, Images, Operation, Snapshot
+from relay.change import REDRIVEN, UNDECODED, Images, Operation, Snapshot
 from relay.keyrange import KeyRange, shard_range
 from relay.lineage import INCARNATION
 from relay.token import EventToken, Order, compare
@@ -138,7 +138,8 @@ def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | Non
 
 
 def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
-    if REDRIVEN in change.attributes:
+    is_late = change.attributes.get(REDRIVEN) == UNDECODED
+    if REDRIVEN in change.attributes and not is_late:
         # It comes long after its place in the order, so it may only complete its own stub. Anything else that is stored
         # is newer, even where the tokens cannot say so (I5); if nothing is stored, a tombstone was collected.
         completes = stored is not None and stored.incomplete and stored.event_id == change.event_id
@@ -154,9 +155,10 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
         )
         return Verdict.APPLIED if newer else Verdict.IGNORED
     if stored.token is None:
-        return Verdict.IGNORED if _is_replay(stored, change) else Verdict.APPLIED
+        was_read = is_late and change.token is not None and change.token.timestamp < stored.read_as_of
+        return Verdict.IGNORED if was_read or _is_replay(stored, change) else Verdict.APPLIED  # I7
     order = compare(stored.token, change.token)
-    if order is Order.NEWER:
+    if order is Order.NEWER or (is_late and order is not Order.OLDER):  # I7: what is stored may have come after it
         return Verdict.IGNORED
     if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
         # I7: a replay of the stored change. It may be a stub that was completed since.

@@ -159,3 +159,9 @@ def _attributes(attributes: Mapping[str, str]) -> bytes:
         return b"\x00"
     pairs = [text(name) + text(value) for name, value in attributes.items()]
     return long(len(pairs)) + b"".join(pairs) + b"\x00"
+
+
+def with_attribute(value: bytes, name: str, content: str) -> bytes:
+    """Return the framed value of a change with one more attribute."""
+    # They are its last field, and an Avro map ends with an empty block.
+    return value[:-1] + _attributes({name: content})

@@ -2,7 +2,8 @@
 not decode.
 
 A redrive sends the full change after its stub, with the same event id and token. The consumers' rules make it complete
-the stub and never overwrite anything newer (``spark_consumers.fold``).
+the stub and never overwrite anything newer (``spark_consumers.fold``). What a consumer could not decode is marked, too,
+if it can be decoded by now.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import orjson
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
-from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
+from relay.avro.encode import with_attribute
 from relay.avro.registry import open_schemas
+from relay.change import REDRIVEN, UNDECODED
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
@@ -212,6 +215,7 @@ class DeadLetters:
         headers: Headers = [(name, letter.headers[name]) for name in ("event_id", "token") if name in letter.headers]
         key = letter.headers.get("record_key")
         if letter.offset is not None:
+            value = self._marked(value)
             found = self._read_one(letter.topic, letter.partition, letter.offset)
             if found is not None:
                 key, headers = _key(found), _headers(found)
@@ -219,6 +223,15 @@ class DeadLetters:
             # I1: under the key of its item, Kafka would delete a newer change. No item has this key.
             key = letter.id.encode()
         return value, key, headers
+
+    def _marked(self, value: bytes) -> bytes:
+        """Return a change that a consumer could not decode as one that is late (I7); unchanged if nobody can yet."""
+        try:
+            with contextlib.closing(open_schemas(self.config)) as schemas:
+                is_marked = REDRIVEN in decode(schemas, value)["attributes"]
+        except (UnknownFraming, UnknownSchema, Undecodable):
+            return value
+        return value if is_marked else with_attribute(value, REDRIVEN, UNDECODED)
 
     # ------------------------------------------------------------------ reading
 

@@ -14,6 +14,8 @@ import pytest
 from confluent_kafka import Producer
 
 from relay.config import load
+from relay.kafka.committed import read_all_committed
+from relay.kafka.topics import connect
 from tests.command_line import errors, relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
@@ -188,6 +190,34 @@ def test_a_dead_letter_of_a_consumer_is_sent_again_unchanged(
     again = tail(path, topic)
     assert [record["key"] for record in again] == ["the key", "the key", second["id"]]
     assert {(record["partition"], record["value"]) for record in again} == {(3, "d2hhdCBpcyB0aGlz")}
+
+
+def test_a_change_that_a_consumer_could_not_decode_is_marked_when_it_is_sent_again(
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
+) -> None:
+    """I7: it comes later than its place in the order, so a copy has to know that something newer may be stored."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    stream.write("k", 1)
+    run_until_caught_up(path)
+    config = load(path)
+    topic, letters = config.topic(TABLE), config.internal("dead_letters")
+    (record,) = read_all_committed(connect(config), config, topic)
+    place = f"{topic}/{record.partition()}/{record.offset()}"
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def redrive(value: bytes | None, consumer: str) -> dict[str, Any]:
+        headers: dict[str, str | bytes | None] = {"reason": "unknown schema", "consumer": consumer}
+        producer.produce(letters, value, f"{place}/{consumer}", 0, headers=headers)
+        assert producer.flush(30) == 0
+        done = relay("dead-letters", "redrive", path, "--all")
+        assert done.exit_code == 0, done.output
+        return tail(path, topic)[-1]
+
+    first, again = tail(path, topic)[0], redrive(record.value(), "copy")
+    attributes = {**first["value"]["attributes"], "redriven": "undecoded"}
+    assert again == {**first, "offset": again["offset"], "value": {**first["value"], "attributes": attributes}}
+    marked = max(read_all_committed(connect(config), config, topic), key=lambda each: each.offset() or 0)
+    assert redrive(marked.value(), "log")["value"] == again["value"]
 
 
 def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.change import REDRIVEN, Images, Operation, Snapshot
+from relay.change import REDRIVEN, UNDECODED, Images, Operation, Snapshot
 from relay.token import EventToken
 from spark_consumers.fold import Place, StoredRow, VerdictCounts, fold, group_by_item, store
 
@@ -224,6 +224,38 @@ def test_a_redriven_change_does_not_undo_a_later_snapshot_row() -> None:
     assert state is not None
     assert state.token is None
     assert apply(state, [redriven(change(5))]) == state
+
+
+def late(undecoded: Written) -> Written:
+    return replace(undecoded, attributes={REDRIVEN: UNDECODED}, place=Place("topic", 3, 1000))
+
+
+@given(histories(), st.booleans(), st.data())
+@settings(deadline=None)
+def test_changes_that_could_not_be_decoded_in_their_places_undo_nothing(
+    history: list[Written], is_read: bool, data: st.DataObject
+) -> None:
+    """I7: also where the order of two tokens is unknown, and after a row of a snapshot, which has no token."""
+    undecoded = [each for each in history[:-1] if data.draw(st.booleans())]
+    if is_read:
+        history.append(read(len(history) + 20, Place("topic", 3, 10 * len(history))))
+    state = apply(None, [each for each in history if each not in undecoded])
+    for each in data.draw(st.permutations(undecoded)):
+        assert apply(state, [late(each)]) == state
+
+
+def test_a_change_that_could_not_be_decoded_in_its_place_goes_over_what_is_older() -> None:
+    assert apply(None, [late(change(5))]) == StoredRow("v5", change(5).token, "e5", place=late(change(5)).place)
+    for before in (change(4), Written("r", Operation.READ, "read", Images.NEW, None, Snapshot("one", 1005))):
+        after = apply(None, [before, late(change(5)), change(4), late(change(5))])
+        assert after is not None
+        assert (after.item, after.token) == ("v5", change(5).token)
+
+
+def test_of_one_transaction_a_change_that_could_not_be_decoded_does_not_undo_another() -> None:
+    """I7: they have one token."""
+    stored = apply(None, [replace(change(5), event_id="second")])
+    assert apply(stored, [late(replace(change(5), event_id="first"))]) == stored
 
 
 def test_a_stub_of_a_snapshot_row_is_only_completed_by_its_own_redrive() -> None:

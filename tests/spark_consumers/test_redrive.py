@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
+from relay.avro.registry import TopicSchemas
 from relay.change import Operation
 from relay.dynamodb.values import image_json
 from relay.kafka.dead_letters import DeadLetterWriter
+from relay.kafka.topic_writer import TopicWriter
+from tests.benchmarks.changes import finished
 from tests.spark_consumers.spark_process import SparkProcess
-from tests.spark_consumers.topic import Topic, change, mark
+from tests.spark_consumers.topic import TABLE, Topic, change, mark, read
 
 pytestmark = pytest.mark.services
 
@@ -105,3 +109,25 @@ def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the
     assert after["order"] == [1, 2, 3]
     # The tombstones were kept while the snapshot ran, and collected after its end.
     assert last["copy"] == {"same": [2, False, False], "done": [2, False, False], "newer": newer}
+
+
+def test_a_change_that_a_consumer_could_not_decode_undoes_no_row_that_was_read_since(
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
+) -> None:
+    """I7: the row of a snapshot has no token. Where nothing newer is stored, the change is applied."""
+    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    topic.publish([change("before", 1), read("read", 9, 1_700_000_200)])
+    schemas = TopicSchemas(topic.config.kafka.client(), topic.config.internal("schemas"))
+    writer = TopicWriter(TABLE, topic.name, 2, "hash", schemas)
+    undecoded = [change("read", 5), change("before", 300), change("absent", 3)]
+    producer = Producer(topic.config.kafka.client())
+    for number, (value, *_) in enumerate(finished(writer, undecoded)):
+        headers: dict[str, str | bytes | None] = {"reason": "unknown schema", "consumer": "copy"}
+        producer.produce(
+            topic.config.internal("dead_letters"), value, f"{topic.name}/0/{100 + number}/copy", 0, headers=headers
+        )
+    assert producer.flush(30) == 0
+    schemas.close()
+    spark_process.run(SCRIPT, str(topic.path), "published")
+    found = json.loads(spark_process.run(SCRIPT, str(topic.path), "redriven").splitlines()[-1])
+    assert {name: row[0] for name, row in found["copy"].items()} == {"read": 9, "before": 300, "absent": 3}
