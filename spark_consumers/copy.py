@@ -216,12 +216,14 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
         table.remember_truncations(batch, [token for _, token in past_truncations])
     # Marks come last: every younger row is protected by its token, or by the snapshot that read it.
     marks = [change for change in changes if change.mark is not None]
-    for mark in sorted(marks, key=attrgetter("partition_offset")):
-        if mark.snapshot is not None:
-            _apply_mark(batch, table, mark, mark.snapshot, counts)
-    if marks:
+    while marks:
+        for mark in sorted(marks, key=attrgetter("partition_offset")):
+            if mark.snapshot is not None:
+                _apply_mark(batch, table, mark, mark.snapshot, counts)
         # After the sweeps, so that one that a crash cut off is done again.
-        table.tombstones.remember(batch)
+        if table.tombstones.remember(batch):
+            break
+        table.tombstones.load(batch)  # another driver was faster
 
 
 def _apply_mark(
@@ -230,7 +232,7 @@ def _apply_mark(
     """Apply the begin or the end of a snapshot in one partition."""
     partition, tombstones = mark.place.partition, table.tombstones
     if mark.mark == "begin":
-        tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id)
+        tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id, mark.place.offset)
     elif tombstones.snapshots.has_begun(partition, snapshot.id):
         last = tombstones.snapshots.is_last(partition)
         table.sweep(batch, mark, counts, last=last)

@@ -8,35 +8,42 @@ deleted.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass
 class SeenSnapshots:
     """``running``: the id of the snapshot that has begun, by partition. ``ended``: the last one's ``as_of``.
 
-    ``topic``: whose partitions these are; None as long as no snapshot has begun.
+    ``topic``: whose partitions these are; None as long as no snapshot has begun. ``begun``: the offset of the newest
+    begin.
     """
 
     running: dict[str, str] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     topic: str | None = None
+    begun: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> SeenSnapshots:
         raw = json.loads(text)
-        return cls(raw["running"], raw["ended"], raw.get("topic"))
+        return cls(raw["running"], raw["ended"], raw.get("topic"), raw.get("begun", {}))
 
     def to_json(self) -> str:
-        return json.dumps({"running": self.running, "ended": self.ended, "topic": self.topic}, sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True)
 
-    def begin(self, topic: str, partition: int, snapshot: str) -> None:
+    def begin(self, topic: str, partition: int, snapshot: str, offset: int) -> None:
+        """Record the begin of a snapshot, which is at ``offset``."""
         if self.topic not in (topic, None):
             # The topic was replaced, and what runs in its partitions does not end any more.
             self.running.clear()
             self.ended.clear()
+            self.begun.clear()
         self.topic = topic
-        self.running[str(partition)] = snapshot
+        # I7: the newest may begin again. One before it comes from a driver that is behind, and ends for nobody.
+        if offset >= self.begun.get(str(partition), 0):
+            self.running[str(partition)] = snapshot
+            self.begun[str(partition)] = offset
 
     def has_begun(self, partition: int, snapshot: str) -> bool:
         return self.running.get(str(partition)) == snapshot

@@ -349,6 +349,13 @@ class DeltaTable:
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
 
+    def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
+        # Not in one step: there is one driver.
+        if self.properties(batch).get(name) != before:
+            return False
+        self.set_property(batch, name, after)
+        return True
+
 
 def rounded(numbers: tuple[int, int], kind: str) -> tuple[int, int]:
     """Return bounds around others that are mostly the same for each batch.

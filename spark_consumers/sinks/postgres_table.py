@@ -330,6 +330,15 @@ class PostgresTable:
                 [self._relation, name, value],
             )
 
+    def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
+        place = [self._relation, name]
+        with self._database.transaction() as connection:
+            if before is None:
+                inserted = f"INSERT INTO {self._properties} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+                return execute(connection, inserted, [*place, after]).rowcount == 1
+            updated = f"UPDATE {self._properties} SET value = $3 WHERE relation = $1 AND name = $2 AND value = $4"  # I7
+            return execute(connection, updated, [*place, after, before]).rowcount == 1
+
     @property
     def _properties(self) -> str:
         return f"{quoted(self._schema)}.{PROPERTIES}"

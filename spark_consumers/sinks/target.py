@@ -134,10 +134,13 @@ class TargetTable(Protocol):
         """Keep the table small, if it is time to. Called after each batch that concerns it."""
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
-        """Return what ``set_property`` has stored."""
+        """Return what ``set_property`` and ``replace_property`` have stored."""
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         """Store a text beside the table."""
+
+    def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
+        """Store a text in place of ``before``, None for none; return False if another one is stored by now."""
 
 
 STATE = {

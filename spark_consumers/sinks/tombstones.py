@@ -33,28 +33,34 @@ class Tombstones:
         self._interval = min(_LONGEST_INTERVAL, retention / _COLLECTIONS_PER_RETENTION)
         self._clock = clock
         self._collected_at = 0.0
-        self._stored_snapshots = ""
+        # None: there is none.
+        self._stored_snapshots: str | None = None
         self.snapshots = SeenSnapshots()
 
     def load(self, batch: DataFrame) -> None:
         """Read what is stored."""
         properties = self._table.properties(batch)
-        self._stored_snapshots = properties.get(SNAPSHOTS, SeenSnapshots().to_json())
-        self.snapshots = SeenSnapshots.from_json(self._stored_snapshots)
+        self._stored_snapshots = properties.get(SNAPSHOTS)
+        self.snapshots = SeenSnapshots.from_json(self._stored_snapshots or SeenSnapshots().to_json())
         self._collected_at = float(properties.get(COLLECTED_AT, 0))
 
-    def remember(self, batch: DataFrame) -> None:
-        """Write ``snapshots`` to the table if they have changed."""
-        text = self.snapshots.to_json()
-        if text != self._stored_snapshots:
-            self._table.set_property(batch, SNAPSHOTS, text)
-            self._stored_snapshots = text
+    def remember(self, batch: DataFrame) -> bool:
+        """Write ``snapshots`` to the table if they have changed. Return False if another driver was faster."""
+        before, text = self._stored_snapshots, self.snapshots.to_json()
+        if text == (before or SeenSnapshots().to_json()):
+            return True
+        if not self._table.replace_property(batch, SNAPSHOTS, before, text):
+            return False
+        self._stored_snapshots = text
+        return True
 
     def forget_snapshots(self, batch: DataFrame) -> None:
         """Forget the snapshots: their topic was replaced, and what runs there does not end any more."""
         self.load(batch)
         self.snapshots = SeenSnapshots()
-        self.remember(batch)
+        while not self.remember(batch):
+            self.load(batch)
+            self.snapshots = SeenSnapshots()
 
     def collect(self, batch: DataFrame) -> int:
         """Delete the tombstones older than the retention, if it is time to; return the number deleted.

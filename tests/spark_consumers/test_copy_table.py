@@ -129,6 +129,10 @@ class PlacedTable:
     def set_property(self, batch: Any, name: str, value: str) -> None:
         self.stored[name] = value
 
+    def replace_property(self, batch: Any, name: str, before: str | None, after: str) -> bool:
+        self.stored[name] = after
+        return True
+
     def forget_places(self, batch: Any, topic: str) -> None:
         self.forgotten.append(topic)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,7 +21,8 @@ from spark_consumers.plain_tokens import plain_parts
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_newest import is_stored
 from spark_consumers.sinks.postgres_table import PostgresTable
-from tests.spark_consumers.batches import Published, change, layout, play
+from spark_consumers.sinks.tombstones import SNAPSHOTS
+from tests.spark_consumers.batches import Published, change, layout, mark, play, read
 from tests.spark_consumers.drawn_tokens import tokens
 
 pytestmark = pytest.mark.services
@@ -149,6 +152,49 @@ class TestTwoDrivers:
         assert failed == []
         last = {n % 37: f"v{n}" if n % 5 else None for n in range(1, 600)}
         assert opened.select("id, note") == sorted((id, note) for id, note in last.items() if note)
+
+    def test_one_that_is_behind_does_not_keep_a_later_snapshot_from_its_end(self, opened: Opened) -> None:
+        """I7: what the later one did not find is deleted, and nothing seems to run when both are through."""
+        found = {"id": 1, "note": "deleted in a gap since"}
+        one = [mark(1, "begin", 5000, "one"), read(2, ["1"], found, 5001, "one"), mark(3, "end", 5000, "one")]
+        two = [mark(4, "begin", 9000, "two"), mark(5, "end", 9000, "two")]
+        ahead, behind = (PostgresTable(opened.database, opened.name, "orders") for _ in range(2))
+        play(ahead, ORDERS, *one, two[0])
+        play(behind, ORDERS, one[0])
+        play(ahead, ORDERS, two[1])
+        assert opened.select("id") == []
+        for part in (one[1:], two[:1], two[1:]):
+            play(behind, ORDERS, *part)
+        assert opened.select("id") == []
+        assert running(behind) == {}
+
+    def test_the_ends_of_a_snapshot_that_both_apply_at_once_all_count(self, opened: Opened) -> None:
+        """I7: the last one also reaches the rows of other topics, and nothing seems to run after it."""
+        begun = [in_partition(number, mark(2, "begin", 5000)) for number in (0, 1)]
+        play(opened.table, ORDERS, order(1, 1, "of a topic before", topic="shop.before"), *begun)
+        other = PostgresTable(opened.database, opened.name, "orders")
+
+        class Overtaken(PostgresTable):
+            swept = 0
+
+            def rows(self, *arguments: Any, **options: Any) -> Any:
+                self.swept += 1
+                if self.swept == 1:
+                    play(other, ORDERS, in_partition(1, mark(3, "end", 5000)))
+                return super().rows(*arguments, **options)
+
+        play(Overtaken(opened.database, opened.name, "orders"), ORDERS, mark(3, "end", 5000))
+        assert running(other) == {}
+        assert opened.select("id") == []
+
+
+def in_partition(number: int, each: Published) -> Published:
+    return replace(each, head=replace(each.head, place=replace(each.head.place, partition=number)))
+
+
+def running(table: PostgresTable) -> Any:
+    batch: Any = None
+    return json.loads(table.properties(batch)[SNAPSHOTS])["running"]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=12), st.data())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_consumers.seen_snapshots import SeenSnapshots
 
 
@@ -9,7 +11,7 @@ def test_the_end_of_a_snapshot_only_counts_after_its_begin() -> None:
     """A copy that started in the middle of a snapshot lacks the rows that were read before."""
     seen = SeenSnapshots()
     assert not seen.has_begun(0, "a")
-    seen.begin("orders", 0, "b")
+    seen.begin("orders", 0, "b", 1)
     assert not seen.has_begun(1, "b")
     assert seen.has_begun(0, "b")
     seen.end(0, 200)
@@ -18,9 +20,9 @@ def test_the_end_of_a_snapshot_only_counts_after_its_begin() -> None:
 
 def test_a_page_of_an_abandoned_snapshot_restores_nothing() -> None:
     seen = SeenSnapshots()
-    seen.begin("orders", 0, "abandoned")
+    seen.begin("orders", 0, "abandoned", 1)
     assert seen.accepts(0, 100)
-    seen.begin("orders", 0, "next")
+    seen.begin("orders", 0, "next", 2)
     assert seen.accepts(0, 100)  # the end of the next snapshot sweeps what it restores
     assert not seen.has_begun(0, "abandoned")
     seen.end(0, 200)
@@ -31,21 +33,37 @@ def test_a_page_of_an_abandoned_snapshot_restores_nothing() -> None:
 
 def test_seen_snapshots_are_stored_as_json() -> None:
     seen = SeenSnapshots()
-    seen.begin("orders", 3, "a")
-    seen.begin("orders", 4, "b")
+    seen.begin("orders", 3, "a", 7)
+    seen.begin("orders", 4, "b", 8)
     seen.end(4, 50)
     assert SeenSnapshots.from_json(seen.to_json()) == seen
-    assert seen.to_json() == '{"ended": {"4": 50}, "running": {"3": "a"}, "topic": "orders"}'
+    stored = '{"begun": {"3": 7, "4": 8}, "ended": {"4": 50}, "running": {"3": "a"}, "topic": "orders"}'
+    assert seen.to_json() == stored
+    before = '{"ended": {"4": 50}, "running": {"3": "a"}, "topic": "orders"}'  # of an earlier version
+    assert SeenSnapshots.from_json(before) == replace(seen, begun={})
+
+
+def test_a_driver_that_is_behind_does_not_begin_an_earlier_snapshot_in_place_of_a_later_one() -> None:
+    """The end of the later one would count for nobody. One that is replayed as a whole begins and ends again."""
+    seen = SeenSnapshots()
+    seen.begin("orders", 0, "later", 9)
+    seen.begin("orders", 0, "earlier", 5)
+    assert seen.has_begun(0, "later")
+    seen.end(0, 200)
+    seen.begin("orders", 0, "earlier", 5)
+    assert seen.running == {}
+    seen.begin("orders", 0, "later", 9)
+    assert seen.has_begun(0, "later")
 
 
 def test_a_snapshot_of_a_topic_that_was_replaced_does_not_run_any_more() -> None:
     """It would keep the tombstones for ever, in the partitions that the new topic lacks."""
     seen = SeenSnapshots()
     for partition in range(3):
-        seen.begin("orders", partition, "a")
+        seen.begin("orders", partition, "a", 100)
     seen.end(0, 100)
     for partition in range(2):
-        seen.begin("orders2", partition, "b")
+        seen.begin("orders2", partition, "b", 1)
     assert seen.running == {"0": "b", "1": "b"}
     assert seen.accepts(0, 99)
     assert not seen.is_last(0)

@@ -67,7 +67,7 @@ def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
 def test_nothing_is_collected_while_a_snapshot_runs() -> None:
     """I7: one of its pages may be from before the deletion, and would bring the row back."""
     tombstones, batch = opened()
-    tombstones.snapshots.begin("orders", 0, "snapshot")
+    tombstones.snapshots.begin("orders", 0, "snapshot", 1)
     tombstones.remember(batch)
     assert tombstones.collect(batch) == 0
     assert batch.sparkSession.deletions == []
@@ -78,7 +78,7 @@ def test_nothing_is_collected_while_a_snapshot_runs() -> None:
 
 def test_a_snapshot_of_a_topic_that_was_replaced_does_not_keep_the_tombstones() -> None:
     tombstones, batch = opened()
-    tombstones.snapshots.begin("orders", 0, "snapshot")
+    tombstones.snapshots.begin("orders", 0, "snapshot", 1)
     tombstones.remember(batch)
     tombstones.forget_snapshots(batch)
     assert tombstones.collect(batch) == 3
