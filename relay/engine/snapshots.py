@@ -64,6 +64,7 @@ class SnapshottedStream(Protocol):
     def gaps_to_repair(self) -> Set[str]: ...
     def resume_timestamp(self) -> int: ...
     def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
+    def unplanned_tables(self) -> Mapping[str, Any]: ...
 
 
 class Snapshots:
@@ -367,7 +368,8 @@ class Snapshots:
         state = ShardState.FINISHED if page.finished else ShardState.READING
         # Not earlier than the worker said that has read the segment before.
         now = max(before.updated_at, self.clock())
-        after = replace(before, state=state, position=page.position, updated_at=now)
+        told = self._beside.unplanned_tables()
+        after = replace(before, state=state, position=page.position, updated_at=now, unplanned=told)
         self._latest[page.shard.id] = after
         return after
 

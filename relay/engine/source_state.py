@@ -100,7 +100,7 @@ class SourceState:
             has_journals=self.source.has_journals,
             forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
             awaited=lambda: self.snapshots.awaited if self.snapshots is not None else 0.0,
-            unplanned=self._unplanned,
+            unplanned=self.unplanned_tables,
             clock=self.clock,
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
@@ -175,9 +175,11 @@ class SourceState:
 
     def _told(self) -> Mapping[str, Any]:
         """Return the tables that the committed checkpoints say the plan lacks: any worker may have met them."""
-        return {name: table for each in self.checkpoints.values() for name, table in each.unplanned.items()}
+        read = self.snapshots.checkpoints if self.snapshots is not None else {}
+        told = (*self.checkpoints.values(), *read.values())
+        return {name: table for each in told for name, table in each.unplanned.items()}
 
-    def _unplanned(self) -> Mapping[str, Any]:
+    def unplanned_tables(self) -> Mapping[str, Any]:
         """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
         plan = self.plan
         if not self._met or plan is None:

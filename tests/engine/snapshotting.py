@@ -72,6 +72,7 @@ class Snapshotting:
             gaps=lambda: self.gaps | self.repair,
             gaps_to_repair=lambda: self.repair,
             resume_timestamp=lambda: 0,
+            unplanned_tables=dict,
         )
         self.snapshots = Snapshots(cast(Any, beside), self.tables, ReaderPool(), clock=lambda: self.now)
 

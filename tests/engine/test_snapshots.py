@@ -76,6 +76,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
         gaps=set,
         gaps_to_repair=set,
         resume_timestamp=lambda: 0,
+        unplanned_tables=dict,
     )
     snapshots = Snapshots(cast(Any, beside), tables, ReaderPool(), clock=lambda: now[0])
 

@@ -22,7 +22,7 @@ from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
 from relay.source import Measured, Page, Segment, ShardReader, Source
 from relay.table import KeyColumn, TableSchema
-from tests.scripted_source import LABEL, ScriptedSource, config_of
+from tests.scripted_source import LABEL, ScriptedReader, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
 
@@ -374,3 +374,41 @@ def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: Script
     relay.serve_until(lambda: not relay.committed.fails)
     assert snapshots.control is None
     relay.serve_until(lambda: snapshots.control is not None)
+
+
+class OneTable(NoRows):
+    """The snapshots of a table that is one segment."""
+
+    def __init__(self, source: ScriptedSource) -> None:
+        self._source = source
+
+    def open(self, segment: Segment) -> ShardReader:
+        return ScriptedReader(self._source, cast(Any, SimpleNamespace(shard=segment.shard, position=None)))
+
+
+def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_the_plan(source: ScriptedSource) -> None:
+    """I1, I2: as one that was renamed from another database, of which no row is in the stream."""
+    source.has_journals = True
+    source.snapshots = OneTable(source)
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    records = records_of(relay.stream)
+    fields = {"id": "1", "gaps": [], "after": 0, "as_of": 900, "segments": 1, "rows": 1}
+    control = Checkpoint(ShardState.READING, snapshot=fields, updated_at=1000.0)
+    relay.view.apply(records.checkpoint_key(CONTROL), control.to_json())
+    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
+    assert other.snapshots is not None
+    other.snapshots.open_ready_segments(relay.owned)
+    other.snapshots.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
+    page = Page(Shard("1/0"), [], {"rows": 1}, None, None, 0.0)
+    told = other.snapshots.checkpoint(page)
+    assert told is not None
+    relay.view.apply(records.checkpoint_key("1/0"), told.to_json())
+    relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
+    plan = relay.view.plans[relay.stream]
+    assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    last = other.snapshots.checkpoint(replace(page, finished=True))
+    assert last is not None
+    assert last.unplanned == {}
+    for each in (other, relay.state):
+        each.close_shards()
