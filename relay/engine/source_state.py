@@ -108,6 +108,8 @@ class SourceState:
         # `CommittedRecords.endings` when ended shards were last closed.
         self._endings = 0
         self._plan_checked = False
+        # The plan when `take_added` was called last.
+        self._last_plan: Plan | None = None
         # Tables that may be missing from the plan.
         self._new_tables: dict[str, TableSchema] = {}
         # Those of them that pages had changes of.
@@ -161,6 +163,7 @@ class SourceState:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
         if self.plan is not None and not self._plan_checked:
             self._plan_checked = True
+            self._last_plan = self.plan
             self.planning.check(self.plan)
             if self.source.has_journals:
                 self._new_tables |= {table.table: table for table in self.source.tables()}
@@ -172,6 +175,14 @@ class SourceState:
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new_tables = {name: table for name, table in self._new_tables.items() if name not in self.plan.keys}
         return self.planning.added(self.plan, {**unplanned(self._new_tables.values()), **self._told()})
+
+    def take_added(self) -> list[str]:
+        """Return the tables that the plan has got since the last call, from whichever worker met them."""
+        before, plan = self._last_plan, self.plan
+        self._last_plan = plan
+        if before is None or plan is None or before is plan:
+            return []
+        return [table for table in plan.keys if table not in before.keys]
 
     def _told(self) -> Mapping[str, Any]:
         """Return the tables that the committed checkpoints say the plan lacks: any worker may have met them."""

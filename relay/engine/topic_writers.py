@@ -25,14 +25,22 @@ _KEPT = 1000
 """I11: writers of earlier schemas, which pages may still come with."""
 
 Make = Callable[[TableSchema], TopicWriter]
+Claim = Callable[[str, str], object]
 
 
 class TopicWriters(dict[tuple[str, str], TopicWriter]):
-    """By source and table, the writer for the schema in use. ``make``: makes the writer of a schema."""
+    """By source and table, the writer for the schema in use. ``make``: makes the writer of a schema.
 
-    def __init__(self, make: Make, tables: Iterable[TableSchema] = ()) -> None:
+    ``claim``: called with a source and a table of it that another worker publishes; raises ``ConfigError`` if its topic
+    is that of another table here.
+    """
+
+    def __init__(
+        self, make: Make, tables: Iterable[TableSchema] = (), *, claim: Claim = lambda source, table: None
+    ) -> None:
         super().__init__()
         self._make = make
+        self.claim = claim
         # Every writer, and those of them that another has replaced, the one replaced first at the beginning.
         self._made: dict[TableSchema, TopicWriter] = {}
         self._replaced: dict[TableSchema, None] = {}
@@ -98,13 +106,17 @@ def open_topic_writers(
     # Whose each topic is, by its name as Kafka compares it: source and table; empty for the relay's own.
     owners: dict[str, tuple[str, ...]] = {_compared(topic): () for topic in config.own_topics.values()}
 
-    def make(table: TableSchema) -> TopicWriter:
-        entry = entries[table.source]
-        topic = config.topic(table.table)
-        place = table.source, table.table
+    def claim(source: str, table: str) -> str:
+        """Return the topic of a table. Raises ``ConfigError`` if it is that of another one."""
+        topic, place = config.topic(table), (source, table)
         # I8: the config was checked with the tables that were there at the start. In one step, for several threads.
         if (owner := owners.setdefault(_compared(topic), place)) != place:
-            raise ConfigError(_taken(table, topic, owner))
+            raise ConfigError(_taken(source, table, topic, owner))
+        return topic
+
+    def make(table: TableSchema) -> TopicWriter:
+        entry = entries[table.source]
+        topic = claim(table.source, table.table)
         if topic not in records:
             created = topics.create_missing(admin, config, [table.table])
             records.update(Limits.from_topics(created, settings.producer).records)
@@ -120,7 +132,7 @@ def open_topic_writers(
             on_unencodable=entry.on_unencodable,
         )
 
-    writers = TopicWriters(make)
+    writers = TopicWriters(make, claim=claim)
     tables = list(tables)
     # At once, because each new schema waits for the broker or the registry several times.
     writers.add(call_all("schemas", [partial(make, table) for table in tables]))
@@ -133,10 +145,10 @@ def _compared(topic: str) -> str:
     return topic.replace(".", "_")
 
 
-def _taken(table: TableSchema, topic: str, owner: tuple[str, ...]) -> str:
+def _taken(source: str, table: str, topic: str, owner: tuple[str, ...]) -> str:
     of = f"that of table {owner[1]} of source {owner[0]}" if owner else "one of the relay's own"
     return (
-        f"source {table.source}: the table {table.table}, which has appeared since the start, would be published to "
-        f"topic {topic!r}, which is {of}. Nothing was skipped: name the tables to read in `tables`, without this one, "
-        "and start again"
+        f"source {source}: the table {table}, which has appeared since the start, would be published to topic "
+        f"{topic!r}, which is {of}. Nothing was skipped: name the tables to read in `tables`, without this one, and "
+        "start again"
     )

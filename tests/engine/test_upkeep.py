@@ -33,6 +33,9 @@ class Committed:
     def __init__(self) -> None:
         self.view = CommittedRecords()
         self.gaps: list[Gap] = []
+        # Source and table of those that other workers have met.
+        self.claimed: list[tuple[str, str]] = []
+        self.writers = SimpleNamespace(claim=lambda *place: self.claimed.append(place))
         self.fails: list[Exception | None] = []
         # Partitions that were waited for although nothing was written to them.
         self.seen: set[int] = set()
@@ -180,6 +183,8 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
     plan = relay.view.plans[relay.stream]
     assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    relay.serve()
+    assert relay.committed.claimed == [("orders", "later")]
     last = other.checkpoint(replace(page, finished=True))
     assert last is not None
     assert last.unplanned == {}

@@ -302,6 +302,46 @@ def test_a_running_relay_follows_a_reshard_when_its_config_is_reloaded(kafka: An
         images[change["key"]["id"]] = change["new"]
 
 
+def test_new_tables_of_one_name_that_two_workers_have_met_end_both(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+) -> None:
+    """I8: or the rows of two databases are on one topic."""
+    names = [f"{unique}_{number}" for number in range(6)]
+    for name in names:
+        mariadb.execute(f"CREATE DATABASE {name}")
+    login = {"user": USER, "password": PASSWORD, "shards": {"-": [mariadb.address]}}
+    sources = [{"name": name, "type": "mysql", "database": name, **login} for name in names]
+    path = tmp_path / "relay.yaml"
+    servers = {"bootstrap_servers": kafka.bootstrap_servers}
+    path.write_text(json.dumps({"name": unique, "kafka": servers, "sources": sources}))
+
+    def owners() -> dict[str, str] | None:
+        answer = CliRunner().invoke(app, ["status", str(path), "--json"])
+        found = json.loads(answer.stdout)["sources"] if answer.exit_code == 0 else []
+        held = {
+            each["source"]: shard["owner"]["member"]
+            for each in found
+            for shard in each["shards"]
+            if shard["owner"] is not None and shard["state"] == "reading"
+        }
+        return held if len(held) == len(names) and len(set(held.values())) == 2 else None
+
+    command = [sys.executable, "-m", "relay.cli", "run", str(path)]
+    workers = [Relay(command, tmp_path / f"relay-{number}.log") for number in range(2)]
+    try:
+        held = wait_until(owners)
+        one, other = names[0], next(name for name in names if held[name] != held[names[0]])
+        for name in (one, other):
+            mariadb.execute(f"CREATE TABLE {name}.item (id INT PRIMARY KEY)")
+            mariadb.execute(f"INSERT {name}.item VALUES (1)")
+        for worker in workers:
+            assert worker.wait(60) == 2, worker.log()
+            assert f"'{unique}.item', which is that of table item of source {unique}_" in worker.log()
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
 def find(value: Any, name: str) -> Iterator[Any]:
     """Yield the values of ``name`` at any depth."""
     if isinstance(value, dict):
