@@ -12,6 +12,7 @@ from relay.dynamodb.coordinator import DISCOVER_EVERY
 from relay.lineage import PRUNE_AFTER, Gap
 from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.direct import DirectClient
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.reading import (
     active,
@@ -85,12 +86,10 @@ def test_children_of_a_closed_leaf_are_looked_up_with_growing_pauses_until_one_e
     assert (active(stream), next(stream)) == (["c"], None)
 
 
-def test_children_of_a_closed_leaf_are_looked_up_for_days(
-    client: DynamoDBStreamsClient, scripted: ScriptedStream
-) -> None:
+def test_children_of_a_closed_leaf_are_looked_up_for_days(scripted: ScriptedStream) -> None:
     """A pause that has doubled 1,024 times is too large for a float."""
     clock = Clock()
-    stream = read_to_its_end(client, scripted, 1, clock)
+    stream = read_to_its_end(DirectClient(scripted), scripted, 1, clock)
     for _ in range(1100):
         clock.now += 60
         assert next(stream) is None
