@@ -68,7 +68,7 @@ if release := os.environ.get("RELAY_TEST_MARIADB"):
 
 # No test fails because the host is slow.
 hypothesis.settings.register_profile("relay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("relay"), max_examples=40)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("relay"), max_examples=15)
 hypothesis.settings.load_profile("relay")
 
 

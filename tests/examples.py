@@ -1,4 +1,4 @@
-"""How many examples a test plays that asks for another number than the default of its Hypothesis profile."""
+"""How much of a test ``make quick`` plays: by its Hypothesis profile."""
 
 from __future__ import annotations
 
@@ -6,5 +6,10 @@ from hypothesis import settings
 
 
 def examples(number: int) -> int:
-    """Return ``number``, or less by as much as the profile plays less than 100: in ``make quick``."""
+    """Return how many examples, or seeds, to play of ``number``: fewer in ``make quick``."""
     return max(1, number * settings().max_examples // 100)
+
+
+def is_quick() -> bool:
+    """Whether a test that goes through all cases leaves some out."""
+    return settings().max_examples < 100

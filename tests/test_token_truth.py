@@ -62,7 +62,7 @@ def test_no_order_contradicts_the_truth_where_replication_back_is_replicated_fur
 
 @pytest.mark.parametrize("flavour", ["MySQL56", "MariaDB"])
 @pytest.mark.parametrize("rewound", [False, True], ids=["a second reader", "read again"])
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(seed=st.integers(0, 2**32), replayed=st.booleans(), parallel=st.booleans())
 def test_positions_are_right_where_the_timestamps_of_two_readers_are_wrong(
     flavour: str, rewound: bool, seed: int, replayed: bool, parallel: bool
@@ -87,7 +87,7 @@ def test_no_order_contradicts_the_truth_on_dynamodb_shards(seed: int) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["MySQL56", "MariaDB"])
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(seed=st.integers(0, 2**32), parallel=st.booleans())
 def test_changes_read_again_above_the_floor_never_make_a_newer_change_look_older(
     flavour: str, seed: int, parallel: bool

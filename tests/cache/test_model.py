@@ -1,15 +1,30 @@
-"""Every interleaving of small scenarios. ``make model`` plays the large ones."""
+"""Every interleaving of small scenarios. ``make model`` plays the large ones, ``make quick`` leaves out the longest."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pytest
 
 from tests.cache.broken import GUARDS
 from tests.cache.model.explore import explore
 from tests.cache.model.scenarios import CAUGHT_IN, SMALL, TOO_LONG
+from tests.examples import is_quick
+
+LONGEST = (
+    "a filler with a shorter tombstone_ttl",
+    "a writer with a shorter tombstone_ttl",
+    "an expired value that discards an invalidation and then goes",
+    "replicas, and time passes",
+)
+"""Scenarios that take longer than all others together."""
 
 
-@pytest.mark.parametrize("name", SMALL)
+def played(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not (is_quick() and name in LONGEST)]
+
+
+@pytest.mark.parametrize("name", played(SMALL))
 def test_no_interleaving_serves_a_value_older_than_an_applied_invalidation(name: str) -> None:
     """I6, exhaustively: two writers, two fillers, an invalidator, and what a scenario adds."""
     found = explore(SMALL[name])
@@ -17,7 +32,7 @@ def test_no_interleaving_serves_a_value_older_than_an_applied_invalidation(name:
     assert found.executions > found.states > 1000
 
 
-@pytest.mark.parametrize("name", CAUGHT_IN)
+@pytest.mark.parametrize("name", played(CAUGHT_IN))
 def test_the_model_shows_the_shortest_way_to_a_stale_value_without_a_guard(name: str) -> None:
     """It shows that the model can fail, and that a trace leads where it says."""
     guard = GUARDS[name]

@@ -196,7 +196,7 @@ SCRIPTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["t", "u", "v"]), st.lists(KEYS, max_size=30)),
     st.dictionaries(st.sampled_from(["t", "u", "v"]), st.lists(KEYS, max_size=10)),

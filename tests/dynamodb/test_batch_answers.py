@@ -16,6 +16,7 @@ from relay.dynamodb.batch_answers import batch_get_item
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
+from tests.examples import examples
 
 ASKED: Any = {"orders": {"Keys": [{"id": {"S": "1"}}]}}
 
@@ -58,7 +59,7 @@ def served() -> Iterator[tuple[Answering, Any, Any]]:
 
 
 @given(responses=ITEMS, left=ITEMS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_items_are_those_of_an_unmodified_client(
     served: tuple[Answering, Any, Any], responses: list[Any], left: list[Any]
 ) -> None:

@@ -29,6 +29,7 @@ from relay.table import KeyColumn, TableSchema
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, TABLE, ScriptedShard, ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
+from tests.examples import examples
 
 FORMAT = RecordFormat(TableSchema("orders", TABLE, (KeyColumn("id", "S"),), 1), "orders/label/shard")
 
@@ -95,7 +96,7 @@ def test_botocore_parses_the_rest_of_the_answer(served: Served) -> None:
     assert "NextShardIterator" not in served.ours.client.get_records(ShardIterator=iterator)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.dictionaries(st.text(), TYPED, max_size=4), st.dictionaries(st.text(), TYPED, max_size=4))
 def test_images_are_byte_for_byte_those_of_botocores_parser(
     shared: Served, old: dict[str, Any], new: dict[str, Any]

@@ -12,6 +12,7 @@ from relay.lineage import Checkpoint, Shard, ShardState
 from relay.source import Page
 from relay.sql.snapshots import lowest
 from relay.token import EventToken
+from tests.examples import examples
 from tests.faults.copied import Seen, copied
 from tests.reads import pages_of
 from tests.vitess.copies import SHARD
@@ -147,7 +148,7 @@ class Beside:
         return {number: value.decode() for number, value in self.rows.items()}
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(25)))
 def test_a_copy_beside_the_stream_equals_the_table_whatever_is_interrupted_and_however_far_tablets_are_behind(
     seed: int,
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from relay.errors import ConfigError
 from relay.vitess.call import Call
 from relay.vitess.http2 import WINDOW, CallEnded
+from tests.examples import examples
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 Script = Callable[[socket.socket], None]
@@ -86,7 +87,7 @@ def frames_of(data: bytes) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.binary(max_size=300), max_size=12),
     st.lists(st.integers(1, 200), max_size=30),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from relay.errors import RelayError, Unavailable
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
+from tests.examples import examples
 from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, new, opened, read_all, summary, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, fields
 
@@ -39,7 +40,7 @@ def random_log(seed: int) -> Log:
     return log
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), page_bytes=st.sampled_from([1, 50, 300]))
 def test_pages_of_any_size_resumed_after_any_page_give_the_same_changes(seed: int, page_bytes: int) -> None:
     log = random_log(seed)

@@ -12,6 +12,7 @@ from relay.change import SchemaChange, TableColumns
 from relay.services.vitess import Vitess, database
 from relay.source import Page
 from tests import needs
+from tests.examples import examples
 from tests.mysql.reading import position_of
 from tests.vitess.reading import START, is_at_head, new, opened, read_all, until
 from tests.vitess.scripted import Fails, Log, ScriptedVtgate
@@ -46,7 +47,7 @@ def short(change: SchemaChange) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_each_statement_is_in_one_page_and_in_no_later_one(seed: int) -> None:
     """I1, I3: however the pages are divided, and after which of them reading begins again."""
     chance, log, executed = random.Random(seed), Log(), []

@@ -25,6 +25,7 @@ from relay.vitess.shard import VitessShard
 from relay.vitess.source import VitessSource
 from relay.vitess.start import ShardHistory
 from tests import needs
+from tests.examples import examples
 from tests.vitess.reading import is_at_head, opened, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, ScriptedVtgate, Step
 
@@ -116,7 +117,7 @@ def oldest_in(error: Unavailable) -> float:
     return datetime.fromisoformat(said).timestamp()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(25)))
 def test_no_transaction_of_the_time_or_later_precedes_its_position(seed: int) -> None:
     """I1. In either flavour, and although times do not ascend."""
     chance = random.Random(seed)

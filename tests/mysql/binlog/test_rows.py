@@ -33,7 +33,7 @@ def read(body: bytes, decoder: RowDecoder, kind: str) -> Any:
     "case", CASES, ids=lambda case: f"{case.type.kind}-{case.type.meta.hex()}-{case.type.unsigned}"
 )
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.DataObject) -> None:
     """I8."""
     columns = layout([case])
@@ -69,7 +69,7 @@ def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cas
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=70, max_size=200))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_more_sets_of_nulls_than_get_functions_are_read_too(sets: list[list[bool]]) -> None:
     columns = [(f"c{at}", fixed("H", 2, True)) for at in range(9)]
     decoder = RowDecoder(parse(table_map(7, "shop", "sparse", columns)[8:], is_mariadb=False))
