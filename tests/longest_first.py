@@ -72,6 +72,8 @@ USUAL = {
     "tests/faults/test_vitess_snapshots_beside_statements.py": 40,
     "tests/faults/test_postgres_killed.py": 40,
     "tests/mysql/test_shards_mysql_only.py": 40,
+    "tests/kafka/test_topics.py": 20,
+    "tests/test_cli.py": 20,
 }
 """Seconds that a file takes on two cores; only their order matters."""
 

@@ -17,8 +17,13 @@ NAMED_TWICE: dict[str, str] = {}
 
 ROOT_MODULES = 12
 
+# Not in .venv, which has more files than all else.
 DOCUMENTS = sorted(
-    path for path in ROOT.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    path
+    for top in ROOT.iterdir()
+    if not top.name.startswith(".")
+    for path in (top.rglob("*.md") if top.is_dir() else [top])
+    if path.suffix == ".md" and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
 )
 
 

@@ -100,8 +100,9 @@ def test_a_refused_role_keeps_its_message_and_is_no_other_error() -> None:
 
 
 def test_check_names_a_refused_role_in_one_line_and_exits_3(
-    aws: AwsServer, aws_user: Keys, table: str, unique: str, tmp_path: Path
+    aws: AwsServer, aws_user: Keys, table: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
     role = aws.role(unique, *READS, external_id="shop-42")
     settings = {"name": "orders", "type": "dynamodb", "table": table, "region": REGION, "endpoint_url": aws.url}
     settings |= {"role_arn": role, "external_id": "shop-43"}

@@ -154,7 +154,8 @@ def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Re
     assert "hunter2" not in result.output
 
 
-def test_the_json_output_is_a_list_of_findings(run: Callable[..., Result]) -> None:
+def test_the_json_output_is_a_list_of_findings(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
     legacy = {"name": "legacy", "type": "mysql", "database": "d", "shards": {"-": ["127.0.0.1:1"]}, "tables": ["t"]}
     wrong = {**legacy, "tls": {"ca": "/nowhere/ca.pem"}}
     result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1"}, sources=[wrong]), "--json")
