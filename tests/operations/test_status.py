@@ -125,9 +125,7 @@ def test_in_a_pipe_each_shard_is_one_line(
     assert "relay-of-the-shop-on-host-17" in line
 
 
-def test_an_unreachable_broker_exits_3(
-    tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
     relay = Operated(tmp_path, stream, f"127.0.0.1:{free_port()}", "nobody")
     assert "no Kafka broker answers" in relay.command("status", "CONFIG", code=3).stderr
