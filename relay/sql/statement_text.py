@@ -77,17 +77,23 @@ def without_values(sql: str) -> str:
     """Return a statement without comments and with `MASKED` in place of each literal, also of a name in double quotes.
 
     Sizes of types stay. The statement ends before its first value where that is ambiguous: whether a backslash ends a
-    literal depends on the session, and an unfinished literal or comment may hide another.
+    literal depends on the session, and an unfinished literal or comment may hide another. So may the end of a comment
+    that has not begun, whose slash may begin one.
     """
     parts: list[str] = []
     # The tokens before this one, the last at the end.
     before: tuple[str, ...] = ("", "", "")
-    at = 0
+    # How many comments that a server executes have begun and not ended.
+    executed = at = 0
     while (found := _TOKEN.match(sql, at)) is not None:
         text, at = found[0], found.end()
         if found["comment"] is not None:
             parts.append(" ")
             continue
+        if found["executed"] is not None:
+            executed += -1 if text == "*/" else 1
+            if executed < 0:
+                return _cut(parts)
         if found["double"] is not None or found["single"] is not None:
             if "\\" in text:
                 return _cut(parts)
