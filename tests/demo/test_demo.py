@@ -105,7 +105,7 @@ def test_while_it_runs_its_page_shows_the_worker_and_all_consumers(
                 assert text in shown
             page.until("document.querySelectorAll('.line').length === 3")  # of the last 15 minutes
             assert page.messages == []
-            (said,) = tmp_path.glob("relay-demo-*/consumers.log")
+            (said,) = tmp_path.glob("relay-demo-*/tables.log")
             assert "FairSchedulableBuilder" not in said.read_text()
             for width, dark in ((1280, False), (390, True)):
                 page.open(url, width=width, dark=dark)
