@@ -256,6 +256,7 @@ def test_a_replica_that_lags_is_left_for_a_better_server(
 ) -> None:
     monkeypatch.setattr("relay.mysql.current_server._ROLE_EVERY", 0.2)
     source = source_of(DATABASE, replica, primary, max_lag=2.0)
+    replica.wait_for(primary.gtid)  # or the primary would be the better one from the start
     reader = opened(source)
     put(primary, 1)
     read_until(reader, lambda found: len(found) == 1)
