@@ -37,7 +37,7 @@ FEW_SHARDS = (1, 8)
 ROUNDS = 2
 PARTITIONS = 6
 # Pages in total. A relay reads more of them, so all take about as long.
-PAGES = {"relay": 128, "bloop": 32, "boto3": 32, "again": 32}
+PAGES = {"relay": 256, "bloop": 32, "boto3": 32, "again": 32}
 HERE = Path(__file__).parent
 
 
