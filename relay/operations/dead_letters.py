@@ -170,24 +170,27 @@ class DeadLetters:
         limits = Limits.from_topics([each for each in found if each.exists], settings.producer)
         problems: list[str] = []
         publisher = None
-        for letter in letters:
-            try:
-                target = targets.get(letter.topic)
-                if target is None or letter.partition >= target.topic.partitions:
-                    raise RelayError(f"{letter.topic}[{letter.partition}] is not a partition of this config's topics")
-                value, key, headers = self._build_record(letter, compacted=target.compacted)
-                _check_size(letter, record_size(value, key, headers), limits.records[letter.topic])
-                if publisher is None:
-                    name = f"{self.config.name}-redrive-{secrets.token_hex(8)}"
-                    publisher = Publisher(limits.producer(settings.producer), name)
-                self._send(publisher, letter, value, key, headers)
-            except RelayError as error:
-                if isinstance(error, Unavailable):
-                    raise
-                problems.append(f"dead letter {letter.id} was not redriven: {error}")
-            else:
-                letter.redriven = True
-                on_sent(letter)
+        with contextlib.closing(open_schemas(self.config)) as schemas:
+            for letter in letters:
+                try:
+                    target = targets.get(letter.topic)
+                    if target is None or letter.partition >= target.topic.partitions:
+                        raise RelayError(
+                            f"{letter.topic}[{letter.partition}] is not a partition of this config's topics"
+                        )
+                    value, key, headers = self._build_record(letter, schemas, compacted=target.compacted)
+                    _check_size(letter, record_size(value, key, headers), limits.records[letter.topic])
+                    if publisher is None:
+                        name = f"{self.config.name}-redrive-{secrets.token_hex(8)}"
+                        publisher = Publisher(limits.producer(settings.producer), name)
+                    self._send(publisher, letter, value, key, headers)
+                except RelayError as error:
+                    if isinstance(error, Unavailable):
+                        raise
+                    problems.append(f"dead letter {letter.id} was not redriven: {error}")
+                else:
+                    letter.redriven = True
+                    on_sent(letter)
         if problems:
             raise RelayError("\n".join(problems))
 
@@ -204,7 +207,9 @@ class DeadLetters:
                 publisher.abort()
             raise
 
-    def _build_record(self, letter: DeadLetter, *, compacted: bool) -> tuple[bytes, bytes, Headers]:
+    def _build_record(
+        self, letter: DeadLetter, schemas: WriterSchemas, *, compacted: bool
+    ) -> tuple[bytes, bytes, Headers]:
         """Return value, key and headers of the record to send for a dead letter."""
         if letter.encoding != "avro":
             raise RelayError(
@@ -215,7 +220,7 @@ class DeadLetters:
         headers: Headers = [(name, letter.headers[name]) for name in ("event_id", "token") if name in letter.headers]
         key = letter.headers.get("record_key")
         if letter.offset is not None:
-            value = self._marked(value)
+            value = _marked(value, schemas)
             found = self._read_one(letter.topic, letter.partition, letter.offset)
             if found is not None:
                 key, headers = _key(found), _headers(found)
@@ -223,15 +228,6 @@ class DeadLetters:
             # I1: under the key of its item, Kafka would delete a newer change. No item has this key.
             key = letter.id.encode()
         return value, key, headers
-
-    def _marked(self, value: bytes) -> bytes:
-        """Return a change that a consumer could not decode as one that is late (I7); unchanged if nobody can yet."""
-        try:
-            with contextlib.closing(open_schemas(self.config)) as schemas:
-                is_marked = REDRIVEN in decode(schemas, value)["attributes"]
-        except (UnknownFraming, UnknownSchema, Undecodable):
-            return value
-        return value if is_marked else with_attribute(value, REDRIVEN, UNDECODED)
 
     # ------------------------------------------------------------------ reading
 
@@ -296,6 +292,15 @@ def _key(message: Message) -> bytes | None:
 def _headers(message: Message) -> Headers:
     found = message.headers() or []
     return list(found.items() if isinstance(found, Mapping) else found)
+
+
+def _marked(value: bytes, schemas: WriterSchemas) -> bytes:
+    """Return a change that a consumer could not decode as one that is late (I7); unchanged if nobody can yet."""
+    try:
+        is_marked = REDRIVEN in decode(schemas, value)["attributes"]
+    except (UnknownFraming, UnknownSchema, Undecodable):
+        return value
+    return value if is_marked else with_attribute(value, REDRIVEN, UNDECODED)
 
 
 def _check_size(letter: DeadLetter, size: int, limit: int) -> None:
