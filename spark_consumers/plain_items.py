@@ -65,10 +65,10 @@ class PlainItems:
         """The records by status, layout and topic, those of each of Spark's partitions by themselves.
 
         ``records``: how many. ``of_table``: changes that may change other items, too. ``plain``: those of the items,
-        and ``items``: how many these are. ``bytes``: of the images of their newest changes, and of those of ``reads``.
-        ``reads``: the items that a snapshot has read, and ``snapshots``: of the rows
-        of snapshots, these items or not, the partition and ``as_of``. ``bounds``: of each key column the ``least`` and
-        the ``greatest`` text, and if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
+        and ``items``: how many these are. ``reads``: the items that a snapshot has read, and ``snapshots``: of the rows
+        of snapshots, these items or not, the partition and ``as_of``. ``bytes``: of the images of ``reads``, and of the
+        newest changes of ``items``. ``bounds``: of each key column the ``least`` and the ``greatest`` text, and if all
+        are numbers (``is_number``) the ``lowest`` and the ``highest``.
         """
 
     def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:

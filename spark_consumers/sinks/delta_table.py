@@ -350,7 +350,7 @@ class DeltaTable:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
 
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
-        # Not in one step: there is one driver.
+        # Not in one step: our lock keeps a second driver out, but only of a local folder.
         if self.properties(batch).get(name) != before:
             return False
         self.set_property(batch, name, after)

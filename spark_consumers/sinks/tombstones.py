@@ -56,11 +56,11 @@ class Tombstones:
 
     def forget_snapshots(self, batch: DataFrame) -> None:
         """Forget the snapshots: their topic was replaced, and what runs there does not end any more."""
-        self.load(batch)
-        self.snapshots = SeenSnapshots()
-        while not self.remember(batch):
+        is_stored = False
+        while not is_stored:
             self.load(batch)
             self.snapshots = SeenSnapshots()
+            is_stored = self.remember(batch)
 
     def collect(self, batch: DataFrame) -> int:
         """Delete the tombstones older than the retention, if it is time to; return the number deleted.
