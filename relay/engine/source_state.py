@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import islice
 from typing import Any
 
 from relay.engine import gap_decisions
@@ -17,8 +16,9 @@ from relay.engine.caught_up import CaughtUp
 from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.emptied_tables import forget_before
 from relay.engine.look import Look
+from relay.engine.new_tables import NewTables
 from relay.engine.open_shard import OpenShard
-from relay.engine.planning import Planning, unplanned
+from relay.engine.planning import Planning
 from relay.engine.progress import CommittedProgress, read_until
 from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
@@ -42,8 +42,6 @@ from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
-
-_MOST_NAMED = 500  # tables in a checkpoint, or it would not fit into a record
 
 
 class SourceState:
@@ -93,6 +91,7 @@ class SourceState:
         self.look.soon()
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
+        self.new_tables = NewTables(self.planning, lambda: self.plan, self._all_checkpoints)
         self._open_checkpoints = ShardCheckpoints(
             self.lineage,
             lambda: self.plan,
@@ -100,7 +99,7 @@ class SourceState:
             has_journals=self.source.has_journals,
             forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
             awaited=lambda: self.snapshots.awaited if self.snapshots is not None else 0.0,
-            unplanned=self.unplanned_tables,
+            unplanned=self.new_tables.untold,
             clock=self.clock,
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
@@ -108,12 +107,6 @@ class SourceState:
         # `CommittedRecords.endings` when ended shards were last closed.
         self._endings = 0
         self._plan_checked = False
-        # The plan when `take_added` was called last.
-        self._last_plan: Plan | None = None
-        # Tables that may be missing from the plan.
-        self._new_tables: dict[str, TableSchema] = {}
-        # Those of them that pages had changes of.
-        self._met: dict[str, TableSchema] = {}
         # The state in which everything ready was opened.
         self._opened_in: tuple[int, int, frozenset[int]] | None = None
 
@@ -124,6 +117,10 @@ class SourceState:
     def checkpoints(self) -> Mapping[str, Checkpoint]:
         """The committed checkpoints of this stream, all workers' shards."""
         return self.view.checkpoints.get(self.stream, {})
+
+    def _all_checkpoints(self) -> list[Checkpoint]:
+        read = self.snapshots.checkpoints if self.snapshots is not None else {}
+        return [*self.checkpoints.values(), *read.values()]
 
     @property
     def plan(self) -> Plan | None:
@@ -163,48 +160,22 @@ class SourceState:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
         if self.plan is not None and not self._plan_checked:
             self._plan_checked = True
-            self._last_plan = self.plan
             self.planning.check(self.plan)
-            if self.source.has_journals:
-                self._new_tables |= {table.table: table for table in self.source.tables()}
+            self.new_tables.begin(self.plan, self.source.tables() if self.source.has_journals else ())
 
     def plan_with_new_tables(self) -> Plan | None:
         """Return the plan with the tables that appeared since it was made, None if it has them all."""
-        if self.plan is None or not self.source.has_journals:
-            return None
-        # Kept until the plan shows them: the transaction that adds them may be aborted.
-        self._new_tables = {name: table for name, table in self._new_tables.items() if name not in self.plan.keys}
-        return self.planning.added(self.plan, {**unplanned(self._new_tables.values()), **self._told()})
-
-    def take_added(self) -> list[str]:
-        """Return the tables that the plan has got since the last call, from whichever worker met them."""
-        before, plan = self._last_plan, self.plan
-        self._last_plan = plan
-        if before is None or plan is None or before is plan:
-            return []
-        return [table for table in plan.keys if table not in before.keys]
-
-    def _told(self) -> Mapping[str, Any]:
-        """Return the tables that the committed checkpoints say the plan lacks: any worker may have met them."""
-        read = self.snapshots.checkpoints if self.snapshots is not None else {}
-        told = (*self.checkpoints.values(), *read.values())
-        return {name: table for each in told for name, table in each.unplanned.items()}
+        return self.new_tables.added() if self.source.has_journals else None
 
     def unplanned_tables(self) -> Mapping[str, Any]:
-        """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
-        plan = self.plan
-        if not self._met or plan is None:
-            return {}
-        self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
-        return unplanned(islice(self._met.values(), _MOST_NAMED))
+        """See ``NewTables.untold``."""
+        return self.new_tables.untold()
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """See ``Planning.check_tables``."""
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
-            new = {table.table: table for table in tables if table.table not in self.plan.keys}
-            self._new_tables |= new
-            self._met |= new
+            self.new_tables.meet(self.plan, tables)
 
     # ------------------------------------------------------------------ shards
 
@@ -242,7 +213,7 @@ class SourceState:
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
-        known = self.planning.added(plan, self._told()) or plan
+        known = self.new_tables.known_in(plan)
         ready = self.lineage.ready(self.checkpoints, plan.shards, plan.passed)
         for shard in unpruned(ready, self.checkpoints):
             if shard.id in self.open:
