@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Protocol
 
-from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.change import Change, Snapshot
 from relay.engine.beginning_snapshot import BeginningSnapshot
 from relay.engine.emptied_tables import EVERY, after_reading, ended, is_published_to
 from relay.engine.open_shard import OpenShard
@@ -38,6 +38,7 @@ from relay.engine.snapshot_records import (
     without_absent,
 )
 from relay.engine.snapshot_report import Show, SnapshotReport
+from relay.engine.snapshot_tables import SnapshotTables
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, CommittedRecords, Plan, Shard, ShardState, StreamId
 from relay.source import Page, Segment, SnapshotSource, Source
@@ -92,8 +93,7 @@ class Snapshots:
         self._beginning = BeginningSnapshot(beside.source.name, tables, self._published, clock)
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
-        # The same object for the same table, as writers are found by it.
-        self._known_dropped: dict[TableSchema, TableSchema] = {}
+        self._tables_of = SnapshotTables(beside)
         # The id of the snapshot all of whose segments were read, and when that was seen, in seconds.
         self._read = "", 0.0
         # Seconds: up to when the shards have to be published before the snapshot can end; 0 if it does not wait.
@@ -151,7 +151,7 @@ class Snapshots:
         if self.tables.is_selective:
             tables = {table.table for table in self.source.tables()}
             if without_absent(control, tables, self.clock()) is not None:  # seldom
-                tables |= {table.table for table in self._dropped()}
+                tables |= {table.table for table in self._tables_of.dropped()}
                 if (remaining := without_absent(control, tables, self.clock())) is not None:
                     return remaining, None
         if self._is_wanted(control):
@@ -192,44 +192,13 @@ class Snapshots:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
         return self._beside.view.checkpoints.get(self._beside.stream, {})
 
-    def _dropped(self) -> list[TableSchema]:
-        """Return the tables that copies may have, and that no longer exist."""
-        plan = self._beside.plan
-        found = self.source.dropped(plan.keys, plan.hashed) if plan is not None else ()
-        return [self._known_dropped.setdefault(table, table) for table in found]
-
     def tables_of(self, control: Checkpoint) -> list[TableSchema]:
-        """Return the tables that a snapshot reads: the end also deletes what is left of those that were dropped (I7).
-
-        If nothing was lost, the change of the DROP has done that where it came before the begin.
-        """
-        fields = fields_of(control)
-        names = fields.get("tables", fields.get("covered", ()))
-        every = fields.get("gaps") or (not is_partial(control) and "repetitions" in fields)
-        dropped = [table for table in self._dropped() if every or table.table in names]
-        of_all = [*self.source.tables(), *dropped]
-        return [table for table in of_all if table.table in fields.get("tables", (table.table,))]
+        """See ``SnapshotTables.of``."""
+        return self._tables_of.of(control)
 
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
-        """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
-        fields = fields_of(control)
-        for table in self.tables_of(control):
-            if table.table in fields.get("left_out", ()):  # I7: no end for a table of which only a part was read
-                continue
-            yield Change(
-                event_id=event_id(self.stream.label, f"{fields['id']}/{kind}", table.table, b"", 0),
-                operation=Operation.READ,
-                source=self.source.name,
-                table=table.table,
-                key=None,
-                old=None,
-                new=None,
-                images=Images.KEYS_ONLY,
-                token=None,
-                committed_at=int(self.clock() * 1_000_000),
-                snapshot=Snapshot(fields["id"], fields["as_of"]),
-                attributes={MARK: kind},
-            )
+        """See ``SnapshotTables.marks``."""
+        return self._tables_of.marks(control, kind, self.stream.label, self.clock)
 
     @property
     def is_due(self) -> bool:
@@ -291,7 +260,7 @@ class Snapshots:
     def _covered(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the control record says of the tables that are read once the snapshot has finished."""
         if "tables" not in fields:
-            dropped = self._dropped() if fields.get("gaps") else []
+            dropped = self._tables_of.dropped() if fields.get("gaps") else []
             return {"covered": sorted(table.table for table in (*self.source.tables(), *dropped))}
         # An earlier version did not say which tables it had read.
         return {"covered": sorted({*fields["covered"], *fields["tables"]})} if "covered" in fields else {}
