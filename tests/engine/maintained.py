@@ -1,0 +1,138 @@
+"""A source of a worker that owns everything, whose records are committed at once, or fail as a test says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Set
+from types import SimpleNamespace
+from typing import Any, cast
+
+from relay.engine.reader_pool import ReaderPool
+from relay.engine.source_state import SourceState
+from relay.engine.upkeep import Upkeep
+from relay.kafka.publisher import Aborted
+from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan
+from relay.source import Measured, Segment, ShardReader, Source
+from tests.scripted_source import ScriptedSource
+
+
+class Committed:
+    """The records that are committed, as a view shows them, and the gaps; ``fails``: what the next commits raise."""
+
+    def __init__(self) -> None:
+        self.view = CommittedRecords()
+        self.gaps: list[Gap] = []
+        # Source and table of those that other workers have met.
+        self.claimed: list[tuple[str, str]] = []
+        self.writers = SimpleNamespace(claim=lambda *place: self.claimed.append(place))
+        self.fails: list[Exception | None] = []
+        # Partitions that were waited for although nothing was written to them.
+        self.seen: set[int] = set()
+        # Whether the view shows at once what is written for snapshots, which nobody waits for.
+        self.shows = True
+        # What it does not show yet.
+        self._hidden: list[dict[bytes, bytes | None]] = []
+        self._records: dict[bytes, bytes | None] = {}
+        self._gaps: list[Gap] = []
+
+    def gap(self, source: Source, gap: Gap) -> None:
+        self._gaps.append(gap)
+
+    def record(self, key: bytes, value: bytes | None) -> None:
+        self._records[key] = value
+
+    def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
+        records = {} if self.shows else dict(self._records)
+        if not self.shows:
+            self._records.clear()
+        self.commit_and_see(earlier)
+        self._hidden.append(records)
+        return lambda: not records or records not in self._hidden
+
+    @property
+    def hidden(self) -> list[set[bytes]]:
+        return [set(records) for records in self._hidden if records]
+
+    def show(self) -> None:
+        """Let the view show what it does not show yet."""
+        self.shows = True
+        for records in self._hidden:
+            for key, value in records.items():
+                self.view.apply(key, value)
+        self._hidden.clear()
+
+    def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
+        records, self._records = self._records, {}
+        gaps, self._gaps = self._gaps, []
+        if self.fails and (error := self.fails.pop(0)) is not None:
+            raise error
+        self.seen |= earlier
+        self.gaps += gaps
+        for key, value in records.items():
+            self.view.apply(key, value)
+
+
+class Maintained:
+    """One source of a worker that owns everything. ``now``: its clock, in seconds."""
+
+    def __init__(self, source: ScriptedSource, *, until_caught_up: bool = False) -> None:
+        self.committed = Committed()
+        self.view = self.committed.view
+        self.now = 1000.0
+        self.stream = source.connect()
+        self.state = SourceState(
+            cast(Any, source),
+            self.stream,
+            self.view,
+            ReaderPool(),
+            until_caught_up=until_caught_up,
+            clock=lambda: self.now,
+        )
+        self.owned = set(range(64))
+        group: Any = SimpleNamespace(owned=self.owned)
+        self._upkeep = Upkeep(group, cast(Any, self.committed), self.view, lambda: None)
+
+    def serve(self) -> None:
+        """As the worker does."""
+        try:
+            self._upkeep.serve([self.state])
+        except Aborted:
+            self.state.list_soon()
+
+    def serve_until(self, reached: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 120
+        while not reached():
+            assert time.monotonic() < deadline
+            self.serve()
+            time.sleep(0.01)
+
+    @property
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        return self.view.checkpoints.get(self.stream, {})
+
+    def held_up_since(self) -> float | None:
+        return self.state.succession.held_up_since
+
+    def write(self, shard: str, checkpoint: Checkpoint) -> None:
+        """Commit ``checkpoint``, as another worker does."""
+        self.view.apply(self.stream.checkpoint_key(shard), checkpoint.to_json())
+
+
+class NoRows:
+    """The snapshots of a table without rows."""
+
+    margin = 0.0
+    reads_at_once = 1
+    is_selective = False
+
+    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+        return False
+
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+        return Measured(0, 0)
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        return True
+
+    def open(self, segment: Segment) -> ShardReader:
+        raise AssertionError("it has no segments")
