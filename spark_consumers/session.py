@@ -94,6 +94,8 @@ _DELTA_SQL = {
     "spark.databricks.delta.merge.materializeSource": "none",
     # The tasks by which VACUUM lists a table's files. With the default of 10,000 it takes minutes for any table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    # A MERGE that may insert rows need not sort those of the table, if the batch is small enough to be in memory.
+    "spark.sql.join.preferSortMergeJoin": "false",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.minNumFiles": "30",
 }

@@ -19,8 +19,10 @@ NOT_OLDER = "relay: a stored row is not older than its change, which is decided 
 """What ends a MERGE that would replace a row that it must not replace. Nothing is written then."""
 
 _MOST_OTHERS = 64
-_MOST_BROADCAST = 64 << 20
+_MOST_IN_MEMORY = 64 << 20
 """Bytes of a batch that each task of a statement may have in memory."""
+_MOST_BROADCAST = 10 << 20
+"""Bytes up to which Spark itself may broadcast a batch: its estimates are a fourth larger, its limit is as large."""
 
 _TIMESTAMP = "CAST(get_json_object(t._relay_token, '$.timestamp') AS BIGINT)"
 # Their time tells the rows of a statement from those of an earlier one.
@@ -42,12 +44,21 @@ class BatchMerge:
     size: int
 
     def statement(self, *clauses: str) -> str:
-        return f"MERGE INTO {self.table} t USING relay_batch s ON {self.on} {' '.join(clauses)}"
+        """Return the statement that may insert rows: to find those that are not there, Spark moves the table's keys.
+
+        It need not sort them, but does so for a batch of more than 20 MB, unless it gets a hint. Smaller ones get none,
+        since it would also move the keys to find the files that have rows of the batch.
+        """
+        return self._statement("SHUFFLE_HASH" if self.size > _MOST_BROADCAST else "", *clauses)
 
     def of_stored(self, update: str) -> str:
-        """Return the statement that updates rows and inserts none, whose joins can have the batch in memory."""
-        hint = "/*+ BROADCAST(b) */ " if self.size <= _MOST_BROADCAST else ""
-        return f"MERGE INTO {self.table} t USING (SELECT {hint}* FROM relay_batch b) s ON {self.on} {update}"
+        """Return the statement that updates rows and inserts none, all of whose joins can have the batch in memory."""
+        return self._statement("BROADCAST", update)
+
+    def _statement(self, hint: str, *clauses: str) -> str:
+        hint = f"/*+ {hint}(b) */ " if hint and self.size <= _MOST_IN_MEMORY else ""
+        source = f"SELECT {hint}* FROM relay_batch b"
+        return f"MERGE INTO {self.table} t USING ({source}) s ON {self.on} {' '.join(clauses)}"
 
     def update(self, condition: str, more: Mapping[str, str]) -> str:
         """Return the clause for rows that are there. ``more``: values in addition to ``row``, or in place of some."""
