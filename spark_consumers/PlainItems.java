@@ -49,29 +49,34 @@ public class PlainItems {
     private static final int GROUPS = 0, HASHES = 1, ITEM_OF = 2, ROWS = 3, OFFSETS = 4, CHANGES = 5;
     private static final int STEMS = 6, FIRST = 7, LAST = 8, FIRST_OFFSETS = 9, KINDS = 10;
 
+    private static final byte[] NUL = {'\\', 'u', '0', '0', '0', '0'}; // as JSON writes it
+
     // Items that SQL cannot decide, those whose newest change it can, and those that only a snapshot has read.
     private static final byte OTHER = 0, CHANGED = 1, READ = 2;
 
     private final SparkSession session;
-    private final JavaRDD rows;
+    private final JavaRDD rows, again;
     private JavaRDD found;
 
-    public PlainItems(Dataset frame) {
-        session = (SparkSession) frame.sparkSession();
-        rows = frame.queryExecution().toRdd().toJavaRDD();
+    /** {@code again}: the rows of {@code read}, to choose from: which may be plain is no longer asked then. */
+    public PlainItems(Dataset read, Dataset again) {
+        session = (SparkSession) read.sparkSession();
+        rows = read.queryExecution().toRdd().toJavaRDD();
+        this.again = again.queryExecution().toRdd().toJavaRDD();
     }
 
     /**
      * Read the batch, and return its groups of records, for each task a list in JSON.
      *
      * {@code tables}: the number of the table of each layout. {@code keys}: how many columns the longest key has.
+     * {@code nul}: whether texts with NUL characters are plain.
      */
-    public List find(String plainToken, List tables, int keys) {
-        List tasks = run(new Pass(plainToken, numbers(tables), keys, new long[0]));
+    public List find(String plainToken, List tables, int keys, boolean nul) {
+        List tasks = run(new Pass(plainToken, numbers(tables), keys, nul, new long[0]));
         long[] shared = shared(tasks);
         if (shared.length > 0) {
             close();
-            tasks = run(new Pass(plainToken, numbers(tables), keys, shared));
+            tasks = run(new Pass(plainToken, numbers(tables), keys, nul, shared));
         }
         List groups = new ArrayList();
         for (Object task : tasks) {
@@ -128,7 +133,7 @@ public class PlainItems {
 
     /** Return the rows of the newest changes, or of snapshots, each the same object. */
     public JavaRDD rows(List layouts, boolean ofSnapshots) {
-        return rows.zipPartitions(found, new Choice(numbers(layouts), ofSnapshots ? READ : CHANGED, 0));
+        return again.zipPartitions(found, new Choice(numbers(layouts), ofSnapshots ? READ : CHANGED, 0));
     }
 
     private Dataset chosen(Choice choice, StructType type, long bytes) {
@@ -136,7 +141,7 @@ public class PlainItems {
             new Statistics(scala.math.BigInt.apply(bytes), scala.Option.empty(), AttributeMap$.MODULE$.empty(), false);
         LogicalRDD plan = new LogicalRDD(
             (scala.collection.immutable.Seq) DataTypeUtils.toAttributes(type),
-            rows.zipPartitions(found, choice).rdd(),
+            again.zipPartitions(found, choice).rdd(),
             new UnknownPartitioning(0),
             scala.collection.immutable.Nil$.MODULE$,
             false,
@@ -170,12 +175,14 @@ public class PlainItems {
         private final String plainToken;
         private final int[] tables;
         private final int keys;
+        private final boolean nul;
         private final long[] shared; // hashes of keys whose items are not plain, in order
 
-        Pass(String plainToken, int[] tables, int keys, long[] shared) {
+        Pass(String plainToken, int[] tables, int keys, boolean nul, long[] shared) {
             this.plainToken = plainToken;
             this.tables = tables;
             this.keys = keys;
+            this.nul = nul;
             this.shared = shared;
         }
 
@@ -218,9 +225,34 @@ public class PlainItems {
                     item.kind = OTHER; // two keys with one hash
                 }
                 itemOf[n] = item.number;
-                item.add(n, row, group, token);
+                boolean fits = nul || !hasNul(key) && (row.isNullAt(NEW) || !hasNul(row.getUTF8String(NEW)));
+                item.add(n, row, group, token, fits);
             }
             return Collections.singleton(found(groups, items, Arrays.copyOf(itemOf, n))).iterator();
+        }
+
+        private static boolean hasNul(ArrayData key) {
+            for (int n = 0; n < key.numElements(); n++) {
+                if (!key.isNullAt(n)) {
+                    for (byte each : key.getUTF8String(n).getBytes()) {
+                        if (each == 0) {
+                            return true;
+                        }
+                    }
+                }
+            }
+            return false;
+        }
+
+        /** Whether an image, which is JSON, has a NUL character, or seems to. */
+        private static boolean hasNul(UTF8String image) {
+            byte[] text = image.getBytes();
+            for (int n = text.length - NUL.length; n >= 0; n--) {
+                if (text[n] == '\\' && Arrays.equals(text, n, n + NUL.length, NUL, 0, NUL.length)) {
+                    return true;
+                }
+            }
+            return false;
         }
 
         private static long hash(int table, ArrayData key) {
@@ -434,11 +466,12 @@ public class PlainItems {
             return same;
         }
 
-        void add(int n, SpecializedGetters change, Group ofChange, PlainToken token) {
+        /** {@code fits}: whether the target can store the texts of the change. */
+        void add(int n, SpecializedGetters change, Group ofChange, PlainToken token, boolean fits) {
             changes++;
             int placed = change.getInt(PARTITION);
             long at = change.getLong(OFFSET);
-            boolean isRead = !change.isNullAt(AS_OF);
+            boolean isRead = fits && !change.isNullAt(AS_OF);
             if (isRead) {
                 ofChange.addRead(placed, change.getLong(AS_OF));
             }
@@ -454,7 +487,7 @@ public class PlainItems {
                 bytes = change.getUTF8String(NEW).numBytes();
                 return;
             }
-            byte[] text = change.getBoolean(PLAIN) ? change.getUTF8String(TOKEN).getBytes() : null;
+            byte[] text = fits && change.getBoolean(PLAIN) ? change.getUTF8String(TOKEN).getBytes() : null;
             if (text == null || !token.read(text)) {
                 kind = OTHER;
                 return;

@@ -43,21 +43,21 @@ class PlainItems:
         """``nul``: whether SQL can decide changes that have a NUL character in a text."""
         self._session = batch.sparkSession
         is_deleted = F.col("operation") == Operation.DELETE
-        fits = F.lit(nul) | ~_has_nul()
-        read = batch.select(
-            *("status", "layout", "topic", "partition", "offset", "key_texts"),
-            _of_table().alias("of_table"),
-            (_may_be_plain(is_deleted) & fits).alias("plain"),
-            is_deleted.alias("deleted"),
-            *("token", "event_id", "new"),
-            F.when(_may_be_read() & fits, F.col("snapshot_as_of")).alias("as_of"),
-        )
+        as_of, nothing = F.col("snapshot_as_of"), F.lit(False)
+
+        def rows(of_table: Column, plain: Column, as_of: Column) -> DataFrame:
+            columns = ("status", "layout", "topic", "partition", "offset", "key_texts")
+            return batch.select(*columns, of_table, plain, is_deleted, "token", "event_id", "new", as_of)
+
+        read = rows(_of_table(), _may_be_plain(is_deleted), F.when(_may_be_read(), as_of))
+        again = rows(nothing, nothing, as_of)
         names = [(layout.source, layout.table) for layout in layouts]
         tables = [names.index(name) for name in names]
-        self._items = new_instance(self._session.sparkContext, "PlainItems", read._jdf, using=["PlainToken"])
+        context = self._session.sparkContext
+        self._items = new_instance(context, "PlainItems", read._jdf, again._jdf, using=["PlainToken"])
         keys = max((len(layout.key) for layout in layouts), default=0)
         try:
-            found = self._items.find(PLAIN_TOKEN, tables, keys)
+            found = self._items.find(PLAIN_TOKEN, tables, keys, nul)
         except BaseException:
             self.close()
             raise
@@ -106,12 +106,6 @@ class PlainItems:
 
     def _frame(self, found: Any) -> DataFrame:
         return DataFrame(found, self._session)
-
-
-def _has_nul() -> Column:
-    """Whether a key, or maybe an image, has a NUL character. An image is JSON."""
-    keys = F.contains(F.array_join("key_texts", ""), F.lit("\0"))
-    return keys | F.coalesce(F.contains(F.col("new"), F.lit("\\u0000")), F.lit(False))
 
 
 def _of_table() -> Column:

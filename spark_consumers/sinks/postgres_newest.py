@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_consumers.newest import TableSummary
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
-from spark_consumers.sinks.copied_lines import COPIED_COLUMNS
+from spark_consumers.sinks.copied_rows import COPIED_COLUMNS
 from spark_consumers.sinks.postgres import Connection, execute
 from spark_consumers.sinks.target import IS_BEHIND, IS_OLDER_THAN_READ, Written
 
@@ -32,28 +32,28 @@ class NewestInPostgres:
     row: Mapping[str, str]
     source: Callable[[str], str]
 
-    def write(self, connection: Connection, lines: Iterable[bytes], found: TableSummary) -> Written:
-        """Write changes from ``copied_lines``, in a transaction in which no other driver writes to the table."""
-        self._copy(connection, lines)
+    def write(self, connection: Connection, rows: Iterable[bytes], found: TableSummary) -> Written:
+        """Write changes from ``copied_rows``, in a transaction in which no other driver writes to the table."""
+        self._copy(connection, rows)
         is_older = f"({is_stored('<', 's.first')} OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
         ((written,),) = execute(connection, self._upsert(is_older, {}, "0"))
         unwritten = [] if written == found.items else execute(connection, self._unwritten()).fetchall()
         return Written.of(found.changes, unwritten)
 
-    def write_reads(self, connection: Connection, lines: Iterable[bytes]) -> int:
+    def write_reads(self, connection: Connection, rows: Iterable[bytes]) -> int:
         """Write rows of snapshots as `write` writes changes; return how many were written."""
-        self._copy(connection, lines)
+        self._copy(connection, rows)
         is_older = IS_OLDER_THAN_READ.format(timestamp="(t._relay_token::json ->> 'timestamp')::bigint")
         ((written,),) = execute(connection, self._upsert(is_older, {"_relay_read_as_of": "s.as_of"}, "s.as_of"))
         return int(written)
 
-    def _copy(self, connection: Connection, lines: Iterable[bytes]) -> None:
+    def _copy(self, connection: Connection, rows: Iterable[bytes]) -> None:
         staged = dict.fromkeys(self._parts, "text") | COPIED_COLUMNS
         listed = ", ".join(f"{name} {kind}" for name, kind in staged.items())
         execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}) ON COMMIT DROP")
-        with connection.cursor() as cursor, cursor.copy("COPY relay_newest FROM STDIN") as copy:
-            for text in lines:
-                copy.write(text)
+        with connection.cursor() as cursor, cursor.copy("COPY relay_newest FROM STDIN (FORMAT binary)") as copy:
+            for several in rows:
+                copy.write(several)
         # Else it may read the whole table to find a few rows. A sample of 300 rows says enough, and takes no time.
         execute(connection, "SET LOCAL default_statistics_target = 1")
         execute(connection, f"ANALYZE relay_newest ({', '.join(self._parts)})")

@@ -17,7 +17,7 @@ from spark_consumers.newest import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
-from spark_consumers.sinks.copied_lines import copied_lines
+from spark_consumers.sinks.copied_rows import copied_rows
 from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
 from spark_consumers.sinks.postgres_newest import NewestInPostgres
 from spark_consumers.sinks.postgres_values import (
@@ -204,16 +204,16 @@ class PostgresTable:
         return False
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
-        newest, lines = self._newest(), self._lines(changes, found)
+        newest, rows = self._newest(), self._copied(changes, found)
         with self._database.transaction() as connection:
             self._lock(connection)
-            return newest.write(connection, lines, found)
+            return newest.write(connection, rows, found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
-        newest, lines = self._newest(), self._lines(changes, found, of_snapshots=True)
+        newest, rows = self._newest(), self._copied(changes, found, of_snapshots=True)
         with self._database.transaction() as connection:
             self._lock(connection)
-            return newest.write_reads(connection, lines)
+            return newest.write_reads(connection, rows)
 
     def _newest(self) -> NewestInPostgres:
         row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
@@ -227,11 +227,11 @@ class PostgresTable:
             self._with_fields,
         )
 
-    def _lines(self, changes: DataFrame, found: TableSummary, *, of_snapshots: bool = False) -> Iterator[bytes]:
+    def _copied(self, changes: DataFrame, found: TableSummary, *, of_snapshots: bool = False) -> Iterator[bytes]:
         of_batch = found.found
         assert of_batch is not None
         rows = of_batch.rows(found.layouts, of_snapshots=of_snapshots)
-        return copied_lines(changes.sparkSession.sparkContext, rows, len(self._plan.keys))
+        return copied_rows(changes.sparkSession.sparkContext, rows, len(self._plan.keys))
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
         """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""

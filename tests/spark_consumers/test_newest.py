@@ -157,7 +157,7 @@ def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
 
 
 @pytest.mark.services
-def test_lines_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_process: SparkProcess) -> None:
+def test_rows_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_process: SparkProcess) -> None:
     """I5, I8: whatever token came before, and whatever is in a text."""
     texts, plain = _like_plain_tokens()
     random.Random(1).shuffle(texts)
@@ -173,10 +173,10 @@ def test_lines_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_pro
         is_whole = is_deleted or (image is not None and "u0000" not in image)
         if parts is None or not is_whole or REDRIVEN in attributes or "\0" in key:
             continue
-        shown = [key, "0", str(offset), "shop.orders", token, "t" if is_deleted else "f", f"e{offset}", "0"]
+        shown = [key, 0, offset, "shop.orders", token, is_deleted, f"e{offset}", 0]
         number = str(parts[1])
-        expected.append([*shown, None if is_deleted else image, parts[0], number, number, "1", str(offset), None])
-    assert json.loads(spark_process.run(LINES, given=json.dumps(given), compiled=True)) == expected
+        expected.append([*shown, None if is_deleted else image, parts[0], number, number, 1, offset, None])
+    assert json.loads(spark_process.run(COPIED, given=json.dumps(given), compiled=True)) == expected
 
 
 @pytest.mark.services
@@ -192,17 +192,25 @@ def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: Spa
         assert (is_less, is_greater) == (other < int(number), other > int(number)), (text, stem, number)
 
 
-LINES = """
-import json, re, sys
+COPIED = """
+import json, struct, sys
 from pyspark.sql import SparkSession
 from spark_consumers.plain_items import PlainItems
-from spark_consumers.sinks.copied_lines import copied_lines
+from spark_consumers.sinks.copied_rows import COPIED_COLUMNS, copied_rows
 from tests.spark_consumers.batches import layout
 
-SPECIAL = {"t": "\\t", "n": "\\n", "r": "\\r"}
+READ = {
+    "text": bytes.decode,
+    "integer": lambda field: struct.unpack("!i", field)[0],
+    "bigint": lambda field: struct.unpack("!q", field)[0],
+    "boolean": lambda field: {b"\\0": False, b"\\1": True}[field],
+}
 
-def read(field):
-    return None if field == r"\\N" else re.sub(r"\\\\(.)", lambda found: SPECIAL.get(found[1], found[1]), field)
+def taken(format):
+    global at
+    found = struct.unpack_from(format, copied, at)
+    at += struct.calcsize(format)
+    return found[0]
 
 session = SparkSession.getActiveSession()
 rows = [
@@ -216,10 +224,14 @@ frame = session.createDataFrame(
     "event_id string, new string",
 )
 items = PlainItems(frame.coalesce(1), [layout({"id": "string"}, None)], nul=False)
-texts = b"".join(copied_lines(session.sparkContext, items.rows([0]), 1)).decode()
+copied = b"".join(copied_rows(session.sparkContext, items.rows([0]), 1))
 items.close()
-assert texts.endswith("\\n")
-json.dump([list(map(read, line.split("\\t"))) for line in texts[:-1].split("\\n")], sys.stdout)
+kinds, found, at = ["text", *COPIED_COLUMNS.values()], [], 19
+while (fields := taken("!h")) >= 0:
+    assert fields == len(kinds)
+    found.append([None if (size := taken("!i")) < 0 else READ[kind](taken(f"!{size}s")) for kind in kinds])
+assert copied.startswith(b"PGCOPY") and (fields, at) == (-1, len(copied))
+json.dump(found, sys.stdout)
 """
 
 OTHER_DRIVER = """
