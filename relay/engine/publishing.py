@@ -28,7 +28,7 @@ from relay.kafka.publisher import Aborted
 from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
-from relay.lineage import Gap, StreamId
+from relay.lineage import Checkpoint, Gap, StreamId
 from relay.observe.metrics import Metrics
 from relay.source import Page, Source
 
@@ -63,8 +63,8 @@ class Publishing:
         self._view = view
         self._metrics = metrics
         self._stop_by = stop_by
-        # Published in the open transaction, in order.
-        self._unconfirmed: list[tuple[OpenShard, Page]] = []
+        # Published in the open transaction, in order. With a page that has a gap, the checkpoint to commit before it.
+        self._unconfirmed: list[tuple[OpenShard, Page, Checkpoint | None]] = []
         # When the first of them was first published, by the monotonic clock.
         self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
@@ -101,17 +101,23 @@ class Publishing:
 
     def page(self, shard: OpenShard, page: Page) -> None:
         """Publish ``page`` with its checkpoint."""
+        before: Checkpoint | None = None
         try:
             if page.gap is not None:
-                # Keep what came before the gap, whatever is decided about it.
-                if (before := shard.owner.checkpoint_before_gap(page)) is not None:
-                    self.record(shard.key, before.to_json())
-                self.commit()
+                before = shard.owner.checkpoint_before_gap(page)
+                self._commit_before_gap(shard, before)
+                before = None
         finally:  # I1: also if that commit was aborted, or nobody would publish the page again
             if not self._unconfirmed:
                 self._unconfirmed_since = time.monotonic()
-            self._unconfirmed.append((shard, page))
+            self._unconfirmed.append((shard, page, before))
         self._send(shard, page)
+
+    def _commit_before_gap(self, shard: OpenShard, before: Checkpoint | None) -> None:
+        """Keep what came before a gap, whatever is decided about it."""
+        if before is not None:
+            self.record(shard.key, before.to_json())
+        self.commit()
 
     def gap(self, source: Source, gap: Gap) -> None:
         """Publish a gap once (I9). Under ``fail``, write it as pending and stop until a person accepts it."""
@@ -156,7 +162,7 @@ class Publishing:
             self._metrics.count_commit(time.monotonic() - begun)
             self._aborts.committed()
         # Also the pages without a checkpoint of their own: their position is that of the pages before.
-        for shard, page in self._unconfirmed:
+        for shard, page, _ in self._unconfirmed:
             shard.owner.confirm(page)
         self._unconfirmed.clear()
         return written
@@ -192,15 +198,26 @@ class Publishing:
                         self._aborts.aborted()
                 if was_open:
                     self._metrics.count_abort()
-                self._unconfirmed = [(shard, page) for shard, page in self._unconfirmed if not shard.closed]
-                for shard, page in self._unconfirmed:
-                    self._metrics.count_retry(shard.owner.source.name)
-                    self._send(shard, page)
+                self._send_again([each for each in self._unconfirmed if not each[0].closed])
                 return
             except Aborted as error:
                 log.info("aborted again (%s)", error)
                 if self._is_stopping:
                     return
+
+    def _send_again(self, left: list[tuple[OpenShard, Page, Checkpoint | None]]) -> None:
+        self._unconfirmed = []
+        try:
+            while left:
+                shard, page, before = left[0]
+                self._metrics.count_retry(shard.owner.source.name)
+                if page.gap is not None:  # I9: its id has where it begins, which is the same after a restart
+                    self._commit_before_gap(shard, before)
+                del left[0]
+                self._unconfirmed.append((shard, page, None))
+                self._send(shard, page)
+        finally:
+            self._unconfirmed += left
 
     @property
     def _is_stopping(self) -> bool:

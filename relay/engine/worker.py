@@ -248,10 +248,10 @@ class Worker:
     def _publish_again(self) -> None:
         try:
             self._publishing.again()
-        except Fenced as error:
+        except (Fenced, NotAMember) as error:
             self._start_over(error)
 
-    def _start_over(self, reason: Fenced) -> None:
+    def _start_over(self, reason: Fenced | NotAMember) -> None:
         """Drop everything that is not committed: only Kafka knows whether the last transaction is."""
         log.warning("fenced (%s); starting over from the committed checkpoints", reason)
         for source in self._sources:
@@ -259,7 +259,7 @@ class Worker:
         self._inbox.clear()
         self._schemas.forget()
         self._group.refence()
-        self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned))
+        self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned | NotAMember))
 
     def _publish(self, shard: OpenShard, result: ReadResult) -> None:
         if shard.closed:

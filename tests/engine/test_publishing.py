@@ -286,6 +286,28 @@ def test_a_page_with_a_gap_is_published_again_although_the_commit_before_it_was_
     assert len(bench.broker.on("shop.gaps")) == 1
 
 
+@pytest.mark.parametrize("has_changes", [True, False])
+def test_what_came_before_a_gap_is_committed_before_a_person_is_asked_also_after_aborts(
+    has_changes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4, I9: where a gap begins is part of its id, so a restart finds the gap that was accepted."""
+    bench = Bench(on_gap="fail")
+    monkeypatch.setattr("relay.engine.gap_decisions.write", lambda settings, written: None)
+    shard = bench.shard()
+    if has_changes:
+        bench.publishing.page(shard, page(1))
+    bench.owner.before_gap = Checkpoint(ShardState.READING, {"sequence": 3})
+    bench.broker.fails += [Aborted("a rebalance"), Aborted("another one")]
+    with pytest.raises(Aborted):
+        bench.publishing.page(shard, page(5, gap=gap()))
+    bench.owner.before_gap = None  # as its newest checkpoint is already that
+    with pytest.raises(RelayError, match=f"relay gaps accept CONFIG {gap().id}"):
+        bench.publishing.again()
+    assert bench.broker.on("shop.orders") == ([b"change-1"] if has_changes else [])
+    assert bench.broker.on("shop.gaps") == []
+    assert positions(bench) == [{"sequence": 3}]
+
+
 def test_a_gap_that_is_met_again_before_anything_was_read_after_it_is_reported_once() -> None:
     """I9, I10: under `fail` nobody could accept it a second time, and the relay would never start again."""
     bench = Bench(on_gap="fail")
