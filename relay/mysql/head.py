@@ -13,6 +13,7 @@ from relay.mysql.servers import ReadableServer, ShardServers
 
 _HEAD_EVERY = 2.0  # seconds between two questions for the head, while no changes come
 _PRIMARY_EVERY = 30.0  # seconds between two searches for a primary
+_OVERDUE = 10.0  # seconds after which a head that was not read is doubted
 
 
 class ShardHead:
@@ -66,6 +67,14 @@ class ShardHead:
             self._wanted_at = self.clock()
         if self._wanted_at is not None:
             self._ask(server)
+
+    def is_overdue(self) -> bool:
+        """Whether the head was not read for long, so that something may keep it from ever being read."""
+        now = time.monotonic()
+        if self._head is None or now < self._ask_at + _OVERDUE:
+            return False
+        self._ask_at = now
+        return True
 
     def is_read(self, executed: GtidSet) -> bool:
         """Whether everything was read that the shard had executed when it was last asked."""

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
+from relay.gtid import GtidSet
 from relay.lineage import Gap, Shard, StreamId
+from relay.mysql.binlog.files import purged
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import CurrentServer, OpenEvents
-from relay.mysql.errors import Closed
+from relay.mysql.errors import BinlogPurged, Closed
 from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
@@ -69,6 +71,10 @@ class BinlogShardReader:
         self._look = look
         # Seconds up to which the shard was read.
         self._progress: float | None = None
+        # Seconds by the clock of the server: the last heartbeat. What it has executed and logs no longer, and when that
+        # was asked, by the same clock; None if it is not in doubt.
+        self._heartbeat = 0
+        self._unlogged: tuple[GtidSet, float] | None = None
         # The executed position of the last page.
         self._paged_position = ""
         self._warn_at = -math.inf
@@ -94,6 +100,7 @@ class BinlogShardReader:
         self.server.close()
         self.head.close()
         self.transactions.drop_events()
+        self._heartbeat, self._unlogged = 0, None
 
     def read(self) -> ReadResult:
         """Return the next page. Raises ``RelayError`` on what is final."""
@@ -202,6 +209,8 @@ class BinlogShardReader:
         """Move the progress to the last transaction, or to a heartbeat: what was logged before it was read."""
         if consumed.committed is not None:
             self._progress = float(consumed.committed)
+        if consumed.heartbeat is not None:
+            self._heartbeat = consumed.heartbeat
         found = self.server.found
         # MySQL also sends heartbeats while it skips what was read before.
         if consumed.heartbeat is None or found is None or not self.head.is_read(self.transactions.executed):
@@ -255,10 +264,30 @@ class BinlogShardReader:
             return
         try:
             self.head.ask_again(found, is_idle)
+            self._require_binlogs(found.server)
             if self.server.should_be_left(self.transactions.position):
                 self._disconnect()
         except Unavailable as error:
             self._leave(error)
+
+    def _require_binlogs(self, server: ServerConnection) -> None:
+        """Raise ``BinlogPurged`` for transactions that were added to what a server of MySQL has executed (I9).
+
+        It never sends them, and would say so only at the next connection.
+        """
+        if self._unlogged is None:
+            if not server.is_mariadb and self.head.is_overdue():
+                self._unlogged = purged(server), self.clock() + server.clock
+            return
+        unlogged, asked = self._unlogged
+        if self._heartbeat <= asked:
+            return  # they may be on their way
+        self._unlogged = None
+        if lost := unlogged - self.transactions.executed:
+            raise BinlogPurged(
+                f"{server.account.address}: it has no binlog of {lost}, which was added to its gtid_purged after "
+                f"{self.transactions.executed_position} was read"
+            )
 
     def _is_local(self, gtid: str) -> bool:
         found = self.server.found

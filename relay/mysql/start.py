@@ -6,7 +6,7 @@ from contextlib import closing
 
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import Commit, TransactionBegin
-from relay.mysql.binlog.files import Binlog, look_into
+from relay.mysql.binlog.files import Binlog, look_into, purged
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import BinlogPurged
@@ -28,7 +28,9 @@ def executed_before(server: ServerConnection, since: float) -> GtidSet:
     since then, ``Unavailable``.
     """
     wanted = int(since)  # binlogs have whole seconds
-    return _search(server, _file_before(server, wanted).before, wanted)
+    # What was added to `gtid_purged` is in no file. Asked first, or what is purged meanwhile would be taken for that.
+    unlogged = parse("") if server.is_mariadb else purged(server)
+    return _search(server, _file_before(server, wanted).before | unlogged, wanted)
 
 
 def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:

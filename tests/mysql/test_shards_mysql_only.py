@@ -9,18 +9,22 @@ from itertools import pairwise
 import pytest
 
 from relay.errors import RelayError
+from relay.gtid import parse
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.roles import role_of
+from relay.mysql.start import executed_before
 from relay.process.managed import free_port
 from relay.services.sql_server import USER
+from relay.source import Page
 from relay.token import Order, compare
 from tests.mysql.group import require_group_replication
 from tests.mysql.orders import DATABASE, SELECT, opened, put, wait_for, watch
 from tests.mysql.reading import connected
 from tests.mysql.server import MySQL
 from tests.mysql.shards import open_at, read_to_head, read_until, resume, short, source_of
-from tests.reads import reason
+from tests.reads import read_page, reason
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.parametrize("kind", [MySQL], indirect=True)]
 
@@ -131,3 +135,45 @@ def test_group_replication_is_read_and_waited_for(kind: type[MySQL]) -> None:
             assert "is behind" in reason(ahead.read())
             time.sleep(0.5)
         ahead.close()
+
+
+def test_transactions_that_are_added_to_gtid_purged_are_a_gap_also_while_the_server_is_read(
+    primary: MySQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9, I10: such as those of a dump that is loaded without a binlog. The server never says that it lacks them."""
+    monkeypatch.setattr("relay.mysql.head._OVERDUE", 0.5)
+    reader = opened(source_of(DATABASE, primary))
+    put(primary, 1)
+    read_to_head(reader)
+    loaded = f"{GROUP}:1-7"
+    with closing(primary.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'b')")
+        cursor.execute(f"SET GLOBAL gtid_purged = '+{loaded}'")
+    pages: list[Page] = []
+
+    def has_gap() -> bool:
+        pages.append(read_page(reader))
+        return pages[-1].gap is not None
+
+    wait_until(has_gap, 60)
+    gap = pages[-1].gap
+    assert gap is not None
+    assert gap.reason == "purged"
+    assert gap.end is not None
+    assert parse(gap.end["gtid"]) == parse(f"MySQL56/{primary.gtid}")
+    put(primary, 3)
+    changes, _ = read_to_head(reader)
+    assert short(changes) == [("INSERT", 3, "a")]
+    reader.close()
+
+
+def test_a_time_is_found_although_transactions_were_added_to_gtid_purged(primary: MySQL) -> None:
+    """A server that was set up from a dump has executed what none of its binlogs has, and no stream starts without."""
+    put(primary, 1)
+    before = parse(primary.gtid)
+    primary.execute(f"SET GLOBAL gtid_purged = '+{GROUP}:1-7'")
+    loaded = parse(f"{GROUP}:1-7")
+    with connected(primary) as server:
+        assert executed_before(server, time.time() + 60) == before | loaded
+        assert executed_before(server, time.time() - 86400) == loaded
