@@ -44,3 +44,10 @@ def test_parts_are_read_in_any_order() -> None:
 def test_what_is_certain_in_a_statement_is_not_enough() -> None:
     for part in ("ADD ((b INT))", "ADD b INT, SOMETHING NEW", "ADD b DECIMAL(1e3)", "DROP nothing", "ADD PRIMARY KEY"):
         assert altered(BEFORE, f"ALTER TABLE t {part}", False) is None, part
+
+
+def test_a_statement_with_a_backslash_is_not_understood() -> None:
+    """I8: in a session with NO_BACKSLASH_ESCAPES this adds a column, and in another it has a longer default."""
+    sql = r"ALTER TABLE t MODIFY a VARCHAR(90) DEFAULT '\', ADD b INT COMMENT 'x'"
+    assert altered(BEFORE, sql, False) is None
+    assert created(r"CREATE TABLE t (id INT PRIMARY KEY, a INT COMMENT '\', b INT COMMENT 'x')", False, True) is None
