@@ -41,6 +41,7 @@ _VARIABLES = (
     "binlog_transaction_compression",
     "log_slave_updates",
     "log_replica_updates",
+    "lower_case_table_names",
     "gtid_mode",
     "gtid_domain_id",
     "gtid_strict_mode",
@@ -246,6 +247,11 @@ class ServerConnection:
     def logs_cascades(self) -> bool:
         """Whether rows that foreign keys change are in the binlog: by default since MySQL 9.6, never in MariaDB."""
         return not _on(self.settings.get("innodb_native_foreign_keys", "ON"))
+
+    @property
+    def stores_lower_case(self) -> bool:
+        """Whether it has the names of databases and tables in lower case, however statements write them."""
+        return self.settings.get("lower_case_table_names") == "1"
 
     @property
     def in_group(self) -> bool:

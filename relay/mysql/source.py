@@ -36,7 +36,6 @@ from relay.mysql.start import TooOld, executed_before
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
 from relay.sql.snapshots import lowest
-from relay.sql.statements import classify
 from relay.sql.tables import Table, dropped_tables, missing_tables
 from relay.table import Column, TableSchema
 
@@ -265,12 +264,16 @@ class MySQLSource:
         server.verify()
         if role_of(server).is_replica:
             server.verify_replica()
-        wanted = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
-        if not server.execute(wanted, (self.config.database,)):
+        wanted = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
+        found = [str(name) for (name,) in server.execute(wanted, (self.config.database,))]
+        if not found:
             raise Unavailable(
                 f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read "
                 f"it: create it, or run `{server.grant}`"
             )
+        if self.config.database not in found:  # I1: events have the name as it is stored
+            address = server.account.address
+            raise ConfigError(f"source {self.name}: {address} calls the database {found[0]}: write it so")
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
         return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, raw=True)
@@ -292,10 +295,10 @@ class MySQLSource:
             return self._checkpoints.matches(database, table) or self.layouts.wanted(database, table)
 
         def empties(event: Statement) -> bool:
-            return bool(self.layouts.emptied(classify(event.sql, event.database, event.ansi_quotes)))
+            return bool(self.layouts.emptied(event.classified))
 
         def defines(event: Statement) -> bool:
-            return self.layouts.defined(classify(event.sql, event.database, event.ansi_quotes))
+            return self.layouts.defined(event.classified)
 
         def open_events(server: ServerConnection, executed: GtidSet) -> EventStream:
             def open_at(start: GtidSet) -> EventStream:

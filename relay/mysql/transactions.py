@@ -35,7 +35,6 @@ from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
 from relay.sql.followed_tables import AppliedStatement
 from relay.sql.published_rows import PublishedRows, furthest
-from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.table import TableSchema
 from relay.token import EventToken
@@ -392,7 +391,7 @@ class ShardTransactions:
         consumed.committed, consumed.heartbeat = begun.timestamp, None
 
     def _statement(self, event: Statement) -> None:
-        said = classify(event.sql, event.database, event.ansi_quotes)
+        said = event.classified
         self.followed.begin(said, self.executed, event.timestamp)
         applied = self.followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
         if not event.is_published:

@@ -64,9 +64,10 @@ _RESERVED = (
 class StatementScanner:
     """Reads a statement token by token. ``now``: the next token."""
 
-    def __init__(self, sql: str, database: str, ansi_quotes: bool) -> None:
+    def __init__(self, sql: str, database: str, ansi_quotes: bool, lower_case: bool = False) -> None:
         self._tokens = tokens(sql, ansi_quotes)
-        self._database = database
+        self._lower_case = lower_case
+        self._database = self._stored(database)
         self.now = next(self._tokens, END)
 
     def step(self) -> Token:
@@ -92,11 +93,18 @@ class StatementScanner:
         """Read ``table`` or ``database.table``."""
         if not self.now.is_name:
             return None
-        first = self.step().text
+        first = self.named()
         if self.at("."):
             self.step()
-            return (first, self.step().text) if self.now.is_name else None
+            return (first, self.named()) if self.now.is_name else None
         return self._database, first
+
+    def named(self) -> str:
+        """Skip a name, and return it as the server has it."""
+        return self._stored(self.step().text)
+
+    def _stored(self, name: str) -> str:
+        return name.lower() if self._lower_case else name  # I1
 
     def names(self) -> list[Name]:
         """Read a list of names."""
@@ -126,9 +134,12 @@ class StatementScanner:
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO")
 
 
-def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
-    """Return what a statement does. ``database``: the one in which it was executed."""
-    reader = StatementScanner(sql, database, ansi_quotes)
+def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: bool = False) -> Classified:
+    """Return what a statement does. ``database``: the one in which it was executed.
+
+    ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
+    """
+    reader = StatementScanner(sql, database, ansi_quotes, lower_case)
     if reader.skip("SET") and reader.skip("STATEMENT"):
         while reader.now is not END and not reader.now.is_word("FOR"):
             reader.step()
@@ -163,7 +174,7 @@ def _drop(reader: StatementScanner) -> Classified:
     temporary = reader.skip("TEMPORARY")
     if reader.skip("DATABASE", "SCHEMA"):
         reader.skip_if_exists()
-        return Classified(Kind.DROP_DATABASE, ((reader.now.text, ""),))
+        return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
     if not reader.skip("TABLE", "TABLES"):
         return _index(reader)
     reader.skip_if_exists()
@@ -207,7 +218,8 @@ def _alter(reader: StatementScanner) -> Classified:
         if token.text in ("(", ")") and not token.is_name:
             depth += 1 if token.text == "(" else -1
         elif depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
-            reader.skip("TO", "AS")
+            if not reader.skip("TO", "AS") and reader.at("="):
+                reader.step()
             new = reader.name()
             renamed = ((table, new),) if new is not None else ()
         elif (

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from relay.change import SchemaChange, TableColumns
+from relay.errors import ConfigError
+from relay.mysql.errors import NotCarried
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.token import Order, compare
@@ -156,4 +158,32 @@ def test_columns_are_known_without_rows_of_a_table_that_stood_when_reading_began
         ("ALTER", ("u", None, "?", "?")),
         ("ALTER", ("t", None, "id v", "id v a")),
         ("ALTER", ("u", None, "?", "?")),
+    ]
+
+
+def test_names_are_found_in_any_case_on_a_server_that_has_them_in_lower_case(unique: str) -> None:
+    """I1: statements are logged as they were written, and rows with the names that the server has."""
+    with MariaDB(options={"lower-case-table-names": 1}) as server, session(server, unique) as execute:
+        execute("CREATE TABLE Orders (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2")
+        with pytest.raises(ConfigError, match=f"calls the database {unique}: write it so"):
+            source_of(unique.upper(), server)
+        source = source_of(unique, server, tables=["orders"])
+        start = begin(source)["-"]
+        execute("INSERT Orders VALUES (1)")
+        execute("TRUNCATE ORDERS")
+        execute("INSERT orders VALUES (2)")
+        execute(f"RENAME TABLE Orders TO Old, {unique.upper()}.OLD TO {unique.upper()}.ORDERS")
+        found = read(source, start)
+        with closing(open_at(source, start)) as reader:
+            changes, _ = read_to_head(reader)
+        execute("ALTER TABLE Orders TRUNCATE PARTITION p0")
+        with (
+            closing(open_at(source, start)) as reader,
+            pytest.raises(NotCarried, match=f"rows of {unique}.orders without logging them"),
+        ):
+            read_to_head(reader)
+    assert [change.operation.value for change in changes] == ["INSERT", "TRUNCATE", "INSERT"]
+    assert [short(each) for each in found] == [
+        ("TRUNCATE", ("orders", None, "id", "id")),
+        ("RENAME", ("orders", "old", "id", "id"), ("old", "orders", "id", "id")),
     ]

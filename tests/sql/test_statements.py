@@ -80,6 +80,7 @@ def test_converting_a_table_to_a_partition_changes_the_rows_of_both_tables() -> 
     [
         ("RENAME TABLE a TO b, x.c TO y.d", [("shop.a", "shop.b"), ("x.c", "y.d")]),
         ("ALTER TABLE a RENAME b", [("shop.a", "shop.b")]),
+        ("ALTER TABLE a RENAME = b", [("shop.a", "shop.b")]),
         ("ALTER TABLE a ADD x int, RENAME TO y.b", [("shop.a", "y.b")]),
         ("ALTER TABLE a RENAME COLUMN b TO c", []),
         ("ALTER TABLE a RENAME INDEX b TO c, RENAME KEY d TO e", []),

@@ -15,6 +15,7 @@ from relay.mysql.binlog.rows import Change, RowDecoder
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
 from relay.sql.charsets import charset, decoder
+from relay.sql.statements import Classified, classify
 from relay.sql.tables import Table
 
 if TYPE_CHECKING:
@@ -137,9 +138,10 @@ class RawTransactions(msgspec.Struct):
 
 
 class Statement(msgspec.Struct, gc=False):
-    """A statement that is logged as text, usually DDL. ``relay.sql.statements`` classifies it.
+    """A statement that is logged as text, usually DDL.
 
     ``ansi_quotes``: double quotes enclose names. ``is_published``: not so if another shard has published it.
+    ``lower_case``: as for `classify`.
     """
 
     sql: str
@@ -147,6 +149,11 @@ class Statement(msgspec.Struct, gc=False):
     timestamp: int
     ansi_quotes: bool
     is_published: bool = True
+    lower_case: bool = False
+
+    @property
+    def classified(self) -> Classified:
+        return classify(self.sql, self.database, self.ansi_quotes, lower_case=self.lower_case)
 
 
 class Commit(msgspec.Struct, gc=False):

@@ -33,7 +33,7 @@ from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import IncidentEvent, NotCarried
 from relay.mysql.executed import Executed
-from relay.sql.statements import Classified, Kind, classify
+from relay.sql.statements import Classified, Kind
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
@@ -70,6 +70,7 @@ class BinlogEvents:
         self.file = ""
         self.position = 0
         self._server = server
+        self._lower_case = server.stores_lower_case
         self._is_raw = raw
         scanner = native.binlog_scanner() if raw and layout is not None else None
         # Finds whole transactions of known tables; None without the compiled core.
@@ -303,7 +304,8 @@ class BinlogEvents:
             self._commit(out)
             return
         sql = events.statement_text(raw, encoding)
-        said = classify(sql, database, ansi_quotes)
+        statement = Statement(sql, database, timestamp, ansi_quotes, lower_case=self._lower_case)
+        said = statement.classified
         if said.kind is Kind.XA_START:
             self._xa_rows, self._xa_size = [], 0
             self._begin_pending(out, False)
@@ -323,7 +325,7 @@ class BinlogEvents:
             self._pending_gtid is not None and not sql.rstrip().endswith("START TRANSACTION")
         )
         self._begin_pending(out, True)
-        out.append(Statement(sql, database, timestamp, ansi_quotes))
+        out.append(statement)
         if is_alone:
             self._commit(out)
 
