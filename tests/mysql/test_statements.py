@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pymysql.err import IntegrityError
 
 from relay.change import SchemaChange, TableColumns
 from relay.errors import ConfigError
@@ -187,3 +188,24 @@ def test_names_are_found_in_any_case_on_a_server_that_has_them_in_lower_case(uni
         ("TRUNCATE", ("orders", None, "id", "id")),
         ("RENAME", ("orders", "old", "id", "id"), ("old", "orders", "id", "id")),
     ]
+
+
+def test_an_alter_table_that_is_logged_in_two_phases_is_one_statement_where_it_ends(unique: str) -> None:
+    """I8: it is logged when it begins, when nothing is altered yet, and again when it ends or is given up."""
+    with MariaDB(options={"binlog-alter-two-phase": 1}) as server, session(server, unique) as execute:
+        execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        execute("INSERT t VALUES (1, 1), (2, 1)")
+        with pytest.raises(IntegrityError):
+            execute("ALTER TABLE t ADD n INT, ADD UNIQUE (v)")
+        execute("ALTER TABLE t ADD n INT")
+        execute("INSERT t VALUES (3, 3, 3)")
+        found = read(source, start)
+        with closing(open_at(source, start)) as reader:
+            changes, _ = read_to_head(reader)
+    assert [short(each) for each in found] == [("ALTER", ("t", None, "id v", "id v n"))]
+    assert [change.key for change in changes] == [{"id": 1}, {"id": 2}, {"id": 3}]
+    first, second, third = (change.token for change in changes)
+    assert compare(first, found[0].token) is compare(second, found[0].token) is Order.OLDER
+    assert compare(third, found[0].token) is Order.NEWER

@@ -53,6 +53,8 @@ LOADS = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
 IGNORABLE_FLAG = 0x80
 
 STANDALONE, IS_DDL, PREPARED_XA = 1, 32, 64
+_GROUP_COMMIT, _XA = 2, 64 | 128
+_START_ALTER, _ROLLBACK_ALTER = 2, 8  # of the flags after these
 
 
 class TransactionBegin(msgspec.Struct, gc=False):
@@ -251,6 +253,19 @@ def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
         # The time on the server that made it, which is the same on all servers.
         return name, number, int.from_bytes(body[at + 7 : at + 14], "little")
     return name, number, immediate
+
+
+def alters_nothing(body: bytes) -> bool:
+    """Whether the ALTER TABLE of this GTID of MariaDB only begins or is given up (``binlog_alter_two_phase``).
+
+    Its end is a transaction of its own, and has the statement again.
+    """
+    flags, at = body[12], 13
+    if flags & _GROUP_COMMIT:
+        at += 8
+    if flags & _XA:
+        at += 6 + body[at + 4] + body[at + 5]
+    return at < len(body) and bool(body[at] & (_START_ALTER | _ROLLBACK_ALTER))
 
 
 def rotate(body: bytes) -> Rotate:

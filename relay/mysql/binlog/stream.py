@@ -88,9 +88,9 @@ class BinlogEvents:
         self._rest: tuple[bytes, Iterator[RawEvent]] | None = None
         # What ends the stream, once the events before it were returned.
         self._error: RelayError | None = None
-        # The open transaction: whether it is a single statement, a table that it has rows of, whether it is prepared
-        # only, and its rows while it is an XA transaction that may not commit.
-        self._is_statement = False
+        # The open transaction: whether it is a single statement, and one that does nothing yet; a table that it has
+        # rows of, whether it is prepared only, and its rows while it is an XA transaction that may not commit.
+        self._is_statement = self._alters_nothing = False
         self._has_rows = ""
         self._is_prepared = False
         self._xa_rows: list[Rows] | None = None
@@ -187,6 +187,7 @@ class BinlogEvents:
                 reached = self._executed.add_mariadb(domain, server_id, sequence)
                 self._is_statement = bool(bits & events.STANDALONE)
                 self._is_prepared = bool(bits & events.PREPARED_XA)
+                self._alters_nothing = self._is_statement and events.alters_nothing(buffer[start:end])
                 out.append(TransactionBegin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
             elif kind == events.GTID:
                 self.position = position or self.position
@@ -220,7 +221,7 @@ class BinlogEvents:
                 raise NotCarried(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
             self._executed.restore(self._committed)
         self._has_rows = ""
-        self._is_statement = self._is_prepared = False
+        self._is_statement = self._alters_nothing = self._is_prepared = False
         self._pending_gtid = self._xa_rows = None
         # A TABLE_MAP is for rows of its own transaction.
         self._open.clear()
@@ -301,6 +302,9 @@ class BinlogEvents:
             self._begin_pending(out, False)
             return
         if raw == b"COMMIT":
+            self._commit(out)
+            return
+        if self._alters_nothing:  # I8
             self._commit(out)
             return
         sql = events.statement_text(raw, encoding)
