@@ -49,7 +49,8 @@ class Layouts:
         return f"<Layouts[{self.source}: {len(self._last)} tables]>"
 
     def wanted(self, database: str, table: str) -> bool:
-        return database == self.database and self._is_named(table)
+        """Whether a table is relayed; any of the database for ""."""
+        return database == self.database and (not table or self._is_named(table))
 
     def _is_named(self, table: str) -> bool:
         return not self._named or table in self._named

@@ -37,6 +37,7 @@ class Classified:
 
     ``tables``: those it empties, drops, alters, creates or renames. ``renamed``: the old and new name of each.
     ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
+    ``calls``: a CHANGE by a function, which may be to tables that it does not name.
     ``replaces``: a CREATE OR REPLACE, after which the table is empty. ``indexed``: the table that an OTHER statement,
     CREATE INDEX or DROP INDEX, is about.
     """
@@ -48,6 +49,7 @@ class Classified:
     temporary: bool = False
     replaces: bool = False
     indexed: Name | None = None
+    calls: bool = False
 
 
 # Common words of statements that change rows. They are names only if they are quoted.
@@ -131,7 +133,9 @@ class StatementScanner:
         return tuple(found)
 
 
-_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO")
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH")
+# Logged only for the rows that a function changes.
+_CALLS = ("SELECT", "DO", "CALL")
 
 
 def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: bool = False) -> Classified:
@@ -156,8 +160,8 @@ def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: 
         return _alter(reader)
     if first.is_word("CREATE"):
         return _create(reader)
-    if first.is_word(*_CHANGES):
-        return Classified(Kind.CHANGE, names=reader.all_names())
+    if first.is_word(*_CHANGES, *_CALLS):
+        return Classified(Kind.CHANGE, names=reader.all_names(), calls=first.is_word(*_CALLS))
     if first.is_word("SAVEPOINT", "RELEASE"):
         return Classified(Kind.SAVEPOINT)
     if first.is_word("ROLLBACK"):

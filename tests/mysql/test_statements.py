@@ -209,3 +209,31 @@ def test_an_alter_table_that_is_logged_in_two_phases_is_one_statement_where_it_e
     first, second, third = (change.token for change in changes)
     assert compare(first, found[0].token) is compare(second, found[0].token) is Order.OLDER
     assert compare(third, found[0].token) is Order.NEWER
+
+
+def test_a_function_whose_changes_are_logged_as_a_statement_is_refused(
+    server: Any, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: only its call is logged, which names no table. A trigger of another table shows in a warning at least."""
+    with session(server, unique) as execute:
+        for table in ("t", "other"):
+            execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+        execute(
+            "CREATE FUNCTION f(n INT) RETURNS INT DETERMINISTIC MODIFIES SQL DATA"
+            " BEGIN INSERT t VALUES (n); RETURN n; END"
+        )
+        source = source_of(unique, server, tables=["t"])
+        start = begin(source)["-"]
+        execute("SET SESSION binlog_format = STATEMENT")
+        for at in (1, 2):
+            execute(f"INSERT other VALUES ({at})")
+        with closing(open_at(source, start)) as reader:
+            read_to_head(reader)
+        assert caplog.text.count("what its triggers change in relayed ones is not in the binlog: 'INSERT other") == 1
+        execute("SELECT f(1)")
+        assert execute("SELECT * FROM t") == ((1,),)
+        with (
+            closing(open_at(source, start)) as reader,
+            pytest.raises(NotCarried, match=f"may be to tables of {unique} is logged as a statement"),
+        ):
+            read_to_head(reader)

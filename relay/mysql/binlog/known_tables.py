@@ -19,7 +19,7 @@ Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
 """``layout(database, table, columns, primary)``: the layout of rows, None for a table that is not relayed."""
 
 Wanted = Callable[[str, str], bool]
-"""``wanted(database, table)``. Rows and columns of other tables are never decoded."""
+"""``wanted(database, table)``. Rows and columns of other tables are never decoded. ``table``: "" for any of them."""
 
 _MOST = 10_000
 

@@ -6,6 +6,7 @@ be relayed exactly end the stream (I8), with an error that names table and posit
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,13 @@ from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import IncidentEvent, NotCarried
 from relay.mysql.executed import Executed
+from relay.sql.statement_text import shown
 from relay.sql.statements import Classified, Kind
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
+
+log = logging.getLogger(__name__)
 
 _XA_HELD = 16 << 20
 """Bytes of rows that are held at most until an XA transaction commits."""
@@ -72,6 +76,8 @@ class BinlogEvents:
         self._server = server
         self._lower_case = server.stores_lower_case
         self._is_raw = raw
+        # Of triggers.
+        self._has_warned = False
         scanner = native.binlog_scanner() if raw and layout is not None else None
         # Finds whole transactions of known tables; None without the compiled core.
         self._scanner = None if scanner is None else scanner()
@@ -336,8 +342,19 @@ class BinlogEvents:
     def _refuse(self, sql: str, database: str, said: Classified) -> None:
         wanted = self._tables.wanted
         touched = [f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)]
+        if said.calls:  # I1: nothing says which tables the function changes
+            names = [schema for schema, _ in said.names]
+            touched += [f"tables of {schema}" for schema in (database, *names) if wanted(schema, "")]
         if touched:
             raise refusals.statement(self._place, sql, said, touched[0])
+        if not self._has_warned and any(wanted(schema or database, "") for schema, _ in said.names):
+            self._has_warned = True
+            log.warning(
+                "%s: a change of a table that is not relayed is logged as a statement, so what its triggers change in "
+                "relayed ones is not in the binlog: %r. Check sessions that set their own `binlog_format`",
+                self._place,
+                shown(sql),
+            )
 
     def _other(self, kind: int, flags: int, body: bytes, timestamp: int, position: int, out: list[BinlogEvent]) -> None:
         if kind in (events.HEARTBEAT, events.HEARTBEAT_2):
