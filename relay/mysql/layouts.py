@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
+from relay.mysql.versioned import check_versioned
 from relay.sql.altered import Shape
 from relay.sql.definitions import Definition, ask, text_by_default
 from relay.sql.followed_tables import FollowedTables, TablesNow
@@ -134,6 +135,7 @@ class Layouts:
         found = self._definitions(server)
         self.text = text_by_default(server.execute, self.database)
         warn_of_cascades(self.source, server, self.database, found)
+        check_versioned(self.source, server, self.database, found, self._named, self._config.key_columns)
         tables = (self._present(name, each) for name, each in found.items())
         return [table.schema for table in tables if table is not None]
 

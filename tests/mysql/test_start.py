@@ -227,3 +227,34 @@ def test_a_shard_that_is_no_longer_listed_cannot_be_opened() -> None:
     source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
     with pytest.raises(RelayError, match="shard - was not read to its end"):
         source.open(Opening(Shard("-"), {"gtid": "MariaDB/0-1-1"}))
+
+
+@services
+def test_a_table_with_versions_is_refused_where_they_would_be_taken_for_one_row(
+    mariadb: MariaDB, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I8: an UPDATE also inserts the old version, behind the new one, and a DELETE inserts it again."""
+    declared = "s TIMESTAMP(6) GENERATED ALWAYS AS ROW START, e TIMESTAMP(6) GENERATED ALWAYS AS ROW END"
+    versions = "WITH SYSTEM VERSIONING"
+    with session(mariadb, unique) as execute:
+        execute(f"CREATE TABLE t (id INT PRIMARY KEY, v INT, {declared}, PERIOD FOR SYSTEM_TIME (s, e)) {versions}")
+        execute(f"CREATE TABLE hidden (id INT PRIMARY KEY, v INT) {versions}")
+        for key, message in (
+            ({"t": ["id"]}, "takes for the row itself: leave it out, or add e"),
+            ({"hidden": ["id"]}, "takes for the row itself: leave it out$"),
+        ):
+            with pytest.raises(RelayError, match=message):
+                source_of(unique, mariadb, key=key)
+        with pytest.raises(
+            RelayError, match=f"{unique}.hidden has system versioning.*declare `PERIOD FOR SYSTEM_TIME`"
+        ):
+            source_of(unique, mariadb, tables=["hidden"])
+        source_of(unique, mariadb)
+        assert "The relay ends at its first change" in caplog.text
+        source = source_of(unique, mariadb, tables=["t"], key={"t": ["id", "e"]})
+        with closing(open_at(source, begin(source)["-"])) as reader:
+            execute("INSERT t (id, v) VALUES (1, 1)")
+            execute("UPDATE t SET v = 2")
+            changes, _ = read_to_head(reader)
+    assert short(changes) == [("INSERT", 1, 1), ("UPDATE", 1, 2), ("INSERT", 1, 1)]
+    assert changes[0].key == changes[1].key != changes[2].key

@@ -1,0 +1,53 @@
+"""Finds tables of MariaDB with system versioning that cannot be relayed: their binlog has each version as a row."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from relay.errors import RelayError
+from relay.mysql.connection import ServerConnection
+
+log = logging.getLogger(__name__)
+
+_ENDS = (
+    "SELECT t.TABLE_NAME, c.COLUMN_NAME FROM information_schema.TABLES t LEFT JOIN information_schema.COLUMNS c"
+    " ON c.TABLE_SCHEMA = t.TABLE_SCHEMA AND c.TABLE_NAME = t.TABLE_NAME AND c.GENERATION_EXPRESSION = 'ROW END'"
+    " WHERE t.TABLE_SCHEMA = %s AND t.TABLE_TYPE = 'SYSTEM VERSIONED'"
+)
+"""Selects the versioned tables of a database, each with the column that says when a version ends, if it is declared."""
+
+
+def check_versioned(
+    source: str,
+    server: ServerConnection,
+    database: str,
+    tables: Iterable[str],
+    named: Collection[str],
+    key: Callable[[str], Sequence[str]],
+) -> None:
+    """Raise ``RelayError`` for those of ``tables`` whose versions would be taken for one row, and ``Unavailable``.
+
+    ``named``: those that the config names; others are warned of. ``key``: the columns that it uses instead of a table's
+    primary key.
+    """
+    if not server.is_mariadb:
+        return
+    wanted = set(tables)
+    for table, end in server.execute(_ENDS, (database,)):
+        if table not in wanted:
+            continue
+        what = f"source {source}: the table {database}.{table} has system versioning, and its binlog has each version"
+        if key(table) and end not in key(table):  # I8: an old version would replace the row
+            raise RelayError(
+                f"{what} of a row, which `key: {{{table}: ...}}` takes for the row itself: leave it out"
+                + (f", or add {end}" if end is not None else "")
+            )
+        if end is None:
+            problem = (
+                f"{what} of a row under a key with a hidden column: declare `PERIOD FOR SYSTEM_TIME`, or leave the "
+                "table out of `tables`"
+            )
+            if table in named:
+                raise RelayError(problem)
+            log.warning("%s. The relay ends at its first change", problem)
