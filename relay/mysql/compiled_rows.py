@@ -52,6 +52,9 @@ class CompiledTables:
         return self._rows[decoder]
 
     def _made(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
+        if decoder.table.hidden:
+            return None
+
         def read(raw: bytes) -> Row:
             ((_, row),) = decoder.inserts(raw, 0, len(raw))
             assert row is not None

@@ -18,7 +18,7 @@ from relay.gtid import parse
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.source import STREAMED_PAGE, Page
-from tests.mysql.reading import is_mysql, position_of
+from tests.mysql.reading import is_mysql, position_of, session
 from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import read_page
 from tests.waiting import wait_until
@@ -337,3 +337,28 @@ def test_the_grant_in_an_error_message_is_enough(server: MariaDB, table: str, un
         reader.close()
     finally:
         server.execute(f"DROP USER {unique}@'%'")
+
+
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+def test_hidden_columns_of_unique_indexes_of_mariadb_are_not_in_rows(server: MariaDB, unique: str) -> None:
+    """I8: no SELECT has them, so snapshots and comparisons do not either."""
+    with session(server, unique) as execute:
+        execute(
+            "CREATE TABLE t (id INT PRIMARY KEY, DB_ROW_HASH_1 BIGINT UNSIGNED, b BLOB, v TEXT, UNIQUE (b), UNIQUE (v))"
+        )
+        source = source_of(unique, server)
+        with closing(open_at(source, begin(source)["-"])) as reader:
+            execute("INSERT t VALUES (1, 7, 'x', 'a'), (2, 8, NULL, 'b'), (3, NULL, NULL, NULL)")
+            execute("UPDATE t SET v = 'c' WHERE id = 1")
+            execute("ALTER TABLE t DROP INDEX b, DROP INDEX v")
+            changes, pages = read_to_head(reader)
+    assert [change.new for change in changes] == [
+        {"id": 1, "DB_ROW_HASH_1": 7, "b": b"x", "v": "a"},
+        {"id": 2, "DB_ROW_HASH_1": 8, "b": None, "v": "b"},
+        {"id": 3, "DB_ROW_HASH_1": None, "b": None, "v": None},
+        {"id": 1, "DB_ROW_HASH_1": 7, "b": b"x", "v": "c"},
+    ]
+    (statement,) = (each for page in pages for each in page.schema_changes)
+    after = statement.tables[0].after
+    assert after is not None
+    assert [column.name for column in after.columns] == ["id", "DB_ROW_HASH_1", "b", "v"]

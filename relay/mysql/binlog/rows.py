@@ -143,7 +143,7 @@ def _decoded(column: ColumnLayout) -> tuple[str, ...]:
 def columns_of(table: TableMap) -> list[Column]:
     """Return the columns with the types of their values. Raises ``BadTableMap`` for one that cannot be relayed."""
     carried = []
-    for column in table.columns:
+    for column in (column for at, column in enumerate(table.columns) if at not in table.hidden):
         base = _column_reader(column).base
         try:
             kind = carried_as(base, unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
@@ -164,6 +164,8 @@ class RowDecoder:
         self.name = f"{table.database}.{table.table}"
         self.readers = [_column_reader(column) for column in table.columns]
         self.width = len(self.readers)
+        # The places of the columns of a row.
+        self._shown = [at for at in range(self.width) if at not in table.hidden]
         # Bytes of the bitmaps: which columns an event has, and which columns of a row are NULL.
         self.bitmap = (self.width + 7) // 8
         self._mask = (1 << self.width) - 1
@@ -224,7 +226,7 @@ class RowDecoder:
             else:
                 (value,), at = self.single(number)(buffer, at)
                 row.append(value)
-        return tuple(row), at
+        return tuple(row[number] for number in self._shown), at
 
     def single(self, number: int) -> Callable[[bytes, int], tuple[Row, int]]:
         """Return the function that reads only the value of a column, which is not NULL."""
@@ -313,7 +315,7 @@ class RowDecoder:
         unpack()
         if skipped:
             lines.append(f"p += {skipped}")
-        wanted = present if only else range(self.width)
+        wanted = present if only else self._shown
         return lines, f"({''.join(shown.get(number, 'None') + ', ' for number in wanted)})"
 
 

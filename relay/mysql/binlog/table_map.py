@@ -7,8 +7,10 @@ Column names, signedness, character sets, ENUM and SET members and the primary k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from relay.sql.charsets import BINARY, charset
 
@@ -23,6 +25,7 @@ _TEXT = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, VARCHAR_COMPRESSED, BLOB_C
 # Types with a sign bit in the metadata, and types with a character set there, by flavour.
 _SIGNED = _NUMERIC | {YEAR}
 _CHARACTER = {False: _TEXT | {VECTOR}, True: _TEXT | {GEOMETRY}}
+_HASH = re.compile(r"DB_ROW_HASH_[0-9]+")
 _SET_METADATA = "run `SET GLOBAL binlog_row_metadata = 'FULL'`"
 _ONE_BYTE = frozenset({FLOAT, DOUBLE, BLOB, GEOMETRY, JSON, TIME2, DATETIME2, TIMESTAMP2, BLOB_COMPRESSED, VECTOR})
 _TWO_BYTES = frozenset({VARCHAR, VAR_STRING, STRING, BIT, NEWDECIMAL, ENUM, SET, VARCHAR_COMPRESSED})
@@ -54,10 +57,13 @@ class ColumnLayout:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
+    """``hidden``: the places of columns that the table has for the server only."""
+
     database: str
     table: str
     columns: tuple[ColumnLayout, ...]
     primary: tuple[str, ...]
+    hidden: frozenset[int] = frozenset()
 
 
 def name_in(raw: bytes) -> tuple[str, str]:
@@ -137,7 +143,18 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
                 members=texts,
             )
         )
-    return TableMap(database, table, tuple(columns), tuple(names[at] for at in _primary(options)))
+    hidden = _hidden(columns) if is_mariadb else frozenset()
+    return TableMap(database, table, tuple(columns), tuple(names[at] for at in _primary(options)), hidden)
+
+
+def _hidden(columns: Sequence[ColumnLayout]) -> frozenset[int]:
+    """Return the columns that MariaDB keeps behind all others, each for a unique index of long values."""
+    after = takewhile(lambda at: _is_hash(columns[at]), range(len(columns) - 1, 0, -1))
+    return frozenset(after)
+
+
+def _is_hash(column: ColumnLayout) -> bool:
+    return column.kind == LONGLONG and column.unsigned and _HASH.fullmatch(column.name) is not None
 
 
 def _refuse_old_times(names: Sequence[str], kinds: Sequence[int]) -> None:
