@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 
 from relay.errors import RelayError
-from relay.gtid import GtidSet
+from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
 from relay.mysql.binlog.events import BinlogEvent, EventStream
 from relay.mysql.connection import ServerConnection
-from relay.mysql.gtids import SequencesRead
+from relay.mysql.errors import Diverged
+from relay.mysql.gtids import SequencesRead, went_back
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.roles import role_of
@@ -35,6 +36,8 @@ class CurrentServer:
         self.open_events = open_events
         self.found: ReadableServer | None = None
         self._events: EventStream | None = None
+        # What the server had executed when it was last asked.
+        self._executed = parse("")
         self._sequences_read = SequencesRead()
         self._ask_role_at = 0.0
         self._search = BackgroundProbe(f"better-than-{shard}", servers.better, every=_ROLE_EVERY)
@@ -66,6 +69,7 @@ class CurrentServer:
             return found
         self.found = found
         try:
+            self._executed = found.server.executed()
             if found.server.is_mariadb:
                 self._sequences_read.learn(found.server.binlog_state(), position.executed)
             self._events = self.open_events(found.server, position.executed)
@@ -103,6 +107,19 @@ class CurrentServer:
                 each.close()
         self._events = self.found = None
 
+    def _require_history(self, server: ServerConnection) -> None:
+        """Raise ``Diverged`` if a server no longer has what it had executed, because its binlogs were reset.
+
+        It gives the same numbers out again, and sends nothing of that on a connection from before.
+        """
+        before, now = self._executed, server.executed()
+        if went_back(before, now):  # I9
+            raise Diverged(
+                f"{server.account.address}: its binlogs were reset: it had executed {before.position}, and now only "
+                f"{now.position}"
+            )
+        self._executed = before | now
+
     def should_be_left(self, position: BinlogPosition) -> bool:
         """Ask for the role now and then. Return whether another server should be read. Raises ``Unavailable``.
 
@@ -114,6 +131,7 @@ class CurrentServer:
         address = found.server.account.address
         if time.monotonic() >= self._ask_role_at:
             self._ask_role_at = time.monotonic() + _ROLE_EVERY
+            self._require_history(found.server)
             before, found.role = found.role, role_of(found.server)
             has_changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
             if address not in self.servers.addresses():

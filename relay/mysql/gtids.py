@@ -78,6 +78,14 @@ def common(a: GtidSet, b: GtidSet) -> GtidSet:
     return parse("MariaDB/" + ",".join(map(str, earlier)))
 
 
+def went_back(before: GtidSet, now: GtidSet) -> bool:
+    """Whether a server has lost some of what it had executed. A domain of MariaDB may be deleted without a loss."""
+    if before.flavour != "MariaDB":
+        return not now.contains(before)
+    last = {gtid.domain: gtid.sequence for gtid in split_mariadb(str(now))}
+    return any(last.get(gtid.domain, gtid.sequence) < gtid.sequence for gtid in split_mariadb(str(before)))
+
+
 def origin_server(gtid: str) -> str:
     """Return the server that made a transaction: its UUID, or MariaDB's domain and server id."""
     return gtid.rpartition("-")[0] if ":" not in gtid else gtid.partition(":")[0]

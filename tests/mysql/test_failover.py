@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from relay.change import Change
+from relay.lineage import Gap
 from relay.mysql.reader import BinlogShardReader
 from relay.services.mariadb import MariaDB
 from relay.source import Page
@@ -19,6 +20,7 @@ from tests.mysql.orders import DATABASE, load, opened, put
 from tests.mysql.reading import is_mysql, position_of
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import pages_of, reason
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -300,3 +302,25 @@ def test_transactions_that_only_a_replica_has_do_not_break_positions(primary: An
     assert changes[0].token
     assert changes[0].token.position == position_of(primary)
     again.close()
+
+
+def test_binlogs_that_are_reset_while_they_are_read_are_a_gap(primary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9: the server gives the same numbers out again, and the connection from before stays open and silent."""
+    monkeypatch.setattr("relay.mysql.current_server._ROLE_EVERY", 0.3)
+    reader = opened(source_of(DATABASE, primary))
+    put(primary, *range(5))
+    read_to_head(reader)
+    primary.execute("RESET BINARY LOGS AND GTIDS" if is_mysql(primary) else "RESET MASTER")
+    put(primary, 10)
+
+    def gap() -> Gap | None:
+        result = reader.read()
+        return result.gap if isinstance(result, Page) else None
+
+    found = wait_until(gap, 10)
+    assert found.reason == "failover lost transactions"
+    assert found.end == {"gtid": position_of(primary)}
+    put(primary, 11)
+    changes, _ = read_to_head(reader, passing=True)
+    assert short(changes) == [("INSERT", 11, "a")]
+    reader.close()
