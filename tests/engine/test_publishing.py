@@ -16,6 +16,7 @@ from relay.engine.publishing import Publishing
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
+from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced
 from relay.kafka.settings import KafkaSettings
@@ -306,6 +307,23 @@ def test_what_came_before_a_gap_is_committed_before_a_person_is_asked_also_after
     assert bench.broker.on("shop.orders") == ([b"change-1"] if has_changes else [])
     assert bench.broker.on("shop.gaps") == []
     assert positions(bench) == [{"sequence": 3}]
+
+
+def test_a_worker_that_is_expelled_while_it_publishes_again_keeps_its_pages_in_order() -> None:
+    """I1, I2: before a gap it commits, which only a member may."""
+    bench = Bench()
+    shard = bench.shard()
+    bench.publishing.page(shard, page(1))
+    bench.broker.fails += [Aborted("a rebalance"), NotAMember("shop.relay")]
+    with pytest.raises(Aborted):
+        bench.publishing.page(shard, page(5, gap=gap()))
+    with pytest.raises(NotAMember):
+        bench.publishing.again()
+    bench.publishing.again()
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
+    assert len(bench.broker.on("shop.gaps")) == 1
+    assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 5}]
 
 
 def test_a_gap_that_is_met_again_before_anything_was_read_after_it_is_reported_once() -> None:
