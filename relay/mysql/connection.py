@@ -273,6 +273,14 @@ class ServerConnection:
             reason = f"it has GTIDs with tags ({tagged[0]}), which the relay does not support" if tagged else fault
             raise NotCarried(f"{self.account.address}: its binlog cannot be read: {reason}") from None
 
+    def awaits_replicas(self) -> bool:
+        """Whether transactions in its binlog are not executed yet: semi-synchronous replicas must acknowledge them.
+
+        Raises ``Unavailable``.
+        """
+        found = self.execute("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_wait_sessions'")
+        return any(int(value) for _, value in found)
+
     def binlog_state(self) -> str:
         """MariaDB: the last GTID of each server in each domain of its binlog. Raises ``Unavailable``."""
         ((text,),) = self.execute("SELECT @@global.gtid_binlog_state")

@@ -18,7 +18,7 @@ from relay.gtid import GtidSet, MariaDBSet, parse
 from relay.mysql.binlog.files import look_into, purged
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import BinlogPurged, Diverged
-from relay.mysql.gtids import Sequences, common, last_sequences, split_mariadb
+from relay.mysql.gtids import Sequences, common, last_sequences, origin_servers, split_mariadb
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.roles import Role, role_of
 
@@ -198,6 +198,9 @@ class ShardServers:
                 server.verify_replica()
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
+            is_waiting = (
+                is_behind and role.is_primary and not role.in_group and _awaits_its_own(server, needed - executed)
+            )
         except BaseException:
             server.close()
             raise
@@ -222,6 +225,11 @@ class ShardServers:
         elif not role.is_primary:
             server.close()
             survey.unusable.append(f"{address} has another history, at {executed.position}")
+        elif is_waiting:  # I9
+            server.close()
+            survey.unusable.append(
+                f"{address} waits for its replicas to acknowledge what was read, at {executed.position}"
+            )
         else:
             survey.lacking.append(found)
 
@@ -332,6 +340,13 @@ def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
     return all(
         last.get(each.domain, {}).get(each.server, 0) >= each.sequence for each in split_mariadb(",".join(gtids))
     )
+
+
+def _awaits_its_own(server: ServerConnection, lacking: GtidSet) -> bool:
+    """Whether a server of MySQL has made what it lacks, and may wait for its replicas to acknowledge it."""
+    if server.is_mariadb or origin_servers(lacking) != {server.uuid.lower()}:
+        return False
+    return server.awaits_replicas()
 
 
 def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:

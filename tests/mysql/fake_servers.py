@@ -34,6 +34,8 @@ class FakeServer(ServerConnection):
         self.purged = purged
         self.status = [{"Seconds_Behind_Source": lag}] if replica else []
         self.denies = False
+        # Sessions that wait for semi-synchronous replicas.
+        self.waiting = 0
         self.settings = {
             "log_bin": "ON",
             "binlog_format": "ROW",
@@ -47,6 +49,8 @@ class FakeServer(ServerConnection):
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         if "gtid_executed" in statement:
             return [(self.gtids,)]
+        if "semi_sync" in statement:
+            return [("Rpl_semi_sync_source_wait_sessions", str(self.waiting))]
         assert "gtid_purged" in statement
         return [(self.purged,)]
 

@@ -154,6 +154,20 @@ def test_a_member_of_a_group_that_lacks_what_was_read_is_waited_for(read_only: s
     assert role_of(member).is_replica == (read_only == "ON")
 
 
+def test_a_primary_that_waits_for_semi_synchronous_replicas_has_lost_nothing_of_its_own() -> None:
+    """I9: its binlog has what it has not executed yet. What another server made it will never have."""
+    primary = FakeServer("primary", f"{A}:1-90,{B}:1-5", uuid=A)
+    primary.waiting = 1
+    shard = FakeShard(primary)
+    for _ in range(5):
+        shard.now += 10
+        with pytest.raises(Unavailable, match="primary:3306 waits for its replicas to acknowledge what was read"):
+            shard.find(f"{A}:1-91,{B}:1-5")
+    assert isinstance(shard.find_after_retries(f"MySQL56/{A}:1-90,{B}:1-6"), LostPosition)
+    primary.gtids = f"{A}:1-91,{B}:1-5"
+    assert shard.find(f"{A}:1-91,{B}:1-5") == "primary"
+
+
 def test_purged_binlogs_are_a_loss_only_when_every_server_has_purged_them() -> None:
     """I9: one that does not answer may still have them."""
     one, two = FakeServer("one", f"{A}:1-100", purged=f"{A}:1-80"), FakeServer("two", f"{A}:1-100", purged=f"{A}:1-60")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from itertools import pairwise
@@ -177,3 +178,32 @@ def test_a_time_is_found_although_transactions_were_added_to_gtid_purged(primary
     with connected(primary) as server:
         assert executed_before(server, time.time() + 60) == before | loaded
         assert executed_before(server, time.time() - 86400) == loaded
+
+
+def test_what_waits_for_semi_synchronous_replicas_is_not_lost(kind: type[MySQL]) -> None:
+    """I3, I9: the binlog has it, and the executed set does not yet."""
+    options: dict[str, str | int] = {"plugin-load-add": "semisync_source.so", "sync-binlog": 1}
+    with kind(options=options | {"loose-rpl-semi-sync-source-timeout": 3_600_000}) as server:
+        if not server.execute("SHOW GLOBAL VARIABLES LIKE 'rpl_semi_sync_source_enabled'"):
+            pytest.skip("this MySQL has no semi-synchronous replication")
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v VARCHAR(100))")
+        source = source_of(DATABASE, server)
+        reader = opened(source)
+        server.execute("SET GLOBAL rpl_semi_sync_source_enabled = ON")
+        writing = threading.Thread(target=put, args=(server, 1))
+        writing.start()
+        changes, pages = read_until(reader, lambda found: len(found) == 1)
+        reader.close()
+        again = resume(source, pages[-1].position or {})
+        waits = []
+        for _ in range(8):
+            waits.append(reason(again.read()))
+            time.sleep(0.3)
+        server.execute("SET GLOBAL rpl_semi_sync_source_enabled = OFF")
+        writing.join()
+        put(server, 2)
+        after, _ = read_until(again, lambda found: len(found) == 1, passing=True)
+        again.close()
+    assert all("waits for its replicas to acknowledge what was read" in each for each in waits)
+    assert short([*changes, *after]) == [("INSERT", 1, "a"), ("INSERT", 2, "a")]
