@@ -21,7 +21,6 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import (
@@ -36,15 +35,12 @@ from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, Sto
 from relay.errors import RelayError, Unavailable
 
 _NOT_PRIMARY = "READONLY this server is not a primary"
-_CUT_OFF = "NOREPLICAS not enough good replicas: this server may have been cut off and replaced"
 # I6: a connection may lead to another server than it did, behind a proxy, or to one that was demoted. So each call asks
 # for the role and the run: the replication id is new in each start of a primary, and when a replica becomes one.
 _ROLE = f"""
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('{_NOT_PRIMARY}')
-elseif string.find(info, 'min_slaves_good_slaves:0', 1, true) then
-  return redis.error_reply('{_CUT_OFF}')
 end
 """
 
@@ -146,7 +142,7 @@ _RUN_LENGTH = 16  # characters of a replication id's 40: enough to tell the runs
 _ATTEMPTS = 10  # to read a generation that others replace meanwhile
 # Errors of a server that may be well again later, or that another one has replaced. Older ones wrap those of scripts.
 _TEMPORARY = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError)
-_TEMPORARY_TEXT = re.compile("(?:^|: -)(?:READONLY|MASTERDOWN|NOREPLICAS|MISCONF|OOM) ")
+_TEMPORARY_TEXT = re.compile("(?:^|: -)(?:BUSY|READONLY|MASTERDOWN|NOREPLICAS|MISCONF|OOM) ")
 
 
 _Found = tuple[list[StoredEntry | None], str, set[str]]
@@ -241,8 +237,6 @@ class RedisStore(ClosingStore):
         (meta, value), generation, info = server.ask(asked)
         if b"role:master" not in info:  # I6
             raise ReadOnlyError(_NOT_PRIMARY)
-        if b"min_slaves_good_slaves:0" in info:  # I6
-            raise ResponseError(_CUT_OFF)
         run = _RUN.search(info)
         entry = None if meta is None else StoredEntry(meta, value)
         return [entry], (generation or b"").decode(), {self._run(run[1] if run else b"")}

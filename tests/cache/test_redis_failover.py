@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+import redis
 
 from relay.cache import Cached, Invalidator, LoadedValue, Outcome, RedisStore, TokenCache, generation_key
 from relay.cache.store import has_lost
@@ -15,6 +17,7 @@ from relay.services.redis import RedisServer
 from relay.token import EventToken
 from tests.cache.proxy import Proxy
 from tests.cache.redis_groups import catch_up, command, follow
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -170,10 +173,56 @@ def test_a_primary_that_is_cut_off_from_its_replicas_serves_nothing_and_takes_no
     command(primary, "CONFIG", "SET", "min-replicas-to-write", "1")
     assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
     assert _several(cache) == {Cached(b"new", Outcome.MISS)}
-    with pytest.raises(Unavailable, match="not enough good replicas"):
+    with pytest.raises(Unavailable, match="Not enough good replicas"):
         invalidator.apply([("k", None)])
     command(primary, "CONFIG", "SET", "min-replicas-to-write", "0")
     assert invalidator.apply([("k", None)]).applied == 1
+
+
+def test_a_primary_that_keeps_too_few_of_its_replicas_serves_nothing_and_takes_nothing(
+    stack: ExitStack, primary: RedisServer, replica: RedisServer, store: RedisStore
+) -> None:
+    """I6: one of two replicas takes over, and the other is on the side of the old primary."""
+    other = stack.enter_context(RedisServer())
+    follow(other, primary)
+    command(primary, "CONFIG", "SET", "min-replicas-to-write", "2")
+    wait_until(lambda: command(primary, "INFO", "replication")["min_slaves_good_slaves"] == 2 or None)
+    cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+    assert cache.get_or_load("k", constant(b"old")).outcome is Outcome.FILLED
+    command(replica, "REPLICAOF", "NO", "ONE")
+    wait_until(lambda: command(primary, "INFO", "replication")["min_slaves_good_slaves"] == 1 or None)
+    with RedisStore(replica.url) as new:
+        Invalidator(new, "shop").apply([("k", TOKEN)])
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    assert _several(cache) == {Cached(b"new", Outcome.MISS)}
+    with pytest.raises(Unavailable, match="Not enough good replicas"):
+        invalidator.apply([("k", TOKEN)])
+
+
+def test_a_server_that_runs_a_script_of_others_for_long_is_unavailable(primary: RedisServer, store: RedisStore) -> None:
+    cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    command(primary, "CONFIG", "SET", "lua-time-limit", "10")
+    with redis.Redis(port=primary.port) as other:
+        endless = threading.Thread(target=pytest.raises, args=(redis.ResponseError, other.eval, "while true do end", 0))
+        endless.start()
+        wait_until(lambda: _is_busy(primary) or None)
+        try:
+            assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+            assert _several(cache) == {Cached(b"new", Outcome.MISS)}
+            with pytest.raises(Unavailable, match="busy"):
+                invalidator.apply([("k", TOKEN)])
+        finally:
+            command(primary, "SCRIPT", "KILL")
+        endless.join()
+    assert invalidator.apply([("k", TOKEN)]).applied == 1
+
+
+def _is_busy(server: RedisServer) -> bool:
+    with suppress(redis.RedisError):
+        command(server, "PING")
+        return False
+    return True
 
 
 def test_a_server_that_refuses_writes_for_a_while_is_unavailable(primary: RedisServer, store: RedisStore) -> None:

@@ -57,6 +57,8 @@ def usual(command: list[bytes]) -> Answer:
             generation = bulk(b"g1 " + RUN) if command[-1] == b"1" else NOTHING
             nothings = [NOTHING, NOTHING] * len(entries if command[-1] == b"1" else [*entries, last])
             return array(*nothings, generation, bulk(RUN * 2 + b"01234567"))
+        case b"HDEL":
+            return b":0\r\n"
         case b"CLIENT" | b"SELECT":
             return b"+OK\r\n"
     raise AssertionError(command)
