@@ -14,7 +14,7 @@ from relay.cache.continuity import Continuity
 from relay.cache.entry import Tokens, is_fresher
 from relay.cache.floors import MOST_BYTES, Floors, announced, decode_floors, encode_floors, shortened
 from relay.cache.store import entry_key, floors_key, generation_key
-from relay.token import EventToken
+from relay.token import EventToken, OriginToken
 
 LEFT, RIGHT = "shop/commerce/-80", "shop/commerce/80-"
 SERVER = "8ad8d8b4-0000-11ee-b7b9-0242ac120002"
@@ -91,6 +91,18 @@ def test_a_change_that_is_published_long_after_its_commit_begins_no_floor(floors
     assert floors.at_present == {}
     floors.announce(replace(token(7), timestamp=101), published_since=floors.since)
     assert floors.at_present == {LEFT: replace(token(7), timestamp=101)}
+
+
+def test_a_change_that_was_copied_from_a_parent_begins_no_floor(floors: Announcements) -> None:
+    """I6: of two shards that are merged, the new one may have a change of one and lack an earlier one of the other."""
+    merged = "shop/commerce/-"
+    floors.announce(token(9), token(4, RIGHT), published_since="")
+    origin = OriginToken(100, RIGHT, token(5, RIGHT).position)
+    for vouched in floors.since, None:
+        floors.announce(replace(token(5, merged), origin=origin), published_since=vouched)
+        assert merged not in floors.at_present
+    floors.announce(token(8, merged), published_since=floors.since)
+    assert floors.at_present[merged] == token(8, merged)
 
 
 @pytest.mark.parametrize("reader", [TTL, 100 * TTL])
