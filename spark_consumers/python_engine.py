@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ _MESSAGES = 512  # taken from librdkafka at once
 _FEW = 16  # of which a batch can hold the largest
 _POLL = 0.1  # seconds
 _PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives up
-_LOOK = 60.0  # seconds between two looks for new partitions
+_LOOK = 60.0  # seconds between two looks for new partitions, and for topics that were created again
 
 
 def run(
@@ -100,7 +100,7 @@ class _PythonConsumer:
         self.stopping = signum
 
     def run(self, start: str | None, *, until_caught_up: bool) -> None:
-        admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
+        self._admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
         self._group = GroupOffsets(self._config, _NAME, self._topics)
         self._stack.callback(self._group.close)
         self._reached, ends = self._group.locate(self._first_offsets(start))
@@ -110,8 +110,8 @@ class _PythonConsumer:
         self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, gaps=gaps)
         self._schema_wait = SchemaWait(self._schemas, _NAME)
         self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))
-        ids = topic_ids(admin, self._config, self._topics)
-        if self._repeat(lambda: self._continuity.begin(ids, self._reached, ends)):
+        self._ids = topic_ids(self._admin, self._config, self._topics)
+        if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
             self._group.commit(self._reached, wait=True)  # so that --from counts once
             self._messages = self._open_reader()
             self._watch.start_at(self._applied)
@@ -283,11 +283,20 @@ class _PythonConsumer:
 
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(Unavailable):  # it has the same effect later
+            self._refuse_new_topics(topic_ids(self._admin, self._config, self._topics))
             found = self._group.partitions()
             if len(found) != sum(map(len, self._reached.values())):
                 for each in found:
                     self._reached[each.topic].setdefault(str(each.partition), 0)  # I9: not where it begins by now
                 self._assign(self._messages)
+
+    def _refuse_new_topics(self, ids: Mapping[str, str]) -> None:
+        """Raise ``RelayError`` if a topic was created again: its records are not those of the offsets."""
+        if again := [topic for topic, number in ids.items() if number != self._ids[topic]]:  # I6
+            raise RelayError(
+                f"{_NAME}: topic {again[0]} was created again, and may have records that were passed over: restart the "
+                "consumer, which then invalidates the namespace"
+            )
 
     def _note_error(self, error: KafkaError) -> None:
         """Say once that the brokers are gone. Called by the client while it is polled."""

@@ -237,7 +237,9 @@ class Runner:
         if continuity is None:
             return
         ids = topic_ids(admin, self.config, self.consumer.topics)
-        start, ends = self.group.locate(self.checkpoint.resume())
+        resumed = self.checkpoint.resume()
+        start, ends = self.group.locate(resumed)
+        self._refuse_lost(resumed, ends)
         while not self.stopping:
             try:
                 continuity.begin(ids, start, ends)
@@ -245,6 +247,17 @@ class Runner:
             except Unavailable as error:
                 self._retry_later(error, error)
         self._attempts = 0
+
+    def _refuse_lost(self, resumed: Offsets, ends: Offsets) -> None:
+        """Raise ``ConfigError`` if a topic ends before the checkpoint: what it gets until there would be missed."""
+        for topic, partitions in resumed.items():
+            for partition, offset in partitions.items():
+                if offset > (end := ends.get(topic, {}).get(partition, offset)):  # I6
+                    raise ConfigError(
+                        f"{topic}[{partition}] ends at offset {end}, before offset {offset} of the checkpoint "
+                        f"{self.checkpoint.location}: it was created again, or has lost its last records. Name another "
+                        "folder with --checkpoint"
+                    )
 
     # ------------------------------------------------------------------ queries
 

@@ -153,13 +153,17 @@ class GroupOffsets:
         return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
-        """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends."""
+        """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends.
+
+        An offset past the end is of records that are gone, as those of a topic that was created again: the end.
+        """
         starts: Offsets = {}
         ends: Offsets = {}
         for p in self.partitions():
             low, end = self._call(self._consumer.get_watermark_offsets, p, timeout=_TIMEOUT)
             wanted = start.get(p.topic, {}).get(str(p.partition), EARLIEST)
-            starts.setdefault(p.topic, {})[str(p.partition)] = end if wanted == LATEST else max(wanted, low)
+            first = end if wanted == LATEST else min(max(wanted, low), end)  # I6
+            starts.setdefault(p.topic, {})[str(p.partition)] = first
             ends.setdefault(p.topic, {})[str(p.partition)] = end
         return starts, ends
 

@@ -265,6 +265,49 @@ def test_records_that_are_removed_before_new_partitions_are_found_are_not_passed
     runs_into_removed_records(topic, until_caught_up=False)
 
 
+def test_a_consumer_whose_offsets_lie_past_the_end_of_a_topic_misses_nothing_that_comes(
+    topic: Topic, store: RedisStore
+) -> None:
+    """I6, I9: the topic was created again while a consumer ran, which then reported the offsets of the old one."""
+    topic.publish([change("c0", number) for number in range(1, 7)])
+    topic.consume("cache", checkpoint="one", engine="python")
+    reached, _ = committed(topic)
+    before = store.generation(generation_key(topic.config.name))
+    topic.create_again()
+    assert topic.config.cache is not None
+    group = GroupOffsets(topic.config, "cache", topics_of(topic.config, topic.config.cache))
+    group.commit(reached, wait=True)
+    group.close()
+    topic.consume("cache", checkpoint="one", engine="python")
+    assert store.generation(generation_key(topic.config.name)) != before
+    topic.publish([change("c0", 7)])
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+
+
+def test_a_topic_that_is_created_again_while_the_consumer_runs_is_noticed(
+    topic: Topic, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6, I9: it may have more records by then than were read of the old one."""
+    topic.publish([change("c0", 1)])
+    look = _PythonConsumer._look_for_partitions
+
+    def look_after_creation(consumer: _PythonConsumer) -> None:
+        if version(store, topic, "c0") == 1:
+            topic.create_again()
+            topic.publish([change("c0", number) for number in range(2, 5)])
+            look(consumer)
+            consumer.stop(signal.SIGTERM)
+
+    monkeypatch.setattr(_PythonConsumer, "_look_for_partitions", look_after_creation)
+    monkeypatch.setattr(python_engine, "_LOOK", 0.0)
+    assert topic.config.cache is not None
+    with pytest.raises(RelayError, match=f"topic {topic.name} was created again"):
+        python_engine.run(topic.config, topic.config.cache, until_caught_up=False, start=None)
+    before = store.generation(generation_key(topic.config.name))
+    topic.consume("cache", checkpoint="one", engine="python")
+    assert store.generation(generation_key(topic.config.name)) != before
+
+
 def test_what_a_transaction_has_aborted_invalidates_nothing(topic: Topic) -> None:
     """I3"""
     topic.publish([change("c0", 1)])

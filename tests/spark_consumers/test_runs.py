@@ -144,6 +144,17 @@ def test_a_checkpoint_is_not_continued_on_a_topic_that_was_created_again(topic: 
     assert topic.consume("log", checkpoint="two")["applied"] == 4
 
 
+def test_a_cache_is_not_continued_past_the_end_of_a_topic_that_was_created_again(topic: Topic) -> None:
+    """I6: what the topic gets until it reaches the offset of the checkpoint would not be read."""
+    topic.publish([change("c0", version) for version in range(1, 7)])
+    topic.consume("cache", checkpoint="one")
+    topic.create_again()
+    topic.publish([change("c0", 7)])
+    topic.refuse("cache", checkpoint="one")
+    assert re.search(rf"{topic.name}\[\d\] ends at offset \d, before offset \d", topic.log.read_text())
+    assert topic.consume("cache", checkpoint="two")["rows"] == 1
+
+
 def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_url: str) -> None:
     """I1: what comes before its offset would be missing there."""
     topic.publish([change("c0", 1), change("c1", 1)])
