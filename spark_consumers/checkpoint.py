@@ -78,6 +78,17 @@ class ConsumerCheckpoint:
         done = [int(name) for name in self.folder.names("spark/commits") if name.isdecimal()]
         return self.end_offsets(max(done, default=-1))
 
+    def require(self, ends: Offsets) -> None:
+        """Raise ``ConfigError`` if a topic ends before the checkpoint: what it gets until there would be missed."""
+        for topic, partitions in self.resume().items():
+            for partition, offset in partitions.items():
+                if offset > (end := ends.get(topic, {}).get(partition, offset)):  # I6
+                    raise ConfigError(
+                        f"{topic}[{partition}] ends at offset {end}, before offset {offset} of the checkpoint "
+                        f"{self.location}: it was created again, or has lost its last records. Name another folder "
+                        "with --checkpoint"
+                    )
+
     def begin(self, start: Offsets) -> None:
         """Store, durably, the offsets at which the consumer starts."""
         self.folder.write(_TOPICS, "{}")

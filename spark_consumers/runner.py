@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +38,7 @@ from spark_consumers.schema_wait import SchemaWait
 
 _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
 _POLL = 0.1  # seconds
+_LOOK = 15.0  # seconds between two looks for topics that were created again
 _RESTART = 30.0  # seconds until a consumer that failed beside others is started again
 
 PLACE_SETTINGS = {"log": "log.path", "copy": "copy.url"}
@@ -172,13 +173,14 @@ class Runner:
         if self.consumer.place is not None:
             name = self.consumer.name
             self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
+        self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
-            self.checkpoint.note_topics(topic_ids(self.admin, self.config, self.consumer.topics))
+            self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
         starting = self._starting_offsets()
         self._attempts = 0
-        self._begin(self.admin)
+        self._begin()
         self.watch.start_at(self.checkpoint.resume())
         self._log_event("started", topics=list(self.consumer.topics), checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
@@ -231,33 +233,21 @@ class Runner:
             offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
         return json.dumps(offsets)
 
-    def _begin(self, admin: AdminClient) -> None:
+    def _begin(self) -> None:
         """Tell the sink where the consumer resumes, which it may have to make up for."""
         continuity = self.consumer.continuity
         if continuity is None:
             return
-        ids = topic_ids(admin, self.config, self.consumer.topics)
-        resumed = self.checkpoint.resume()
-        start, ends = self.group.locate(resumed)
-        self._refuse_lost(resumed, ends)
+        self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
+        start, ends = self.group.locate(self.checkpoint.resume())
+        self.checkpoint.require(ends)
         while not self.stopping:
             try:
-                continuity.begin(ids, start, ends)
+                continuity.begin(self._ids, start, ends)
                 break
             except Unavailable as error:
                 self._retry_later(error, error)
         self._attempts = 0
-
-    def _refuse_lost(self, resumed: Offsets, ends: Offsets) -> None:
-        """Raise ``ConfigError`` if a topic ends before the checkpoint: what it gets until there would be missed."""
-        for topic, partitions in resumed.items():
-            for partition, offset in partitions.items():
-                if offset > (end := ends.get(topic, {}).get(partition, offset)):  # I6
-                    raise ConfigError(
-                        f"{topic}[{partition}] ends at offset {end}, before offset {offset} of the checkpoint "
-                        f"{self.checkpoint.location}: it was created again, or has lost its last records. Name another "
-                        "folder with --checkpoint"
-                    )
 
     # ------------------------------------------------------------------ queries
 
@@ -265,12 +255,16 @@ class Runner:
         """Run a query until it ends; return False if another one has to follow."""
         self._failure = None
         query = None
+        looked_at = -math.inf  # also after a failure, such as of a topic that was missing for a moment
         try:
             query = self._start_query(session, starting)
             while not query.awaitTermination(_POLL):  # type: ignore[arg-type]
                 if self.stopping:
                     self._drain(query)
                     return True
+                if time.monotonic() - looked_at > _LOOK:
+                    self._refuse_new_topics(query)
+                    looked_at = time.monotonic()
         except (PySparkException, Py4JError, OSError) as error:
             # One that only its watcher lost would meet the next one at its checkpoint.
             with contextlib.suppress(PySparkException, Py4JError, OSError):
@@ -279,6 +273,19 @@ class Runner:
             self._handle_failure(error)
             return bool(self.stopping)
         return True
+
+    def _refuse_new_topics(self, query: StreamingQuery) -> None:
+        """Raise ``RelayError`` if a topic was created again: Spark goes on at the offset of the old one."""
+        with contextlib.suppress(Unavailable):  # it is looked at again
+            ids = topic_ids(self.admin, self.config, self.consumer.topics)
+            if again := [topic for topic, number in ids.items() if number != self._ids[topic]]:  # I1, I6
+                query.stop()
+                if self.consumer.continuity is None:
+                    self.checkpoint.note_topics(ids)
+                raise RelayError(
+                    f"{self.consumer.name}: topic {again[0]} was created again, and may have records that were passed "
+                    "over: restart the consumer, which then invalidates the namespace"
+                )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         gaps = self.config.internal("gaps")

@@ -144,6 +144,18 @@ def test_a_checkpoint_is_not_continued_on_a_topic_that_was_created_again(topic: 
     assert topic.consume("log", checkpoint="two")["applied"] == 4
 
 
+@pytest.mark.parametrize(("consumer", "code"), [("log", 2), ("cache", 1)])
+def test_a_topic_that_is_created_again_while_a_consumer_runs_ends_it(topic: Topic, consumer: str, code: int) -> None:
+    """I1, I6: it would go on at the offset of the old one, and miss what is before."""
+    topic.publish([change("c0", version) for version in (1, 2)])
+    process = topic.start(consumer, checkpoint="one")
+    wait_until(lambda: log_lines(topic.log, "batch") or None)
+    topic.create_again()
+    topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
+    assert process.wait(150) == code, process.log()
+    assert process.has_logged(f"topic {topic.name} was created again")
+
+
 def test_a_cache_is_not_continued_past_the_end_of_a_topic_that_was_created_again(topic: Topic) -> None:
     """I6: what the topic gets until it reaches the offset of the checkpoint would not be read."""
     topic.publish([change("c0", version) for version in range(1, 7)])
