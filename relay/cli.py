@@ -6,8 +6,9 @@ commands, so that small ones start fast.
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,7 +16,20 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import check, dead_letters, doctor, gaps, init, replay, reset, services, snapshot, status, verify
+from relay.commands import (
+    check,
+    dead_letters,
+    doctor,
+    gaps,
+    init,
+    machine,
+    replay,
+    reset,
+    services,
+    snapshot,
+    status,
+    verify,
+)
 from relay.commands.logged import Commands, wrong_usage_logged
 from relay.commands.options import (
     ConfigArgument,
@@ -38,23 +52,23 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["relay.given"] = given = list(args)
-        with wrong_usage_logged(given):
+        with _errors_told(given):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with wrong_usage_logged(ctx.meta["relay.given"]):
-                result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except RelayError as error:
-            for line in str(error).splitlines() or [type(error).__name__]:
-                typer.echo(f"relay: error: {line}", err=True)
-            raise typer.Exit(error.exit_code) from error
-        except BrokenPipeError:
-            # The reader of our output has gone, as `head` does. What is still buffered must not be flushed at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+        with _errors_told(ctx.meta["relay.given"]):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_told(given: list[str]) -> Iterator[None]:
+    try:
+        with wrong_usage_logged(given), machine.local_failures():
+            yield
+    except RelayError as error:
+        for line in str(error).splitlines() or [type(error).__name__]:
+            typer.echo(f"relay: error: {line}", err=True)
+        raise typer.Exit(error.exit_code) from error
 
 
 app = Commands(
@@ -327,6 +341,7 @@ def demo(
 
 def main() -> None:
     """Run the command line; the console script ``relay``."""
+    machine.prepare_streams()
     app()
 
 

@@ -122,7 +122,7 @@ def init(
     Connects to nothing without --look. What is written passes `relay check --offline`.
     """
     to_stdout = str(file) == "-"
-    if not to_stdout and not force and file.exists():
+    if not to_stdout and not force and os.path.exists(file):
         raise ConfigError(f"{file}: exists already: give another name, or --force to replace it")
     given = {
         "tables": tables, "region": region, "endpoint_url": endpoint_url, "servers": servers, "database": database,

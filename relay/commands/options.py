@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.exceptions import TyperException
 
+from relay.commands.machine import local_failures
 from relay.errors import ConfigError, RelayError
 
 if TYPE_CHECKING:
@@ -97,7 +99,10 @@ def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
     log = logging.getLogger("relay")
     log.setLevel(logging.INFO)
     try:
-        yield
+        with local_failures():
+            yield
+    except (typer.Exit, typer.Abort, TyperException):
+        raise  # the command says how it ends, or its arguments are wrong
     except Exception as error:
         if log_format is LogFormat.TEXT:
             raise

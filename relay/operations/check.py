@@ -357,10 +357,10 @@ def check_folder(kind: str, url: str) -> str:
     if parts.scheme not in ("", "file", "delta") or parts.netloc:
         return "not checked: it is not a local folder"
     path = Path(unquote(parts.path))
-    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    nearest = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
-    return "writable" if path.exists() else "will be created"
+    return "writable" if nearest == path else "will be created"
 
 
 def _check_postgres(url: str, schemas: Sequence[str]) -> str:

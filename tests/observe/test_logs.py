@@ -103,3 +103,18 @@ def test_a_process_that_ends_with_an_error_writes_one_log_line(arguments: str, t
     ended = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=600, check=False)
     [said] = map(json.loads, ended.stderr.splitlines())
     assert (ended.returncode, ended.stdout, said["level"]) == (2, b"", "ERROR")
+
+
+@pytest.mark.usefixtures("unlogged")
+@pytest.mark.parametrize(("options", "code"), [(["--set", "log.path=/proc/version/log"], 3), (None, 2)])
+def test_an_exit_code_is_the_same_with_logs_in_json(options: list[str] | None, code: int, tmp_path: Path) -> None:
+    """A finding of `relay check` is no error of the command, and a missing argument no unexpected one."""
+    path = tmp_path / "relay.yaml"
+    source = "{name: orders, type: dynamodb, table: orders, region: eu-west-1}"
+    path.write_text(f"name: shop\nkafka: {{bootstrap_servers: b}}\nsources: [{source}]\n")
+    given = [] if options is None else [str(path), "--offline", *options]
+    logging.getLogger().handlers.clear()
+    ended = relay("check", *given, "--log-format", "json")
+    assert ended.exit_code == code
+    assert [json.loads(line)["level"] for line in ended.stderr.splitlines()] == ["ERROR"] * (options is None)
+    assert relay("check", *given).exit_code == code

@@ -212,3 +212,38 @@ def test_a_file_that_may_not_be_read_is_refused_as_any_wrong_config_is(command: 
         {},
     )
     assert said == "refused\n"
+
+
+@needs_root
+def test_folders_into_which_one_may_not_look_are_named(tmp_path: Path) -> None:
+    said = run_as_plain_user(
+        """
+        import os
+        from pathlib import Path
+        from tests.command_line import errors, relay
+        from relay.config import config
+        from relay.kafka import settings
+        home = Path(os.environ["HOME"])
+        closed = home / "closed"
+        closed.mkdir()
+        closed.chmod(0)
+        file = home / "relay.yaml"
+        source = "{name: orders, type: dynamodb, table: orders, region: eu-west-1}"
+        file.write_text(f"name: shop\\nkafka: {{bootstrap_servers: b}}\\nsources: [{source}]\\n")
+        log = ("--set", f"log.path=file://{closed}/deep/log")
+        options = ("--type", "dynamodb", "--table", "orders", "--region", "eu-west-1", "--kafka", "b:1")
+        for command in (("check", file, "--offline", *log), ("init", home / "new.yaml", *options)):
+            relay(*command)  # while what they import can be read
+        become_plain()
+        result = relay("check", file, "--offline", *log)
+        assert result.exit_code == 3, result
+        assert f"cannot write to {closed}: the log needs a writable folder" in result.stdout, result.stdout
+        result = relay("init", closed / "relay.yaml", *options)
+        assert result.exit_code == 2, result
+        assert errors(result) == [f"{closed}/relay.yaml: cannot be written: Permission denied"], result.stderr
+        print("named")
+        """,
+        tmp_path,
+        {},
+    )
+    assert said == "named\n"

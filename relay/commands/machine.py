@@ -1,0 +1,83 @@
+"""What may be wrong with the machine of a command: its standard streams, its disks, and who may write where."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from relay.errors import RelayError, Unavailable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG}
+_FOLDERS = {".local/state/relay": "RELAY_STATE", ".cache/relay": "RELAY_CACHE"}
+"""The folders in the home folder, each with the variable that names another one."""
+
+
+def prepare_streams() -> None:
+    """Open closed streams on nothing, and print characters that stdout cannot encode as JSON escapes them.
+
+    Without that, a connection would get the number of a closed stream, and with it whatever a library prints there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    codecs.register_error("relay.escaped", _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="relay.escaped")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+@contextmanager
+def local_failures() -> Iterator[None]:
+    """Turn failures of files into errors for the user. Flushes stdout, to whose end a command writes.
+
+    A pipe whose reader has gone, as `head` does, is no failure: the command is done.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno == errno.EPIPE and _has_no_reader():
+            _discard()
+            raise typer.Exit(0) from None
+        if error.errno in _FULL:
+            _discard()
+            where = f" {error.filename}" if error.filename else ""
+            raise RelayError(f"cannot write{where}: {error.strerror}") from error
+        if error.errno in _REFUSED and error.filename:
+            place = str(error.filename)
+            variables = [name for folder, name in _FOLDERS.items() if folder in place]
+            hint = f"; {variables[0]} may name another folder" if variables else ""
+            raise Unavailable(f"cannot use {place}: {error.strerror}{hint}") from error
+        raise
+
+
+def _has_no_reader() -> bool:
+    """Whether stdout is a pipe that nobody reads: a server that has closed its connection looks alike."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def _discard() -> None:
+    """Drop what stdout still holds: at the exit, it would fail to be written once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

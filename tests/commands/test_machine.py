@@ -1,0 +1,126 @@
+"""Commands on a machine that is short of something: a reader, a disk, a stream, an encoding, a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+COMMAND = [sys.executable, "-m", "relay"]
+FORMATS = ["text", "json"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "relay.yaml"
+    orders = {"name": "orders", "type": "dynamodb", "table": "orders", "region": "eu-west-1"}
+    path.write_text(yaml.safe_dump({"name": "shop", "kafka": {"bootstrap_servers": "b:1"}, "sources": [orders]}))
+    return path
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+@pytest.mark.parametrize("command", ["check FILE --offline", "check --schema", "token compare null null"])
+def test_a_command_is_done_when_its_reader_has_gone(command: str, log_format: str, file: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [str(file) if word == "FILE" else word for word in command.split()]
+    ran = subprocess.run(
+        [*COMMAND, *words, "--log-format", log_format], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+@pytest.mark.parametrize("command", ["check FILE --offline", "check --schema", "token compare null null"])
+def test_a_full_disk_is_an_error_of_one_line(command: str, log_format: str, file: Path) -> None:
+    words = [str(file) if word == "FILE" else word for word in command.split()]
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [*COMMAND, *words, "--log-format", log_format],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = ran.stderr if log_format == "text" else json.loads(ran.stderr)["message"]
+    assert said.strip().removeprefix("relay: error: ") == "cannot write: No space left on device"
+    assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_may_be_started_without_standard_streams(closed: str) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "token", "compare", "null", "null"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "" if " >&-" in f" {closed}" else "unknown\n", "")
+
+
+def test_without_stdin_nobody_is_asked(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "init", str(tmp_path / "relay.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert ran.stderr.startswith("relay: error: give --type")
+
+
+def test_what_stdout_cannot_encode_is_printed_as_json_escapes_it(file: Path) -> None:
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(
+        [*COMMAND, "check", str(file), "--offline"], capture_output=True, text=True, env=ascii_only, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"\\u2713 config {file}: valid")
+    ran = subprocess.run(
+        [*COMMAND, "check", str(file), "--echo", "--json", "--set", "kafka.producer.client.rack=ä\N{KEY}"],
+        capture_output=True,
+        text=True,
+        env=ascii_only,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["kafka"]["producer"]["client.rack"] == "ä\N{KEY}"
+
+
+def test_a_file_name_may_be_no_text(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.yaml"
+    options = ("--type", "dynamodb", "--table", "orders", "--region", "eu-west-1", "--kafka", "b:1")
+    ran = subprocess.run([*COMMAND, "init", path, *options], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"wrote {tmp_path}/\\udcff.yaml\n")
+    ran = subprocess.run([*COMMAND, "check", path, "--offline"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_home_folder_that_cannot_be_used_is_named_with_the_way_out(log_format: str, file: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("RELAY_STATE", "RELAY_CACHE")}
+    ran = subprocess.run(
+        [*COMMAND, "services", "down", "--log-format", log_format],
+        capture_output=True,
+        text=True,
+        env=environment | {"HOME": str(file)},
+        check=False,
+    )
+    said = ran.stderr if log_format == "text" else json.loads(ran.stderr)["message"]
+    assert ran.returncode == 3
+    assert said.strip().removeprefix("relay: error: ") == (
+        f"cannot use {file}/.local/state/relay: Not a directory; RELAY_STATE may name another folder"
+    )
+
+
+@pytest.mark.parametrize("command", ["--help", "run --help"])
+def test_help_for_a_full_disk_fails_in_one_line_too(command: str) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([*COMMAND, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "relay: error: cannot write: No space left on device\n")
