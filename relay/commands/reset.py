@@ -20,7 +20,8 @@ def reset(
         typer.Option(
             "--to",
             metavar="START",
-            help="trim_horizon, latest, an ISO time, a time ago such as -30s, or token:PATH.",
+            help="As `start` in the config: an ISO time, a time ago such as -30s; DynamoDB: trim_horizon, latest, "
+            "token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, {vgtid: [...]}.",
             show_default=False,
         ),
     ],

@@ -264,7 +264,7 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
     if isinstance(value, StartAtGtids) or value in ("current", "copy") or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("vgtid:"):
-        value = {"vgtid": json.loads(value.removeprefix("vgtid:"))}
+        value = {"vgtid": _json_after("vgtid:", value)}
     if isinstance(value, dict) and set(value) == {"vgtid"} and isinstance(value["vgtid"], dict):
         return StartAtGtids.parse("vgtid", value["vgtid"])  # as str(StartAtGtids) prints it
     if not isinstance(value, dict) or set(value) != {"vgtid"} or not isinstance(value["vgtid"], list):
@@ -287,7 +287,7 @@ def parse_binlog_start(value: Any) -> str | StartAtGtids:
     if isinstance(value, StartAtGtids) or value == "current" or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("gtid:"):
-        value = {"gtid": json.loads(value.removeprefix("gtid:"))}
+        value = {"gtid": _json_after("gtid:", value)}
     if isinstance(value, dict):
         if set(value) != {"gtid"} or not isinstance(value["gtid"], dict):
             raise ValueError('a start in braces must give a GTID set per shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
@@ -296,6 +296,13 @@ def parse_binlog_start(value: Any) -> str | StartAtGtids:
         f"{value!r} is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, "
         'or {gtid: {"-80": "MariaDB/0-1-5"}}'
     )
+
+
+def _json_after(prefix: str, text: str) -> Any:
+    try:
+        return json.loads(text.removeprefix(prefix))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a start: `{prefix}` must be followed by JSON") from None
 
 
 def _is_time(value: Any) -> bool:

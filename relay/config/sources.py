@@ -242,8 +242,12 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         return None if isinstance(self.start, StartAtToken) else start_time(self.start, now)
 
     @staticmethod
-    def parse_start(to: str) -> str | StartAtToken:
+    def parse_start(to: Any) -> str | StartAtToken:
         """Parse ``relay reset --to``: a start, or ``token:PATH``. ValueError on anything else."""
+        if isinstance(to, dict) and set(to) == {"token"}:
+            to = f"token:{to['token']}"
+        if not isinstance(to, str):
+            raise ValueError(f"{to!r} is not a start; in braces it must be {{token: PATH}}")
         if to.startswith("token:"):
             return StartAtToken.read(to.removeprefix("token:"), Path())
         start_time(to, 0.0)

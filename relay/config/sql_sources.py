@@ -6,7 +6,7 @@ The keys are a contract with users. The docstring of a key is also its descripti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -181,7 +181,7 @@ class VitessConfig(_SQLConfig):
         return self.keyspace
 
     @staticmethod
-    def parse_start(to: str) -> str | StartAtGtids:
+    def parse_start(to: Any) -> str | StartAtGtids:
         """Parse ``relay reset --to``: ``current``, ``copy``, a time, or ``vgtid:JSON``. ValueError on anything else."""
         return parse_vstream_start(to)
 
@@ -265,7 +265,7 @@ class MySQLConfig(_SQLConfig):
         return value
 
     @staticmethod
-    def parse_start(to: str) -> str | StartAtGtids:
+    def parse_start(to: Any) -> str | StartAtGtids:
         """Parse ``relay reset --to``: ``current``, a time, or ``gtid:JSON``. ValueError on anything else."""
         return parse_binlog_start(to)
 

@@ -12,6 +12,8 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from relay.config import Config, SourceConfig
 from relay.engine.gap_decisions import records_of as losses_of
 from relay.engine.open_source import open_source
@@ -153,7 +155,10 @@ def _with_start(config: Config, name: str, to: str) -> SourceConfig:
     """Return the config of the source ``name`` with the start ``to``. Raises ``ConfigError`` if that is invalid."""
     entry = find_source(config, name)
     try:
-        return entry.model_copy(update={"start": entry.parse_start(to)})
+        start = yaml.safe_load(to) if to.startswith("{") else to  # as in the config
+        return entry.model_copy(update={"start": entry.parse_start(start)})
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--to {to}: broken YAML: write it as `start` in the config") from error
     except ValueError as error:
         raise ConfigError(f"--to: {error}") from error
 
