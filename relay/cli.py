@@ -163,13 +163,22 @@ def tail(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC",
-            help="Topics or tables; also checkpoints, gaps, schemas, dead_letters. Default: all changes.",
+            help="Topics or tables; also checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
+            "changes.",
             show_default=False,
         ),
     ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start at the oldest change, not at the next one.")
-    ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="START",
+            help="Where to start: latest (the default), earliest, an ISO time, a time ago such as -10m, "
+            "committed:GROUP, or offsets in JSON.",
+            show_default=False,
+        ),
+    ] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
     exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")] = False,
     as_json: Annotated[
         bool,
@@ -185,6 +194,12 @@ def tail(
 
     Shows only committed records. A value that cannot be decoded is shown in base64, with the error.
     """
+    if from_beginning and start is not None:
+        raise ConfigError("--from-beginning: --from says where to start: omit one of them")
+    if start is not None:
+        from relay.kafka.group_offsets import check_start
+
+        check_start(start)
     loaded = load_config(config, settings)
     from relay.commands import tail_text
     from relay.operations import tail as tailing
@@ -195,7 +210,7 @@ def tail(
         topics or [],
         (lambda record: print(tail_text.json_line(record))) if as_json else show,
         flush=sys.stdout.flush,
-        from_beginning=from_beginning,
+        start="earliest" if from_beginning else start or "latest",
         exit_at_end=exit_at_end,
     )
 

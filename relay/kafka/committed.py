@@ -24,7 +24,7 @@ def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterat
     if found is None:
         return
     ends = topics.offset_bounds(admin, [(topic, number) for number in found.partitions])
-    yield from read_committed(config, ends, lambda: None, from_beginning=True, exit_at_end=True)
+    yield from read_committed(config, ends, lambda: None, exit_at_end=True)
 
 
 def open_reader(config: Config, client: str, group: str, settings: Mapping[str, Any]) -> Consumer:
@@ -49,21 +49,18 @@ def read_committed(
     ends: Mapping[topics.Partition, tuple[int, int]],
     flush: Callable[[], object],
     *,
-    from_beginning: bool,
     exit_at_end: bool,
 ) -> Generator[Message, None, None]:
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
-    ``ends``: the first and the end offset of each partition. ``from_beginning``: start at the first offset, not at the
-    end. ``exit_at_end``: stop at the end offsets, however long that takes while records arrive. ``flush``: called
-    whenever no record is waiting.
+    ``ends``: the first and the end offset to read of each partition. ``exit_at_end``: stop at the end offsets, however
+    long that takes while records arrive. ``flush``: called whenever no record is waiting.
     """
     # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
     consumer = open_reader(config, "tail", f"{config.name}.tail", {"auto.offset.reset": "earliest"})
     with contextlib.closing(consumer):
-        starts = {where: low if from_beginning else high for where, (low, high) in ends.items()}
-        consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
-        unread = {where for where, (_, high) in ends.items() if starts[where] < high}
+        consumer.assign([TopicPartition(*where, first) for where, (first, _) in ends.items()])
+        unread = {where for where, (first, end) in ends.items() if first < end}
         advanced_at = time.monotonic()
         while unread or not exit_at_end:
             message = consumer.poll(0)

@@ -281,7 +281,7 @@ class DeadLetters:
     ) -> Generator[Message, None, None]:
         first, last = topics.offset_bounds(self._admin, [where])[where]
         ends = {where: (first if begin is None else begin, last if end is None else end)}
-        return read_committed(self.config, ends, lambda: None, from_beginning=True, exit_at_end=True)
+        return read_committed(self.config, ends, lambda: None, exit_at_end=True)
 
 
 def _key(message: Message) -> bytes | None:

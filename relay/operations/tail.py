@@ -10,7 +10,7 @@ import base64
 import contextlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -24,6 +24,7 @@ from relay.config.topic_names import resolve_topics
 from relay.errors import Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import read_committed
+from relay.kafka.group_offsets import GroupOffsets
 
 
 def tail(
@@ -32,13 +33,14 @@ def tail(
     write: Callable[[dict[str, Any]], None],
     *,
     flush: Callable[[], object],
-    from_beginning: bool = False,
+    start: str = "latest",
     exit_at_end: bool = False,
 ) -> None:
     """Pass every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
 
-    ``exit_at_end``: return at the ends that the topics have at the start. ``flush``: called whenever no record is
-    waiting. Raises ``ConfigError`` for an unknown topic, ``Unavailable`` for one that does not exist yet.
+    ``start``: as `GroupOffsets.resolve` takes it. ``exit_at_end``: return at the ends that the topics have when it
+    begins. ``flush``: called whenever no record is waiting. Raises ``ConfigError`` for an unknown topic or start,
+    ``Unavailable`` for a topic that does not exist yet.
     """
     topics = resolve_topics(config, names)
     admin = kafka_topics.connect(config)
@@ -47,12 +49,28 @@ def tail(
         servers = config.kafka.bootstrap_servers
         raise Unavailable(f"topic {missing[0]!r} does not exist at {servers} yet; `relay run` creates it")
     changes = set(map(config.topic, config.tables))
-    ends = kafka_topics.offset_bounds(
+    bounds = kafka_topics.offset_bounds(
         admin, [(topic, number) for topic in topics for number in existing[topic].partitions]
     )
+    starts = _starts(config, topics, start, bounds)
+    ends = {where: (starts[where], end) for where, (_, end) in bounds.items()}
     with contextlib.closing(open_schemas(config)) as schemas:
-        for message in read_committed(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
+        for message in read_committed(config, ends, flush, exit_at_end=exit_at_end):
             write(record_json(message, schemas if message.topic() in changes else None))
+
+
+def _starts(
+    config: Config, topics: Sequence[str], start: str, bounds: Mapping[kafka_topics.Partition, tuple[int, int]]
+) -> dict[kafka_topics.Partition, int]:
+    if start in ("earliest", "latest"):
+        return {where: low if start == "earliest" else end for where, (low, end) in bounds.items()}
+    with contextlib.closing(GroupOffsets(config, "tail", topics)) as group:
+        offsets = group.resolve(start)
+    # Beyond the end, Kafka's client would begin at the beginning.
+    return {
+        (topic, number): min(max(low, offsets[topic][str(number)]), end)
+        for (topic, number), (low, end) in bounds.items()
+    }
 
 
 def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:

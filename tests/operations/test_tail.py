@@ -27,7 +27,7 @@ from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.cli import app
 from relay.commands.tail_text import json_line, printer
 from relay.config import Config, load
-from relay.errors import Unavailable
+from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
 from relay.operations.tail import json_values, record_json, tail
 from relay.table import KeyColumn, TableSchema
@@ -212,9 +212,9 @@ class TestOnABroker:
         if commit:
             producer.commit_transaction(30)
 
-    def shown(self, relayed: Config, *names: str, from_beginning: bool = True) -> list[dict[str, Any]]:
+    def shown(self, relayed: Config, *names: str, start: str = "earliest") -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        tail(relayed, names, found.append, flush=bool, from_beginning=from_beginning, exit_at_end=True)
+        tail(relayed, names, found.append, flush=bool, start=start, exit_at_end=True)
         return found
 
     def ids(self, shown: list[dict[str, Any]]) -> list[str]:
@@ -250,7 +250,20 @@ class TestOnABroker:
         self, relayed: Config, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1))
-        assert self.shown(relayed, from_beginning=False) == []
+        assert self.shown(relayed, start="latest") == []
+
+    def test_it_starts_where_it_is_told_to(
+        self, relayed: Config, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        topic = relayed.topic("orders")
+        self.publish(producer, topic, values(1), values(2), values(3), values(4))
+        assert self.ids(self.shown(relayed, start="-1h")) == [f"event-{n}" for n in range(1, 5)]
+        later = datetime.now(UTC) + timedelta(hours=1)
+        assert self.shown(relayed, start=later.isoformat()) == []
+        assert self.ids(self.shown(relayed, start=json.dumps({topic: {"0": 1, "1": -1}}))) == ["event-3"]
+        assert self.shown(relayed, start=json.dumps({topic: {"0": 1000, "1": 1000}})) == []
+        with pytest.raises(ConfigError, match=r"group .*\.mailer has no committed offsets"):
+            self.shown(relayed, start=f"committed:{relayed.name}.mailer")
 
     def test_foreign_records_are_shown_among_the_changes(
         self, relayed: Config, values: Callable[[int], bytes], producer: Producer
@@ -273,7 +286,7 @@ class TestOnABroker:
         self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1), b"\xff")
-        result = CliRunner().invoke(app, ["tail", str(file), "--from-beginning", "--exit-at-end", "--json"])
+        result = CliRunner().invoke(app, ["tail", str(file), "--from", "-1h", "--exit-at-end", "--json"])
         assert result.exit_code == 0, result.output
         records = [json.loads(text) for text in result.stdout.splitlines()]
         assert {(r["partition"], r["offset"], r["key"]) for r in records} == {(0, 0, "o-1"), (1, 0, "o-1")}
