@@ -27,7 +27,7 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A log of the relay, whose last megabyte is added.",
+            help="A log of the relay, whose last megabyte is added; in bash also <(journalctl -u relay@shop).",
             show_default=False,
             readable=False,
         ),
@@ -43,6 +43,7 @@ def doctor(
     from relay.operations import doctor as bundles
 
     target = into or Path(time.strftime(f"relay-doctor-{loaded.name}-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    bundles.refuse(target, log)
     parts = bundles.collect(loaded, document, partial(with_tables, every_table=False), log)
     bundles.write(parts, target)
     if as_json:

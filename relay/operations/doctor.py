@@ -24,7 +24,7 @@ from relay.config.addresses import host_port
 from relay.config.echo import echo, to_yaml
 from relay.config.hidden import HIDDEN, is_secret, secrets_in
 from relay.config.yaml_file import Document
-from relay.errors import RelayError
+from relay.errors import ConfigError, RelayError
 from relay.observe.access import Access, client_side
 from relay.observe.peers import get
 from relay.operations import check, check_offline, status
@@ -63,6 +63,22 @@ def collect(
         parts["log.txt"] = lambda: _tail(log)
     secrets = _secrets(document)
     return {name: without(_made(make), secrets) for name, make in parts.items()}
+
+
+def refuse(into: Path, log: Path | None) -> None:
+    """Raise ``RelayError`` if a bundle cannot be written, and ``ConfigError`` if the log cannot be read.
+
+    To be found before anything is asked, which takes a minute while services are down.
+    """
+    if os.path.lexists(into):
+        raise RelayError(f"cannot write {into}: File exists")
+    if not os.access(into.parent, os.W_OK | os.X_OK):
+        raise RelayError(f"cannot write {into}: {into.parent} is not a writable folder")
+    try:
+        if log is not None:
+            log.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"--log {log}: cannot be read: {error.strerror}") from error
 
 
 def write(parts: dict[str, str], into: Path) -> None:
@@ -133,9 +149,13 @@ def _asked(settings: HttpConfig, path: str) -> str:
 
 def _tail(log: Path) -> str:
     with log.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - _LOG_TAIL))
-        return stream.read().decode(errors="replace")
+        if stream.seekable():
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _LOG_TAIL))
+        end = b""
+        while part := stream.read(_LOG_TAIL):
+            end = (end + part)[-_LOG_TAIL:]
+        return end.decode(errors="replace")
 
 
 def _json(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,3 +125,33 @@ def test_a_bundle_may_be_a_folder_and_replaces_nothing(file: Path, tmp_path: Pat
     result = relay("doctor", file, "--into", folder)
     assert result.exit_code == 1
     assert errors(result) == [f"cannot write {folder}: File exists"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("--log FOLDER/none.log", 2, "--log FOLDER/none.log: cannot be read: No such file or directory"),
+        ("--into FOLDER", 1, "cannot write FOLDER: File exists"),
+        ("--into FOLDER/none/x.tar.gz", 1, "cannot write FOLDER/none/x.tar.gz: FOLDER/none is not a writable folder"),
+    ],
+)
+def test_what_stands_in_the_way_of_a_bundle_is_said_before_anything_is_asked(
+    options: str, code: int, said: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Live, "do_GET", lambda request: asked.append(request.path))
+    result = relay("doctor", file, *options.replace("FOLDER", str(tmp_path)).split())
+    assert result.exit_code == code
+    assert errors(result)[0].startswith(said.replace("FOLDER", str(tmp_path)))
+    assert asked == []
+
+
+def test_a_log_may_be_what_another_program_prints(file: Path, tmp_path: Path) -> None:
+    """As `--log <(journalctl -u relay@shop)` in bash."""
+    reader, writer = os.pipe()
+    with open(writer, "w") as printed:
+        printed.write("the end")
+    result = relay("doctor", file, "--into", tmp_path / "bundle", "--log", f"/dev/fd/{reader}")
+    os.close(reader)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "bundle" / "log.txt").read_text() == "the end"
