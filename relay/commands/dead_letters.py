@@ -133,6 +133,7 @@ def _time(since: str) -> float:
 def _line(row: dict[str, Any]) -> str:
     state = "redriven" if row["redriven"] else "pending" if row["whole"] else "in part"
     place = f"{row['topic']}[{row['partition']}]" + ("" if row["offset"] is None else f" offset {row['offset']}")
+    reason = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
     key = "" if row["key"] is None else f"  key {json.dumps(row['key'])}"
     where = "" if row["shard"] is None else f"  at {row['position']} of {row['shard']}"
-    return f"{row['id']}  {state}  {row['reason']}  {row['size']} bytes  {row['table']}{key}{where}  {place}"
+    return f"{row['id']}  {state}  {reason}  {row['size']} bytes  {row['table']}{key}{where}  {place}"

@@ -37,6 +37,8 @@ def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonO
         state = f"{gap.state} ({gap.decision})" if gap.decision else gap.state
         where = f"shard {gap.gap['shard']}" if gap.gap["shard"] else f"stream {gap.gap['stream']}"
         typer.echo(f"{gap.id}  {state}  {when}  source {gap.source}: {gap.gap['reason']} at {where}")
+    if any(gap.state == "pending" for gap in found):
+        typer.echo(f"the relay waits: `relay gaps accept {config} ID skip|resnapshot` lets it continue after a gap")
 
 
 @app.command("accept")

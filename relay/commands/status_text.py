@@ -51,6 +51,11 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     )
     for member in status.members:
         console.print(f"  {member.client} at {member.host}: {_count(len(member.partitions), 'partition')}")
+    for consumer in status.consumers:
+        behind = (
+            "not begun" if consumer.offsets_behind is None else f"{_count(consumer.offsets_behind, 'offset')} behind"
+        )
+        console.print(f"  consumer {consumer.consumer}: {behind}")
     for source in status.sources:
         console.print()
         _show_source(console, source, every)
@@ -70,7 +75,8 @@ def _show_source(console: Output, source: SourceStatus, every: bool) -> None:
     for gap in source.gaps:
         style = "" if gap.state == "published" else "bold red"
         where = gap.gap["shard"] or gap.gap["stream"]
-        console.print(Text(f"  gap {gap.id} {gap.state}: {gap.gap['reason']} at {where}", style))
+        wanted = f"; `relay gaps accept CONFIG {gap.id} skip|resnapshot` continues" if gap.state == "pending" else ""
+        console.print(Text(f"  gap {gap.id} {gap.state}: {gap.gap['reason']} at {where}{wanted}", style))
     shown = sorted(
         (s for s in source.shards if every or s.state != "finished"),
         key=lambda s: (_ORDER[s.state], -(s.lag_seconds or 0.0), s.shard),

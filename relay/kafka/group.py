@@ -1,18 +1,24 @@
-"""The members of the relay's consumer group and the checkpoint partitions that each owns, seen from outside."""
+"""Consumer groups, seen from outside: the workers and the checkpoint partitions that each owns; a consumer's lag."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from relay.config import Config
 from relay.errors import Unavailable
+from relay.kafka import topics
 from relay.kafka.failures import is_transient
 from relay.kafka.topics import refresh_metadata
 
 _TRIES = 5
 _REQUEST_TIMEOUT = 5.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +36,53 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
 
     A killed worker remains a member until its session times out.
     """
-    for attempt in range(_TRIES):
+
+    def ask() -> list[Member]:
         try:
             found = admin.describe_consumer_groups([group], request_timeout=_REQUEST_TIMEOUT)[group].result()
         except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            if reason.code() == KafkaError.GROUP_ID_NOT_FOUND:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
-            if not is_transient(reason) or attempt == _TRIES - 1:
-                raise Unavailable(f"cannot look up the members of consumer group {group}: {reason.str()}") from error
-            refresh_metadata(admin)
-        else:
-            described = (
-                Member(
-                    member.member_id,
-                    member.client_id,
-                    member.host.removeprefix("/"),
-                    frozenset(p.partition for p in member.assignment.topic_partitions if p.topic == topic),
-                )
-                for member in found.members
+            raise
+        return [
+            Member(
+                member.member_id,
+                member.client_id,
+                member.host.removeprefix("/"),
+                frozenset(p.partition for p in member.assignment.topic_partitions if p.topic == topic),
             )
-            return sorted(described, key=lambda member: member.id)
+            for member in found.members
+        ]
+
+    return sorted(_answered(admin, ask, f"the members of consumer group {group}"), key=lambda member: member.id)
+
+
+def offsets_behind(admin: AdminClient, config: Config, group: str) -> int | None:
+    """Return how far the committed offsets of ``group`` are from the ends of their topics, in all partitions.
+
+    None if it has committed none. The end of a transaction takes an offset, too. Raises ``Unavailable``.
+    """
+
+    def ask() -> dict[topics.Partition, int]:
+        request = [ConsumerGroupTopicPartitions(group)]
+        found = admin.list_consumer_group_offsets(request, request_timeout=_REQUEST_TIMEOUT)[group].result()
+        return {(p.topic, p.partition): p.offset for p in found.topic_partitions or () if p.offset >= 0}
+
+    committed = _answered(admin, ask, f"the offsets of consumer group {group}")
+    existing = topics.list_topics(admin, config)
+    there = [(topic, n) for topic, n in committed if topic in existing and n in existing[topic].partitions]
+    if not there:
+        return None
+    return sum(max(0, end - committed[where]) for where, (_, end) in topics.offset_bounds(admin, there).items())
+
+
+def _answered(admin: AdminClient, ask: Callable[[], T], what: str) -> T:
+    for attempt in range(_TRIES):
+        try:
+            return ask()
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if not is_transient(reason) or attempt == _TRIES - 1:
+                raise Unavailable(f"cannot look up {what}: {reason.str()}") from error
+            refresh_metadata(admin)
     raise AssertionError("unreachable")

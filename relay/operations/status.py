@@ -22,7 +22,8 @@ from relay.errors import ConfigError, RelayError
 from relay.extras import needs
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
-from relay.kafka.group import Member, members
+from relay.kafka.group import Member, members, offsets_behind
+from relay.kafka.group_offsets import group as group_of
 from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
@@ -72,6 +73,15 @@ class SourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """A consumer that the config has. ``offsets_behind``: its group, in all its topics; None if it has not begun."""
+
+    consumer: str
+    group: str
+    offsets_behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RelayStatus:
     """A relay. ``dead_letters``: the number that has not been redriven. ``at``: seconds since the epoch."""
 
@@ -81,6 +91,7 @@ class RelayStatus:
     members: Sequence[Member]
     sources: Sequence[SourceStatus]
     dead_letters: int
+    consumers: Sequence[ConsumerStatus] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -91,6 +102,7 @@ class RelayStatus:
             "members": [{**_owner(member), "partitions": len(member.partitions)} for member in self.members],
             "sources": [{**asdict(source), "gaps": [gap.to_json() for gap in source.gaps]} for source in self.sources],
             "dead_letters": self.dead_letters,
+            "consumers": [asdict(consumer) for consumer in self.consumers],
         }
 
 
@@ -107,7 +119,14 @@ def status(config: Config) -> RelayStatus:
             sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
     else:
         sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
-    return RelayStatus(config.name, now, group, workers, sources, _count_dead_letters(admin, config))
+    kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
+    consumers = [_consumer(admin, config, kind) for kind, section in kinds.items() if section is not None]
+    return RelayStatus(config.name, now, group, workers, sources, _count_dead_letters(admin, config), consumers)
+
+
+def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
+    group = group_of(config, kind)
+    return ConsumerStatus(kind, group, offsets_behind(admin, config, group))
 
 
 def stream_token(config: Config, name: str) -> dict[str, Any]:

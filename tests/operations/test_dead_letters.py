@@ -86,7 +86,9 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     assert (letter["reason"], letter["key"], letter["whole"]) == ("too large", {"id": {"S": "k"}}, True)
     assert (letter["table"], letter["topic"], letter["chunks"], letter["redriven"]) == (TABLE, topic, 4, False)
     assert letter["size"] > 3 * SMALL
-    assert f"{letter['id']}  pending  too large" in relay("dead-letters", "list", path).stdout
+    line = relay("dead-letters", "list", path).stdout
+    assert line.startswith(f"{letter['id']}  pending  too large: ")
+    assert f"; {topic} takes {SMALL}  {letter['size']} bytes" in line
     shown = json.loads(relay("dead-letters", "show", path, letter["id"]).stdout)
     assert shown["change"]["new"]["payload"]["S"] == payload
     (line,) = relay("dead-letters", "show", path, letter["id"], "--json").stdout.splitlines()

@@ -33,6 +33,8 @@ def lose(relay: Operated, stream: ScriptedStream) -> str:
     said = relay.run(code=1).stderr
     (gap,) = relay.gaps()
     assert f"`relay gaps accept CONFIG {gap['id']} skip|resnapshot`" in said
+    assert f"`relay gaps accept {relay.path} ID skip|resnapshot`" in relay.command("gaps", "list", "CONFIG").stdout
+    assert f"`relay gaps accept CONFIG {gap['id']} skip|resnapshot`" in relay.command("status", "CONFIG").stdout
     assert (gap["state"], gap["decision"], gap["reason"]) == ("pending", None, "trimmed")
     assert gap["shard"] == full("root")
     return str(gap["id"])

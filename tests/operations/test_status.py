@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import boto3
 import pytest
 
 from relay.commands.status_text import show
+from relay.config import load
 from relay.dynamodb import Stream
 from relay.kafka.group import Member
+from relay.kafka.group_offsets import GroupOffsets, count_between
 from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
@@ -190,6 +193,24 @@ class TestOnKafka:
         found = relay.source()
         reading = [s for s in found["shards"] if s["state"] == "reading" and s["owner"] and s["position"]]
         return found if reading and len(found["shards"]) == 2 else None
+
+    def test_the_lag_of_the_consumers_is_that_of_their_groups(self, relay: Operated, stream: ScriptedStream) -> None:
+        stream.shard("root")
+        for version in (1, 2, 3):
+            stream.put("root", "k", version, old=version - 1 or None)
+        relay.run()
+        with relay.path.open("a") as file:
+            file.write(f'cache: {{url: "redis://127.0.0.1:1/0", namespace: n, keys: {{{stream.table}: ["{{id}}"]}}}}\n')
+        config = load(relay.path)
+        group = f"{relay.name}.cache"
+        assert relay.status()["consumers"] == [{"consumer": "cache", "group": group, "offsets_behind": None}]
+        assert "  consumer cache: not begun\n" in relay.command("status", "CONFIG").stdout
+        with closing(GroupOffsets(config, "cache", [config.topic(stream.table)])) as offsets:
+            begin, end = offsets.locate({})
+            offsets.commit(begin, wait=True)
+            assert relay.status()["consumers"][0]["offsets_behind"] == count_between(begin, end) >= 3
+            offsets.commit(end, wait=True)
+        assert "  consumer cache: 0 offsets behind\n" in relay.command("status", "CONFIG").stdout
 
     def test_a_stream_resumes_at_its_token_without_loss_or_duplicates(
         self, relay: Operated, stream: ScriptedStream
