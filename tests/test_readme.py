@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from relay.cache import RedisStore, TokenCache
+from relay.process.supervisor import WORKER_NUMBER, WORKERS
 from relay.services.sql_server import PASSWORD, USER
 from tests.command_line import relay as run_relay
 
@@ -38,6 +39,14 @@ def play(text: str, changed: dict[str, str], names: dict[str, Any] | None = None
 def test_all_programs_are_played_here() -> None:
     assert len(PROGRAMS) == 5
     assert all(first != second for first, second in pairwise(PROGRAMS))
+
+
+def test_every_variable_of_the_environment_is_named() -> None:
+    """But for those that the relay sets for its own workers."""
+    sources = [path for folder in ("relay", "spark_consumers") for path in (README.parent / folder).rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r'"(RELAY_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
+    named = set(re.findall(r"^\| `(RELAY_[A-Z_]+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
+    assert read - {WORKER_NUMBER, WORKERS} == named
 
 
 @pytest.fixture
