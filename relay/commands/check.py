@@ -47,7 +47,7 @@ def check(
         typer.echo(json.dumps(json_schema(), indent=2))
         return
     if config is None:
-        raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")
+        raise typer.BadParameter("give the CONFIG to check.", param_hint="CONFIG")
     loaded, document = read_config(config, settings)
     if echo:
         from relay.config import echo as echoes

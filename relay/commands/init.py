@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,7 +124,7 @@ def init(
     Connects to nothing without --look. What is written passes `relay check --offline`.
     """
     to_stdout = str(file) == "-"
-    if not to_stdout and not force and os.path.exists(file):
+    if not to_stdout and not force and os.path.exists(file):  # False, too, where one may not look
         raise ConfigError(f"{file}: exists already: give another name, or --force to replace it")
     given = {
         "tables": tables, "region": region, "endpoint_url": endpoint_url, "servers": servers, "database": database,
@@ -149,6 +151,9 @@ def init(
         with file.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(text)
     except OSError as error:
+        if not force and error.errno != errno.EEXIST:
+            with suppress(OSError):
+                file.unlink()  # or it would be in the way of the next attempt
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
     typer.echo(f"wrote {file}")
     if wanted.user and wanted.password not in os.environ:

@@ -17,7 +17,9 @@ import typer
 from relay.errors import RelayError, Unavailable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG}
+_REFUSED = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG
+}  # fmt: skip
 _FOLDERS = {".local/state/relay": "RELAY_STATE", ".cache/relay": "RELAY_CACHE"}
 """The folders in the home folder, each with the variable that names another one."""
 
@@ -65,7 +67,7 @@ def local_failures() -> Iterator[None]:
             raise RelayError(f"cannot write{where}: {error.strerror}") from error
         if error.errno in _REFUSED and error.filename:
             place = str(error.filename)
-            variables = [name for folder, name in _FOLDERS.items() if folder in place]
+            variables = [name for folder, name in _FOLDERS.items() if (os.environ.get(name) or folder) in place]
             hint = f"; {variables[0]} may name another folder" if variables else ""
             raise Unavailable(f"cannot use {place}: {error.strerror}{hint}") from error
         raise

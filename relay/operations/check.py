@@ -357,6 +357,7 @@ def check_folder(kind: str, url: str) -> str:
     if parts.scheme not in ("", "file", "delta") or parts.netloc:
         return "not checked: it is not a local folder"
     path = Path(unquote(parts.path))
+    # Path.exists raises where one may not look.
     nearest = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")

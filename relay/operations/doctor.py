@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import distributions
@@ -92,6 +93,11 @@ def write(parts: dict[str, str], into: Path) -> None:
         for name, text in parts.items():
             (into / name).write_text(text, encoding="utf-8")
     except OSError as error:
+        if not isinstance(error, FileExistsError):  # a part of a bundle would be in the way of the next attempt
+            if into.is_dir():
+                shutil.rmtree(into)
+            else:
+                into.unlink(missing_ok=True)
         raise RelayError(f"cannot write {into}: {error.strerror}") from error
 
 

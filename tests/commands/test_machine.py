@@ -124,3 +124,16 @@ def test_help_for_a_full_disk_fails_in_one_line_too(command: str) -> None:
     with open("/dev/full", "w") as full:
         ran = subprocess.run([*COMMAND, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, "relay: error: cannot write: No space left on device\n")
+
+
+def test_no_part_of_a_config_is_left_where_a_disk_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    options = ("--type", "dynamodb", "--table", "orders", "--region", "eu-west-1", "--kafka", "b:1")
+    ran = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *COMMAND, "init", str(path), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (2, f"relay: error: {path}: cannot be written: File too large\n")
+    assert not path.exists()

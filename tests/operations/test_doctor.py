@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import tarfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,8 @@ import pytest
 import yaml
 
 from relay.config import load
+from relay.errors import RelayError
+from relay.operations.doctor import write
 from relay.process.managed import free_port
 from tests.command_line import errors, relay
 
@@ -155,3 +158,15 @@ def test_a_log_may_be_what_another_program_prints(file: Path, tmp_path: Path) ->
     os.close(reader)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "bundle" / "log.txt").read_text() == "the end"
+
+
+@pytest.mark.parametrize("name", ["bundle", "bundle.tar.gz"])
+def test_no_part_of_a_bundle_is_left_where_a_disk_is_full(name: str, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(RelayError, match="File too large"):
+            write({"versions.json": "{}", "log.txt": "".join(map(str, range(100_000)))}, tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
