@@ -86,5 +86,5 @@ def _print_finding(finding: Finding) -> None:
     from relay.commands.console import Output
 
     mark = Text("✓ ", "green") if finding.ok else Text("✗ ", "bold red")
-    line = mark + Text(finding.check, "bold") + Text(f": {finding.detail}")
+    line = Text() + mark + Text(finding.check, "bold") + Text(f": {finding.detail}")
     Output(soft_wrap=True, highlight=False).print(line)

@@ -45,7 +45,8 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
         console.clear()
     workers = len(status.members)
     console.print(
-        Text(status.name, "bold")
+        Text()
+        + Text(status.name, "bold")
         + Text(f": {_count(workers, 'worker')}" if workers else ": no worker is running")
         + Text(f", {_count(status.dead_letters, 'dead letter')}")
     )
@@ -63,7 +64,7 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
 
 
 def _show_source(console: Output, source: SourceStatus, every: bool) -> None:
-    title = Text(f"source {source.source}", "bold") + Text(f" ({source.type} {source.table})")
+    title = Text() + Text(f"source {source.source}", "bold") + Text(f" ({source.type} {source.table})")
     if source.stream is None:
         console.print(title + Text(": not read yet"))
     else:

@@ -33,22 +33,22 @@ def printer() -> Callable[[Mapping[str, Any]], None]:
 
 
 def _record(record: Mapping[str, Any]) -> Iterator[Text]:
-    where = Text(f"{record['topic']}[{record['partition']}]@{record['offset']}  ", "dim")
+    where = Text() + Text(f"{record['topic']}[{record['partition']}]@{record['offset']}  ", "dim")
     value = record["value"]
     if "error" in record:
-        yield where + Text(f"cannot be decoded: {record['error']}  ", "bold red") + Text(str(value))
+        yield where + Text(f"cannot be decoded: {_printable(record['error'])}  ", "bold red") + Text(str(value))
     elif not isinstance(value, dict) or "operation" not in value:
         shown = "(deleted)" if value is None else _json(value)
-        yield where + Text(f"{record['key']}  ", "bold") + Text(shown)
+        yield where + Text(f"{_printable(str(record['key']))}  ", "bold") + Text(shown)
     else:
         operation = value["operation"]
-        key = "".join(f" {name}={_short(part)}" for name, part in (value["key"] or {}).items())
+        key = "".join(f" {_printable(name)}={_short(part)}" for name, part in (value["key"] or {}).items())
         edge = value["attributes"].get("snapshot")  # the record that begins or ends a snapshot has no row
         yield (
             where
             + Text(f"{value['committed_at']}  ", "dim")
             + Text(f"{operation:8} ", _COLOURS.get(operation, ""))
-            + Text(f"{value['table']}{key}", "bold")
+            + Text(f"{_printable(value['table'])}{key}", "bold")
             + Text(f"  {_EDGES.get(edge, edge)} of snapshot {value['snapshot']['id']}" if edge else "")
         )
         yield from _difference(value["old"] or {}, value["new"] or {}, set(value["key"] or {}))
@@ -58,7 +58,7 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any], key: set[str]) -
     for name in [*new, *(name for name in old if name not in new)]:
         if name in key or old.get(name) == new.get(name):
             continue
-        line = Text(f"  {'~' if name in old and name in new else '+' if name in new else '-'} {name}: ")
+        line = Text(f"  {'~' if name in old and name in new else '+' if name in new else '-'} {_printable(name)}: ")
         if name in old:
             line += Text(_short(old[name]), "red")
         if name in old and name in new:
@@ -70,7 +70,7 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any], key: set[str]) -
 
 def _short(value: Any) -> str:
     unpacked = _unpacked(value)
-    return unpacked if isinstance(unpacked, str) else _json(unpacked)
+    return _printable(unpacked) if isinstance(unpacked, str) else _json(unpacked)
 
 
 def _unpacked(value: Any) -> Any:
@@ -86,4 +86,9 @@ def _unpacked(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return _printable(json.dumps(value, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey: the values are those of an application's users."""
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)

@@ -123,6 +123,21 @@ def test_the_text_names_the_snapshot_that_a_record_begins(capsys: pytest.Capture
     )
 
 
+def test_what_a_terminal_would_obey_is_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """The values are those of an application's users."""
+    show = printer()
+    evil = "\x1b[2Jä\n\x9b1m"
+    value = {"operation": "INSERT", "table": "t", "key": {"id": evil}, "old": None, "new": {"a": {"S": evil}, evil: 1}}
+    place = {"topic": "t", "partition": 0, "offset": 5, "key": evil}
+    show({**place, "value": {**value, "attributes": {}, "committed_at": "today"}})
+    show({**place, "value": {"reason": evil}})
+    show({**place, "value": "AA==", "error": evil})
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert len(shown.splitlines()) == 5
+    assert "  + a: \\u001b[2Jä\\n\\u009b1m\n" in shown
+
+
 def test_bytes_are_shown_in_base64_in_keys_too() -> None:
     value = encoder(BINARY).encode(change(key={"id": b"\xff\x00", "line": "7"}, old=None, new=None))
     shown = record_json(message(value, key=b"\xff\x00"), KnownSchemas(BINARY))
