@@ -70,6 +70,9 @@ _OF_KEYS = {
 }
 """The options of keys that hold one value of an option, as it was given."""
 
+_OF_SOURCE = {"table": "table", "tables": "table", "shards": "server", "endpoint_url": "endpoint-url"}
+"""The options of keys of the source, where they have other names."""
+
 Keys = Mapping[str, Sequence[str]]
 """The columns of the key of each table."""
 
@@ -113,6 +116,8 @@ def _checked(path: str, text: str, wanted: Wanted, environment: Mapping[str, str
 def _with_option(line: str, wanted: Wanted) -> str:
     """Return an error that names the option in place of the key, with its value unless that may hold a password."""
     key, _, problem = line.partition(": ")
+    if problem and (inside := re.match(r"`sources\[0\]\.(\w+)", key)):
+        return f"--{_OF_SOURCE.get(inside[1], inside[1])}: {problem}"
     name = _OF_KEYS.get(key.strip("`"), "")
     value: str | None = getattr(wanted, name, None)
     if value is None or not problem:
