@@ -6,6 +6,7 @@ A role's credentials expire after an hour. 15 minutes before, botocore asks for 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -30,6 +31,8 @@ from relay.errors import ConfigError
 SET_CREDENTIALS = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 """What to do where there are no credentials."""
 
+# botocore lets the end of a line pass, and raises an error of its own for others.
+_REGION = re.compile("[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 # A person may wait for it in `relay check`.
 _STS = BotoConfig(connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
 # Shared by all clients, because reading the descriptions of services is most of the time it takes to make a client. Its
@@ -41,8 +44,8 @@ def open_session(identity: AwsIdentity, *, now: Callable[[], datetime] | None = 
     """Return a session of botocore, without connecting. Its clients may be shared by threads, but not the session.
 
     Making a client, or its first call, raises ``Refused`` if the role may not be assumed, and botocore's
-    ``CredentialRetrievalError`` if that cannot be asked now. Raises ``ConfigError`` for a profile that does not exist.
-    ``now``: the clock that decides when credentials are old.
+    ``CredentialRetrievalError`` if that cannot be asked now. Raises ``ConfigError`` for a profile that does not exist
+    and a region that cannot be one. ``now``: the clock that decides when credentials are old.
     """
     base = _session(identity)
     if identity.role_arn is None:
@@ -70,6 +73,10 @@ def _session(identity: AwsIdentity) -> Session:
         session.get_scoped_config()
     except ProfileNotFound as error:
         raise ConfigError(f"{error}: it is named by {'`profile`' if identity.profile else 'AWS_PROFILE'}") from error
+    named = session.get_config_variable("region")
+    if named and not _REGION.fullmatch(named):
+        where = "`region`" if identity.region is not None else "AWS_DEFAULT_REGION, or the profile,"
+        raise ConfigError(f"{named!r} is not a region of AWS, such as eu-west-1: {where} names it")
     return session
 
 

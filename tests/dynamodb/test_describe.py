@@ -212,6 +212,15 @@ def test_a_missing_region_is_a_config_error(monkeypatch: pytest.MonkeyPatch, tmp
         look("http://127.0.0.1:1", region=None)
 
 
+def test_a_region_that_cannot_be_one_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one with the end of a line, from a file."""
+    with pytest.raises(ConfigError, match=r"source shop: 'eu-west-1\\n' is not a region of AWS, .*: `region` names it"):
+        look("http://127.0.0.1:1", region="eu-west-1\n")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu west")
+    with pytest.raises(ConfigError, match=r"source shop: 'eu west' is not a region of AWS, .*: AWS_DEFAULT_REGION, or"):
+        look("http://127.0.0.1:1", region=None)
+
+
 @pytest.mark.services
 class TestOnDynamoDB:
     @pytest.fixture
