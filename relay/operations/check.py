@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -34,9 +33,9 @@ from relay.config.fields import StartAtToken
 from relay.config.template import Template
 from relay.engine.open_source import open_source
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.extras import missing, needs
-from relay.jvm.java import find_java
+from relay.extras import needs
 from relay.kafka import topics
+from relay.operations.check_machine import checks_of_machine
 from relay.sql.tables import missing_tables
 from relay.table import TableSchema
 
@@ -90,19 +89,10 @@ def run(config: Config) -> Iterator[Finding]:
         if config.copy_.is_postgres:
             check = partial(_check_postgres, url, [source.name for source in config.sources])
         checks.append((f"copy {redacted(url)}", check))
-    checks += checks_of_spark(config)
+    checks += checks_of_machine(config)
     with ThreadPoolExecutor(max_workers=8) as pool:
         for findings in pool.map(lambda named: run_check(*named), checks):
             yield from findings
-
-
-def checks_of_spark(config: Config) -> list[tuple[str, Check]]:
-    """Return the checks of what the consumers in ``config`` run on."""
-    if config.log or config.copy_:
-        return [("java", _check_java), ("pyspark", _check_spark)]
-    if config.cache:
-        return [("java", partial(_or_python, _check_java)), ("pyspark", partial(_or_python, _check_spark))]
-    return []
 
 
 def run_check(name: str, check: Check) -> list[Finding]:
@@ -375,22 +365,3 @@ def _check_postgres(url: str, schemas: Sequence[str]) -> str:
     finally:
         database.close()
     return "reachable, and may create its tables"
-
-
-def _or_python(check: Callable[[], str]) -> str:
-    """Run the check of something that the cache can do without."""
-    try:
-        return check()
-    except Unavailable as error:
-        return f"{error}, or use `relay consume cache --engine python`"
-
-
-def _check_java() -> str:
-    return str(find_java())
-
-
-def _check_spark() -> str:
-    """Check that PySpark is installed. Raises ``Unavailable``."""
-    if find_spec("pyspark") is None:
-        raise missing("spark", "`relay consume`", "pyspark")
-    return "installed"

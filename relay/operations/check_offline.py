@@ -12,7 +12,8 @@ from relay.engine.open_source import open_source
 from relay.errors import Unavailable
 from relay.extras import needs
 from relay.kafka.settings import unusable_security
-from relay.operations.check import Check, Finding, check_folder, checks_of_spark, open_registry, run_check
+from relay.operations.check import Check, Finding, check_folder, open_registry, run_check
+from relay.operations.check_machine import checks_of_machine
 
 
 def run(config: Config, file: Path) -> Iterator[Finding]:
@@ -30,7 +31,7 @@ def run(config: Config, file: Path) -> Iterator[Finding]:
         url = config.copy_.url
         of_copy = _check_postgres if config.copy_.is_postgres else partial(check_folder, "copy", url)
         checks.append((f"copy {redacted(url)}", of_copy))
-    for name, check in (*checks, *checks_of_spark(config)):
+    for name, check in (*checks, *checks_of_machine(config)):
         yield from run_check(name, check)
 
 

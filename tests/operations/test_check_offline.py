@@ -168,6 +168,21 @@ def test_what_is_missing_on_this_machine_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_the_certificates_of_the_port_are_loaded(authority: Path, tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    both = Authority(tmp_path).issue("relay")
+    http = {"address": "127.0.0.1:9400", "certificate": str(both), "authorities": str(authority)}
+    path.write_text(yaml.safe_dump({**SMALLEST, "http": http}))
+    result = relay("check", path, "--offline")
+    assert "✓ http 127.0.0.1:9400: its certificate can be used" in result.stdout
+    result = relay("check", path, "--offline", "--set", f"http.certificate={authority}")  # there is no key in it
+    assert result.exit_code == 2
+    assert f"✗ http 127.0.0.1:9400: http.certificate: cannot use {authority}: " in result.stdout
+    result = relay("check", path, "--offline", "--set", "http.authorities=/nowhere/ca.pem")
+    assert result.exit_code == 2
+    assert "✗ http 127.0.0.1:9400: http.authorities: cannot use /nowhere/ca.pem: No such file" in result.stdout
+
+
 def test_every_wrong_setting_of_the_producer_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     producer = "{linger.mss: 5, batch.size: -4, security.protocol: sasl_ssl, sasl.password: hunter2}"
