@@ -81,10 +81,9 @@ def _report(found: Iterable[Finding], *, as_json: bool) -> None:
 
 
 def _print_finding(finding: Finding) -> None:
+    from rich.console import Console
     from rich.text import Text
-
-    from relay.commands.console import Output
 
     mark = Text("✓ ", "green") if finding.ok else Text("✗ ", "bold red")
     line = Text() + mark + Text(finding.check, "bold") + Text(f": {finding.detail}")
-    Output(soft_wrap=True, highlight=False).print(line)
+    Console(soft_wrap=True, highlight=False).print(line)

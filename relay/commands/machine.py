@@ -57,6 +57,10 @@ def local_failures() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich has noticed it
+            raise typer.Exit(0) from None
+        raise
     except OSError as error:
         if error.errno == errno.EPIPE and _has_no_reader():
             _discard()

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relay.commands.console import Output
 from relay.lineage import position_text
 from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 
@@ -38,7 +38,7 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
 
     ``again``: in place of what is on the terminal.
     """
-    console = Output(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _LONGEST_LINE  # a row stays one line for grep
     if again:
@@ -63,7 +63,7 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     console.file.flush()
 
 
-def _show_source(console: Output, source: SourceStatus, every: bool) -> None:
+def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
     title = Text() + Text(f"source {source.source}", "bold") + Text(f" ({source.type} {source.table})")
     if source.stream is None:
         console.print(title + Text(": not read yet"))
@@ -89,7 +89,7 @@ def _show_source(console: Output, source: SourceStatus, every: bool) -> None:
         console.print(f"  {_count(hidden, 'finished shard')} not shown: --all")
 
 
-def _show_snapshot(console: Output, source: SourceStatus) -> None:
+def _show_snapshot(console: Console, source: SourceStatus) -> None:
     found = source.snapshot
     if found is not None:
         _show_newest_snapshot(console, found)
@@ -99,7 +99,7 @@ def _show_snapshot(console: Output, source: SourceStatus) -> None:
             console.print(f"  snapshot of {_tables(request)} requested {_time(request['requested_at'])}: {state}")
 
 
-def _show_newest_snapshot(console: Output, found: Mapping[str, Any]) -> None:
+def _show_newest_snapshot(console: Console, found: Mapping[str, Any]) -> None:
     rows = "" if found["rows_read"] is None else f", {found['rows_read']} of about {found['rows_estimated']} rows"
     segments = f"{found['segments_finished']} of {_count(found['segments'], 'segment')}"
     state = "stopped" if found["stopped"] else found["state"]
@@ -117,7 +117,7 @@ def _row(shard: ShardStatus) -> _Row:
     return _Row(shard.shard, shard.state, shard.owner["client"] if shard.owner else "-", position or "-", lag)
 
 
-def _show_shards(console: Output, rows: Sequence[_Row]) -> None:
+def _show_shards(console: Console, rows: Sequence[_Row]) -> None:
     """Print a table, or a paragraph for each shard where the terminal is too narrow for a table."""
     whole = sum(max(len(name), *(len(getattr(row, name)) for row in rows)) for name in ("shard", "state", "lag"))
     if console.width >= whole + 2 * _NARROWEST + _BETWEEN * (len(_Row._fields) - 1):

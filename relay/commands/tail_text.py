@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from relay.change import COPIED
-from relay.commands.console import Output
 
 _EDGES = {COPIED: "end of the copy in one shard"}
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
@@ -23,7 +23,7 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 def printer() -> Callable[[Mapping[str, Any]], None]:
     """Return a function that prints a record from ``relay.operations.tail.record_json`` to stdout."""
-    console = Output(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def show(record: Mapping[str, Any]) -> None:
         for text in _record(record):

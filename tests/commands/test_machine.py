@@ -36,6 +36,15 @@ def test_a_command_is_done_when_its_reader_has_gone(command: str, log_format: st
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("command", ["--help", "check --help"])
+def test_help_is_done_when_its_reader_has_gone(command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run([*COMMAND, *command.split()], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("log_format", FORMATS)
 @pytest.mark.parametrize("command", ["check FILE --offline", "check --schema", "token compare null null"])
 def test_a_full_disk_is_an_error_of_one_line(command: str, log_format: str, file: Path) -> None:
