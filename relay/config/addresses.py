@@ -91,7 +91,7 @@ def _after(scheme: str) -> str:
         return rf"{_URL_HOSTS}(?:[/?#].*)?"
     if scheme in _WITH_HOST:
         return rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:[/?#].*)?"
-    return "(?:/.*)?" if scheme == "delta" else ".*"
+    return "/.*" if scheme == "delta" else ".*"
 
 
 def _has_host(value: str) -> bool:

@@ -19,4 +19,6 @@ def misread(location: str) -> str | None:
     parts = urlsplit(location)
     if parts.scheme in ("file", "delta") and parts.netloc:
         return f"{parts.netloc!r} stands for a host: write {parts.scheme}:///{parts.netloc}{parts.path}"
+    if parts.scheme in ("file", "delta") and not parts.path:
+        return f"names no folder: write {parts.scheme}:/// and the folder in full"
     return None

@@ -105,6 +105,8 @@ WRONG = [
     change("http://127.0.0.1:8000", "127.0.0.1:8000"),
     change('path: "file:///var/lib/relay/log"', ""),
     change("file:///var/lib/relay/log", "file://var/lib/relay/log"),
+    change("file:///var/lib/relay/log", "file://"),
+    change("delta:///var/lib/relay/copy", "delta://"),
     change("file:///var/lib/relay/log", "~/log"),
     change("file:///var/lib/relay/log", "s3a//bucket/log"),
     change("file:///var/lib/relay/log", "delta+s3a//bucket/log"),
