@@ -69,8 +69,8 @@ def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: Vites
         other.execute("UPDATE orders SET version = 7 WHERE customer = %s AND order_id = %s", deleted)
         before = transactions(orders)
         release = threading.Timer(2.5, other.execute, ("ROLLBACK",))
-        release.start()
         started = time.monotonic()
+        release.start()
         writer.store([(kept, 2), (deleted, None)])
         assert time.monotonic() - started > 2.0, "the writer did not wait"
         release.join()
@@ -88,8 +88,8 @@ def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders, w
         locking.execute("LOCK TABLES " + ", ".join(f"`{schema}`.orders WRITE" for (schema,) in locking.fetchall()))
         before = transactions(orders)
         release = threading.Timer(11.5, locking.execute, ("UNLOCK TABLES",))
-        release.start()
         started = time.monotonic()
+        release.start()
         writer.store([(item, 2)], in_transaction=True)
         assert time.monotonic() - started > 10.0, "the writer did not wait"
         release.join()

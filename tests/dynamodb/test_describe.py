@@ -189,7 +189,7 @@ def test_an_endpoint_that_never_answers_fails_in_bounded_time() -> None:
     begun = time.monotonic()
     with scripted(DescribeTable=None) as url, pytest.raises(Unavailable, match="cannot be reached"):
         look(url)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 45  # ten seconds; those of a relay would take a minute
 
 
 def test_missing_credentials_are_reported_with_what_dynamodb_local_accepts(

@@ -136,7 +136,7 @@ def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Re
     )
     begun = time.monotonic()
     result = run(content)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     assert result.exit_code == 3
     said = result.stdout.splitlines()
     endpoint = content["sources"][0]["endpoint_url"]

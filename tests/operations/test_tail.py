@@ -257,7 +257,7 @@ class TestOnABroker:
         self.publish(producer, topic, values(4), commit=False)
         begun = time.monotonic()
         assert self.ids(self.shown(relayed)) == ["event-2", "event-3"]
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 40  # the broker ends the open transaction after 60
         producer.commit_transaction(30)
         assert self.ids(self.shown(relayed)) == ["event-2", "event-3", "event-4"]
 
