@@ -1,13 +1,11 @@
 """An archive of Spark's classes, which halves the CPU that a JVM of a consumer takes until its first batch.
 
-The demo and the tests make it once and start their JVMs with it. Java maps the archive into memory instead of loading,
-checking and linking 10,000 classes each time. It changes nothing else, and Java goes without an archive that is missing
-or does not match.
+The demo and the tests make it once and start their JVMs with it. Java then does not load, check and link 10,000 classes
+each time.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -18,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relay.errors import Unavailable
-from relay.jvm.jars import cache_folder
+from relay.jvm.class_archive import archive_of, making, using
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # what Spark's start script adds to Java's options
 _TIMEOUT = 300.0  # seconds
@@ -62,9 +60,7 @@ def prepare(say: Callable[[str], None]) -> None:
 def use() -> None:
     """Let the JVMs of Spark that this process and its children start use the archive, if there is one."""
     if _OPTIONS not in os.environ and exists():
-        archive = _archive()
-        # Java warns on stdout where it cannot map the archive. There, scripts print what others read.
-        os.environ[_OPTIONS] = f"-XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=warning:stderr"
+        os.environ[_OPTIONS] = " ".join(using(_archive()))
 
 
 def exists() -> bool:
@@ -82,7 +78,7 @@ def make() -> None:
         try:
             answer = subprocess.run(
                 [sys.executable, "-c", _TRAINING, folder],
-                env={**os.environ, _OPTIONS: f"-XX:ArchiveClassesAtExit={made}"},
+                env={**os.environ, _OPTIONS: " ".join(making(made))},
                 capture_output=True,
                 text=True,
                 timeout=_TIMEOUT,
@@ -96,11 +92,8 @@ def make() -> None:
 
 
 def _archive() -> Path:
-    """Return the file for this Java and these jars: Java does not use an archive of others."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
     pyspark = importlib.util.find_spec("pyspark")  # its import takes half a second
     jars = (Path(pyspark.origin).parent / "jars").glob("*.jar") if pyspark and pyspark.origin else []
-    used = [java.resolve(), *sorted(jars)] if java.exists() else []
-    state = "\n".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in used)
-    return cache_folder() / "classes" / f"spark-{hashlib.sha256(state.encode()).hexdigest()[:16]}.jsa"
+    return archive_of("spark", [java.resolve(), *sorted(jars)] if java.exists() else [])

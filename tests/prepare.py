@@ -14,6 +14,7 @@ from functools import partial
 
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
+from relay.services import kafka
 from relay.services.memcached import program
 from relay.services.vitess_build import cluster_obstacle, cluster_programs
 from spark_consumers import class_archive
@@ -23,7 +24,7 @@ from tests.mysql import debian_mysql
 
 def main() -> None:
     wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, class_archive.make]
-    wanted.append(browser.program)
+    wanted += [browser.program, kafka.archive_classes]
     if os.environ.get("RELAY_TEST_MYSQLD") == "debian":
         wanted.append(debian_mysql.mysqld)
     if cluster_obstacle() is None:

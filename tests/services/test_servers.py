@@ -41,6 +41,12 @@ def create_topic(bootstrap_servers: str, name: str) -> None:
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
 
 
+def cluster_of(bootstrap_servers: str) -> str | None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    found: str | None = admin.describe_cluster().result(30).cluster_id
+    return found
+
+
 def produce(bootstrap_servers: str, topic: str, *values: bytes, commit: bool = True) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(30)
@@ -134,14 +140,18 @@ class TestAKilledKafka:
         with KafkaBroker() as broker:
             yield broker
 
-    def test_it_restarts_at_the_same_address_with_its_data(self, broker: KafkaBroker, unique: str) -> None:
+    def test_it_restarts_at_the_same_address_with_its_data_and_is_no_other_cluster(
+        self, broker: KafkaBroker, kafka: Any, unique: str
+    ) -> None:
         address = broker.bootstrap_servers
+        cluster = cluster_of(address)
+        assert cluster != cluster_of(kafka.bootstrap_servers)
         create_topic(address, unique)
         produce(address, unique, b"kept")
         broker.kill()
         assert not accepts(broker.port)
         broker.restart()
-        assert broker.bootstrap_servers == address
+        assert (broker.bootstrap_servers, cluster_of(address)) == (address, cluster)
         assert consume(address, unique, 1) == [b"kept"]
         produce(address, unique, b"more")
         assert consume(address, unique, 2) == [b"kept", b"more"]
