@@ -31,7 +31,7 @@ demo: setup      ## The complete system on embedded services with a workload; SE
 
 test: setup      ## All tests, on real services.
 	@$(RUN) python -m tests.prepare
-	@$(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not package and not deploy and not images" $(ARGS)
+	@$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder -m "not package and not deploy and not images" $(ARGS)
 
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)

@@ -34,7 +34,7 @@ from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
 from spark_consumers import class_archive
-from tests import containers, needs
+from tests import containers, needs, parallel
 from tests.browser import SCREENSHOTS
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.kafka.proxy import ProxiedBroker, passing
@@ -76,6 +76,11 @@ hypothesis.settings.load_profile("relay")
 def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.has_plugin("cacheprovider"):
         config.pluginmanager.register(LongestFirst(config.cache))
+
+
+@pytest.hookimpl(optionalhook=True)  # which only xdist has
+def pytest_xdist_auto_num_workers() -> int:
+    return parallel.of_this_machine()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
