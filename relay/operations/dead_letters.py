@@ -33,6 +33,7 @@ from relay.kafka.dead_letters import REDRIVEN_SUFFIX
 from relay.kafka.limits import Headers, Limits, record_size
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
+from relay.kafka.topics import FoundTopic
 from relay.operations.tail import decode_to_json, json_values
 
 _RELAY = "relay"
@@ -168,29 +169,23 @@ class DeadLetters:
         targets = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
         settings = KafkaSettings.from_config(self.config)
         limits = Limits.from_topics([each for each in found if each.exists], settings.producer)
+        name = f"{self.config.name}-redrive-{secrets.token_hex(8)}"
         problems: list[str] = []
         publisher = None
         with contextlib.closing(open_schemas(self.config)) as schemas:
             for letter in letters:
                 try:
-                    target = targets.get(letter.topic)
-                    if target is None or letter.partition >= target.topic.partitions:
-                        raise RelayError(
-                            f"{letter.topic}[{letter.partition}] is not a partition of this config's topics"
-                        )
-                    value, key, headers = self._build_record(letter, schemas, compacted=target.compacted)
-                    _check_size(letter, record_size(value, key, headers), limits.records[letter.topic])
-                    if publisher is None:
-                        name = f"{self.config.name}-redrive-{secrets.token_hex(8)}"
-                        publisher = Publisher(limits.producer(settings.producer), name)
-                    self._send(publisher, letter, value, key, headers)
+                    record = self._build_record(letter, targets.get(letter.topic), schemas)
+                    _check_size(letter, record_size(*record), limits.records[letter.topic])
+                    publisher = publisher or Publisher(limits.producer(settings.producer), name)
+                    self._send(publisher, letter, *record)
+                except Unavailable:
+                    raise
                 except RelayError as error:
-                    if isinstance(error, Unavailable):
-                        raise
                     problems.append(f"dead letter {letter.id} was not redriven: {error}")
-                else:
-                    letter.redriven = True
-                    on_sent(letter)
+                    continue
+                letter.redriven = True
+                on_sent(letter)
         if problems:
             raise RelayError("\n".join(problems))
 
@@ -208,9 +203,11 @@ class DeadLetters:
             raise
 
     def _build_record(
-        self, letter: DeadLetter, schemas: WriterSchemas, *, compacted: bool
+        self, letter: DeadLetter, target: FoundTopic | None, schemas: WriterSchemas
     ) -> tuple[bytes, bytes, Headers]:
-        """Return value, key and headers of the record to send for a dead letter."""
+        """Return value, key and headers of the record to send for a dead letter to ``target``, if it has a topic."""
+        if target is None or letter.partition >= target.topic.partitions:
+            raise RelayError(f"{letter.topic}[{letter.partition}] is not a partition of this config's topics")
         if letter.encoding != "avro":
             raise RelayError(
                 f"it cannot be encoded: {letter.text('detail')}. The next change of the item supersedes it; "
@@ -224,7 +221,7 @@ class DeadLetters:
             found = self._read_one(letter.topic, letter.partition, letter.offset)
             if found is not None:
                 key, headers = _key(found), _headers(found)
-        if compacted or key is None:
+        if target.compacted or key is None:
             # I1: under the key of its item, Kafka would delete a newer change. No item has this key.
             key = letter.id.encode()
         return value, key, headers
