@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import time
 from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from relay.avro.encode import with_attribute
 from relay.avro.registry import open_schemas
 from relay.change import REDRIVEN, UNDECODED
 from relay.config import Config
+from relay.config.fields import duration_text, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import read_committed
@@ -217,7 +219,7 @@ class DeadLetters:
         headers: Headers = [(name, letter.headers[name]) for name in ("event_id", "token") if name in letter.headers]
         key = letter.headers.get("record_key")
         if letter.offset is not None:
-            value = _marked(value, schemas)
+            value = self._marked(value, schemas)
             found = self._read_one(letter.topic, letter.partition, letter.offset)
             if found is not None:
                 key, headers = _key(found), _headers(found)
@@ -225,6 +227,26 @@ class DeadLetters:
             # I1: under the key of its item, Kafka would delete a newer change. No item has this key.
             key = letter.id.encode()
         return value, key, headers
+
+    def _marked(self, value: bytes, schemas: WriterSchemas) -> bytes:
+        """Return a change that a consumer could not decode as one that is late (I7); unchanged if nobody can yet.
+
+        Raises ``RelayError`` if the copy may have forgotten that its row was deleted since.
+        """
+        try:
+            change = decode(schemas, value)
+        except (UnknownFraming, UnknownSchema, Undecodable):
+            return value
+        copy, relayed_at = self.config.copy_, change["relayed_at"].timestamp()
+        # I7: a tombstone is younger than all changes before it.
+        if copy is not None and change["new"] is not None and relayed_at < time.time() - copy.tombstone_retention:
+            raise RelayError(
+                f"it was relayed at {iso_time(relayed_at)}, longer ago than `copy.tombstone_retention` "
+                f"({duration_text(copy.tombstone_retention)}), so the copy may not know any more that its row was "
+                "deleted since: read the table again with `relay snapshot`; if you know that the row exists, redrive "
+                "it with a longer time, as --set copy.tombstone_retention=365d"
+            )
+        return value if REDRIVEN in change["attributes"] else with_attribute(value, REDRIVEN, UNDECODED)
 
     # ------------------------------------------------------------------ reading
 
@@ -289,15 +311,6 @@ def _key(message: Message) -> bytes | None:
 def _headers(message: Message) -> Headers:
     found = message.headers() or []
     return list(found.items() if isinstance(found, Mapping) else found)
-
-
-def _marked(value: bytes, schemas: WriterSchemas) -> bytes:
-    """Return a change that a consumer could not decode as one that is late (I7); unchanged if nobody can yet."""
-    try:
-        is_marked = REDRIVEN in decode(schemas, value)["attributes"]
-    except (UnknownFraming, UnknownSchema, Undecodable):
-        return value
-    return value if is_marked else with_attribute(value, REDRIVEN, UNDECODED)
 
 
 def _check_size(letter: DeadLetter, size: int, limit: int) -> None:

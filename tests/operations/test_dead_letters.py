@@ -222,6 +222,35 @@ def test_a_change_that_a_consumer_could_not_decode_is_marked_when_it_is_sent_aga
     assert redrive(marked.value(), "log")["value"] == again["value"]
 
 
+def test_a_change_that_may_be_older_than_a_deletion_that_the_copy_has_forgotten_is_not_sent_again(
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
+) -> None:
+    """I7: nothing would say that its row was deleted since."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    stream.write("k", 1)
+    stream.put("root", "k", 2, old=1, eventName="REMOVE")
+    run_until_caught_up(path)
+    config = load(path)
+    topic, letters = config.topic(TABLE), config.internal("dead_letters")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for record in read_all_committed(connect(config), config, topic):
+        headers: dict[str, str | bytes | None] = {"reason": "unknown schema", "consumer": "log"}
+        place = f"{topic}/{record.partition()}/{record.offset()}/log"
+        producer.produce(letters, record.value(), place, 0, headers=headers)
+    assert producer.flush(30) == 0
+    copy = f"copy={{url: 'delta://{tmp_path}/copy', tombstone_retention: "
+    forgotten = relay("dead-letters", "redrive", path, "--all", "--set", f"{copy}0.001s}}")
+    assert forgotten.exit_code == 1
+    (problem,) = errors(forgotten)
+    assert "it was relayed at 20" in problem
+    assert "longer ago than `copy.tombstone_retention`" in problem
+    # A DELETE restores no row.
+    assert [(each["redriven"], each["offset"]) for each in listed(path)] == [(False, 0), (True, 1)]
+    remembered = relay("dead-letters", "redrive", path, "--all", "--set", f"{copy}1h}}")
+    assert remembered.exit_code == 0, remembered.output
+    assert [each["redriven"] for each in listed(path)] == [True, True]
+
+
 def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(
     tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
