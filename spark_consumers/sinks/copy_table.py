@@ -91,29 +91,36 @@ class CopyTable:
 
     def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
         """Note that rows may be wrong, because changes were lost."""
-        known = {gap.id: gap for gap in (*self._gaps(batch), *gaps)}
-        self._target.set_property(batch, GAPS, to_json(list(known.values())))
+        self._change_gaps(batch, lambda noted: list({gap.id: gap for gap in (*noted, *gaps)}.values()))
 
     def remove_gaps(self, batch: DataFrame, snapshot: Snapshot) -> None:
         """Forget the gaps that a snapshot has repaired, which has ended in every partition."""
-        gaps = self._gaps(batch)
-        left = [gap for gap in gaps if not gap.is_repaired_by(snapshot)]
-        if left != gaps:
-            self._target.set_property(batch, GAPS, to_json(left))
+        self._change_gaps(batch, lambda noted: [gap for gap in noted if not gap.is_repaired_by(snapshot)])
 
-    def _gaps(self, batch: DataFrame) -> list[LostChanges]:
-        return from_json(self._target.properties(batch).get(GAPS, ""))
+    def _change_gaps(self, batch: DataFrame, rule: Callable[[list[LostChanges]], list[LostChanges]]) -> None:
+        self._change(batch, GAPS, lambda text: to_json(rule(from_json(text))))
+
+    def _change(self, batch: DataFrame, name: str, rule: Callable[[str], str]) -> None:
+        """Put what ``rule`` makes of a property, a JSON list, in its place."""
+        is_stored = False
+        while not is_stored:
+            before = self._target.properties(batch).get(name)
+            listed = before or "[]"
+            after = rule(listed)
+            # I7, I9: another driver may change it at any time.
+            is_stored = after == listed or self._target.replace_property(batch, name, before, after)
 
     def truncations(self, batch: DataFrame) -> list[EventToken]:
         """Return the truncations of earlier batches that those of other shards need."""
-        stored = self._target.properties(batch).get(TRUNCATIONS, "[]")
-        return [EventToken.from_json(text) for text in json.loads(stored)]
+        return _tokens(self._target.properties(batch).get(TRUNCATIONS, "[]"))
 
     def remember_truncations(self, batch: DataFrame, tokens: Sequence[EventToken | None]) -> None:
         """Store what later batches need of the truncations up to now, in order: one of each shard may take days."""
-        needed = needed_later(tokens)
-        if needed:
-            self._target.set_property(batch, TRUNCATIONS, json.dumps([token.to_json() for token in needed]))
+
+        def with_ours(text: str) -> str:
+            return json.dumps([token.to_json() for token in needed_later([*_tokens(text), *tokens])])
+
+        self._change(batch, TRUNCATIONS, with_ours)
 
     @property
     def keeps_nul(self) -> bool:
@@ -208,6 +215,10 @@ class CopyTable:
             f"{self._target.name}: row {key} was changed by another writer during {_ATTEMPTS} attempts in a row to "
             "write it: stop whatever else writes to this table"
         )
+
+
+def _tokens(text: str) -> list[EventToken]:
+    return [EventToken.from_json(token) for token in json.loads(text)]
 
 
 def _decide(rows: Iterable[tuple[Key, StoredRow]], rule: _Rule, counts: VerdictCounts) -> list[Write]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -14,15 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from relay.change import Snapshot
 from relay.errors import RelayError
 from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
+from spark_consumers.gaps import LostChanges, from_json
 from spark_consumers.plain_tokens import plain_parts
+from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_newest import is_stored
 from spark_consumers.sinks.postgres_table import PostgresTable
 from spark_consumers.sinks.tombstones import SNAPSHOTS
-from tests.spark_consumers.batches import Published, change, layout, mark, play, read
+from tests.spark_consumers.batches import FOREVER, Published, change, layout, mark, play, read
 from tests.spark_consumers.drawn_tokens import tokens
 
 pytestmark = pytest.mark.services
@@ -186,6 +189,41 @@ class TestTwoDrivers:
         play(Overtaken(opened.database, opened.name, "orders"), ORDERS, mark(3, "end", 5000))
         assert running(other) == {}
         assert opened.select("id") == []
+
+    def test_what_both_note_at_once_of_gaps_and_truncations_is_all_kept(self, opened: Opened) -> None:
+        """I7, I9"""
+        play(opened.table, ORDERS, order(1, 1, "a"))
+        other = CopyTable(PostgresTable(opened.database, opened.name, "orders"), FOREVER)
+        batch: Any = None
+        meanwhile: list[Callable[[], None]] = []
+
+        class Overtaken(PostgresTable):
+            def properties(self, batch: Any) -> Mapping[str, str]:
+                found = super().properties(batch)
+                while meanwhile:
+                    meanwhile.pop()()
+                return found
+
+        slow = CopyTable(Overtaken(opened.database, opened.name, "orders"), FOREVER)
+        meanwhile += [lambda: other.add_gaps(batch, [gap("one", 1000)])]
+        slow.add_gaps(batch, [gap("two", 2000)])
+        assert noted(opened.table) == ["one", "two"]
+        meanwhile += [lambda: other.add_gaps(batch, [gap("three", 3000)])]
+        slow.remove_gaps(batch, Snapshot("s", 1000))
+        assert noted(opened.table) == ["three", "two"]
+        lower, upper = (EventToken(1000, f"shop/shop/{shard}", "MariaDB/0-1-1") for shard in ("-80", "80-"))
+        meanwhile += [lambda: other.remember_truncations(batch, [lower])]
+        slow.remember_truncations(batch, [upper])
+        assert other.truncations(batch) == [lower, upper]
+
+
+def noted(table: PostgresTable) -> list[str]:
+    batch: Any = None
+    return sorted(each.id for each in from_json(table.properties(batch)[GAPS]))
+
+
+def gap(name: str, found_at: float) -> LostChanges:
+    return LostChanges(name, "shop", "trimmed", found_at, "")
 
 
 def in_partition(number: int, each: Published) -> Published:
