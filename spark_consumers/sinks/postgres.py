@@ -32,8 +32,8 @@ _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer ones
 _DIGEST = 8
 
 # By the first two characters of the SQLSTATE: no connection, wrong user or password, no such database, no such schema,
-# a transaction that may be tried again, no resources, an operator or a restart, an error of the system.
-_UNAVAILABLE = frozenset({"08", "28", "3D", "3F", "40", "53", "57", "58"})
+# a transaction that may be tried again, no resources, a lock of others, an operator or a restart, a system error.
+_UNAVAILABLE = frozenset({"08", "28", "3D", "3F", "40", "53", "55", "57", "58"})
 # No permission, and a server that only reads.
 _REFUSED = frozenset({"42501", "25006"})
 

@@ -37,6 +37,8 @@ from spark_consumers.sinks.target import OF_CHANGE, PLACE, STATE, Item, Key, Wri
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
 
+_LOCK_TIMEOUT = "5s"
+
 _STAGED = {
     "n": "integer",
     "key": "text[]",
@@ -125,6 +127,9 @@ class PostgresTable:
         added = [f"ADD COLUMN {quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
         widened = [f"ALTER COLUMN {quoted(name)} TYPE {sql_type(kind)}" for name, kind in self._plan.widened.items()]
         if added or widened:
+            # I10: another driver may read rows in one connection, and wait for our lock in a second one to change them.
+            # PostgreSQL does not see that this is a circle.
+            execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
             execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
 
     # ------------------------------------------------------------------ reading

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay.change import Snapshot
-from relay.errors import RelayError
+from relay.change import Operation, Snapshot
+from relay.errors import RelayError, Unavailable
 from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.gaps import LostChanges, from_json
 from spark_consumers.plain_tokens import plain_parts
+from spark_consumers.sinks import copy_table, postgres_table
 from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_newest import is_stored
@@ -27,6 +29,7 @@ from spark_consumers.sinks.postgres_table import PostgresTable
 from spark_consumers.sinks.tombstones import SNAPSHOTS
 from tests.spark_consumers.batches import FOREVER, Published, change, layout, mark, play, read
 from tests.spark_consumers.drawn_tokens import tokens
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -215,6 +218,36 @@ class TestTwoDrivers:
         meanwhile += [lambda: other.remember_truncations(batch, [lower])]
         slow.remember_truncations(batch, [upper])
         assert other.truncations(batch) == [lower, upper]
+
+    def test_one_that_adds_a_column_and_one_that_changes_the_rows_it_reads_do_not_wait_for_each_other(
+        self, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """I10: in two connections of one driver, so PostgreSQL does not see the circle."""
+        monkeypatch.setattr(postgres_table, "_LOCK_TIMEOUT", "1s")
+        monkeypatch.setattr(copy_table, "_ROWS_PER_SWEEP", 1)
+        play(opened.table, ORDERS, order(1, 1, "a"), order(2, 2, "b"))
+        database = PostgresDatabase(opened.postgres.url)
+        adding = PostgresTable(database, opened.name, "orders")
+        more = layout({"id": "int"}, {"id": "int", "note": "string", "more": "int"})
+        waiting = f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{opened.name}.orders'::regclass"
+        with ThreadPoolExecutor() as pool:
+            waits: list[Future[VerdictCounts]] = []
+
+            class Reading(PostgresTable):
+                def rows(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+                    for row in super().rows(*arguments, **options):
+                        if not waits:
+                            waits.append(pool.submit(play, adding, more, order(4, 3, "c")))
+                            wait_until(lambda: waits[0].done() or opened.postgres.execute(waiting) or None)
+                        yield row
+
+            reading = Reading(opened.database, opened.name, "orders")
+            assert play(reading, ORDERS, change(3, (), None, Operation.TRUNCATE)) == VerdictCounts(applied=2)
+            with pytest.raises(Unavailable, match="lock timeout"):
+                waits[0].result()
+        play(adding, more, order(4, 3, "c"))
+        assert opened.select("id, more") == [(3, None)]
+        database.close()
 
 
 def noted(table: PostgresTable) -> list[str]:
