@@ -20,7 +20,8 @@ NUMBER = "N"
 """The kind of a DynamoDB number in a key. All other kinds are column types of ``relay.table``."""
 
 _FAMILIES = {"int": "number", "long": "number", "float": "float", "double": "float"}
-_DIGITS = {"int": 10, "long": 19}
+# A long has 19, but Delta widens it to no decimal with fewer than 20 before the point.
+_DIGITS = {"int": 10, "long": 20}
 _ENDS = ("number", "float", "string", "bytes", "boolean", "timestamp", "set", "json", "variant", "jsonb")
 
 
@@ -58,8 +59,9 @@ class ColumnPlan:
 class Naming:
     """What a target makes of names and kinds.
 
-    ``reserved``: its own columns. ``shown``: a name as it stores it. ``same``: what two names have in common that it
-    cannot tell apart. ``kind``: the kind that holds the values of a kind. ``digits``: of its widest decimal.
+    ``reserved``: what the names that no column may have are by ``same``. ``shown``: a name as it stores it. ``same``:
+    what two names have in common that it cannot tell apart. ``kind``: the kind that holds the values of a kind.
+    ``digits``: of its widest decimal.
     """
 
     reserved: frozenset[str]
@@ -186,8 +188,7 @@ class _Planning:
         name, kind = self._named(layout, field.name, "column"), self._kind(field)
         if self._place(name, kind):
             return name
-        beside = self.naming.shown(f"{name}__{_family(kind)}")
-        beside = self.names.setdefault(self.naming.same(beside), beside)
+        beside = self._claimed(self.naming.shown(f"{name}__{_family(kind)}"), field.name)
         if self._place(beside, kind):
             return beside
         raise RelayError(
@@ -215,14 +216,17 @@ class _Planning:
     def _named(self, layout: Layout, source: str, prefix: str) -> str:
         """Return the name of a column, with a prefix if it is the name of one of ours."""
         untyped = layout.row is None or layout.rest is not None
-        taken = source in self.naming.reserved or (untyped and source == ITEM)
-        name = self.naming.shown(f"{prefix}_{source}" if taken else source)
+        same = self.naming.same(source)
+        taken = same in self.naming.reserved or (untyped and same == ITEM)
+        return self._claimed(self.naming.shown(f"{prefix}_{source}" if taken else source), source)
+
+    def _claimed(self, name: str, source: str) -> str:
+        """Return ``name`` as the table has it. Raises ``RelayError`` if another column than ``source`` has it."""
         same = self.naming.same(name)
-        name = self.names.setdefault(same, name)
         other = self.sources.setdefault(same, source)
-        if other != source:
+        if other != source:  # I8
             raise RelayError(
                 f"{self.what}: the columns {other} and {source} would be one column in the copy: rename one at the "
                 "source"
             )
-        return name
+        return self.names.setdefault(same, name)

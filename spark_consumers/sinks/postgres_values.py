@@ -27,6 +27,9 @@ OURS = {
     "_relay_topic": "text",
     "_relay_offset": "bigint",
 }
+_OF_EVERY_TABLE = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""The columns that PostgreSQL gives each table itself."""
+
 _TYPES = {
     "string": "text",
     "bytes": "bytea",
@@ -48,7 +51,7 @@ _NUL = "\\u0000"  # as JSON writes it
 def naming(json: str) -> Naming:
     """Return what PostgreSQL makes of names and kinds. ``json``: the kind that holds JSON."""
     return Naming(
-        reserved=frozenset(OURS),
+        reserved=_OF_EVERY_TABLE | OURS.keys(),
         shown=postgres.identifier,
         same=str,
         kind=lambda kind: json if kind == "json" else kind,

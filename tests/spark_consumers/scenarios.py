@@ -131,6 +131,7 @@ WIDER: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
     (("long", 1), ("int", 2)),
     (("int", 1), ("decimal(12,2)", "0.25")),
     (("long", 2**62), ("decimal(20,0)", str(2**64 - 1))),
+    (("long", 2**62), ("decimal(10,2)", "0.25")),
     (("decimal(10,2)", "12345678.12"), ("decimal(6,4)", "12.1234")),
     (("float", 0.5), ("double", 5e-324)),
     (("int", 2**31 - 1), ("double", 0.5)),
@@ -157,6 +158,29 @@ def a_column_of_another_type_continues_beside_the_earlier_one(table: CopyInTest)
     table.play(ORDERS, order(4, 1, "again"))
     assert table.rows("id", "note", "note__number") == [(1, "again", None), (2, "a", None)]
     assert sorted(row.values or () for row in table.kept(number, ["note"])) == [("a",), ("again",)]
+
+
+def two_columns_are_never_one(table: CopyInTest) -> None:
+    """I8"""
+    table.play(layout({"id": "int"}, {"total": "string"}), change(1, ["1"], {"total": "a"}))
+    both = layout({"id": "int"}, {"total": "int", "total__number": "int"})
+    with pytest.raises(RelayError, match="the columns total and total__number would be one column in the copy"):
+        table.play(both, change(2, ["1"], {"total": 1, "total__number": 2}))
+
+
+def columns_with_names_that_are_taken_have_others(table: CopyInTest) -> None:
+    """By the copy itself, whatever the case of their letters, or by PostgreSQL in each of its tables."""
+    names = ["_Relay_Token", "ITEM", "xmin", "ctid"]
+    made = layout({"id": "int"}, {**dict.fromkeys(names, "string"), "rest": "rest"})
+    table.play(made, change(1, ["1"], {**{name: f"of {name}" for name in names}, "rest": None}))
+    assert [row.values for row in table.kept(made, names)] == [tuple(f"of {name}" for name in names)]
+
+
+def a_key_called_item_is_beside_the_items(table: CopyInTest) -> None:
+    made = layout({"Item": "string"}, None)
+    table.play(made, change(1, ["a"], {"Item": {"S": "a"}}))
+    ((key, values),) = [(row.key, row.values) for row in table.kept(made, [None], [["a"]])]
+    assert (key, json.loads((values or ("",))[0])) == (("a",), {"Item": {"S": "a"}})
 
 
 def a_wider_key_is_widened_and_another_one_is_refused(table: CopyInTest) -> None:
@@ -269,6 +293,9 @@ SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
         a_new_column_is_added_and_a_dropped_one_stays,
         a_wider_column_is_widened,
         a_column_of_another_type_continues_beside_the_earlier_one,
+        two_columns_are_never_one,
+        columns_with_names_that_are_taken_have_others,
+        a_key_called_item_is_beside_the_items,
         a_wider_key_is_widened_and_another_one_is_refused,
         items_without_declared_columns_stay_json_when_columns_are_declared,
         stubs_redrives_snapshots_and_truncations_are_applied,
