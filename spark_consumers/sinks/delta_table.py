@@ -18,7 +18,17 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
 from spark_consumers.sinks.delta_newest import BatchMerge, NewestInDelta
-from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
+from spark_consumers.sinks.delta_values import (
+    OURS,
+    VARIANT,
+    from_image,
+    from_json,
+    is_ansi,
+    kind_of,
+    naming,
+    text_of,
+    value_of,
+)
 from spark_consumers.sinks.target import (
     OF_CHANGE,
     PLACE,
@@ -270,7 +280,7 @@ class DeltaTable:
 
     def _with_fields(self, found: DataFrame) -> DataFrame:
         # As a map: two names may differ in case only.
-        return found.withColumn("fields", F.from_json("new", "map<string,string>"))
+        return found.withColumn("fields", from_json(F.col("new"), "map<string,string>"))
 
     def _values(self, found: DataFrame) -> list[Column]:
         casts_fail = is_ansi(found)

@@ -45,6 +45,15 @@ def naming(json: str) -> Naming:
     return Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION)
 
 
+_PARSED_IN_FULL = {"maxStringLen": str((1 << 31) - 1), "mode": "FAILFAST"}
+
+
+def from_json(text: Column, kind: str) -> Column:
+    """Return the value of Spark's type ``kind`` that JSON has."""
+    # I8: by default all of it is null if a text in it has more than 20 million characters, or if it is no JSON.
+    return F.from_json(text, kind, _PARSED_IN_FULL)
+
+
 def kind_of(found: DataType) -> str:
     sql = found.simpleString()
     return _KINDS.get(sql, sql)
@@ -62,7 +71,7 @@ def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
     if kind == "bytes":
         return F.unbase64(text)
     if kind == "set":
-        return F.from_json(text, "array<string>")
+        return from_json(text, "array<string>")
     if kind == VARIANT:
         return F.parse_json(text)
     if is_ansi:

@@ -59,6 +59,31 @@ def test_items_are_taken_apart_in_delta(tmp_path: Path, spark_process: SparkProc
     spark_process.run(VARIANT.replace("FOLDER", repr(str(tmp_path))), compiled=True)
 
 
+def test_a_text_of_any_length_is_kept_in_delta(tmp_path: Path, spark_process: SparkProcess) -> None:
+    """I8: by default Spark makes null of an object with a text of more than 20 million characters."""
+    spark_process.run(LONG.replace("FOLDER", repr(str(tmp_path))), compiled=True)
+
+
+LONG = """
+from pyspark.sql import functions as F
+from relay.demo.tables import spark
+from spark_consumers.copy import TableCopies
+from spark_consumers.table_consumer import TableBatch
+from tests.spark_consumers.batches import FOREVER, in_spark
+from tests.spark_consumers.scenarios import ORDERS, order
+from tests.spark_consumers.targets import InDelta
+
+SIZE = 20_000_001
+with spark() as session:
+    table = InDelta(session, FOLDER)
+    image = F.expr(f"concat('{{\\"id\\":1,\\"note\\":\\"', repeat('x', {SIZE}), '\\"}}')")
+    batch = in_spark(session, [order(1, 1, "short")]).withColumn("new", image)
+    plan = TableCopies(lambda source, name: table.table, FOREVER).plan(TableBatch(batch, [ORDERS], {}, {}))
+    plan.write([])
+    plan.close()
+    assert table.rows("id", "note") == [(1, "x" * SIZE)]
+"""
+
 VARIANT = """
 from relay.demo.tables import spark
 from tests.spark_consumers.scenarios import items_are_taken_apart
