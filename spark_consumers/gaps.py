@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
 import orjson
 
@@ -30,8 +31,10 @@ class LostChanges:
         text = record.value.decode(errors="replace")
         try:
             gap = orjson.loads(record.value)
-            return cls(str(gap["id"]), str(gap["source"]), str(gap["reason"]), float(gap["found_at"]), text)
-        except (ValueError, TypeError, KeyError):
+            found_at = float(gap["found_at"])
+            datetime.fromtimestamp(found_at, UTC)
+            return cls(str(gap["id"]), str(gap["source"]), str(gap["reason"]), found_at, text)
+        except (ValueError, TypeError, KeyError, OverflowError, OSError):
             place = f"{record.topic}/{record.partition}/{record.offset}"
             return cls(place, None, "the gap record cannot be read", 0.0, text)
 

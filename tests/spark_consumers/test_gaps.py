@@ -56,9 +56,10 @@ def non_change(value: bytes, status: DecodeStatus = DecodeStatus.GAP) -> NonChan
 
 def test_a_gap_is_known_by_its_id_and_one_that_cannot_be_read_by_its_place() -> None:
     gap = Gap("orders", "orders/2026", "s1", "trimmed", None, None, FOUND_AT)
-    records = [non_change(gap.to_json()), non_change(b"{}"), non_change(b"?", DecodeStatus.FRAMING)]
+    timeless = json.dumps(json.loads(gap.to_json()) | {"found_at": 1e18}).encode()
+    records = [*map(non_change, (gap.to_json(), b"{}", timeless)), non_change(b"?", DecodeStatus.FRAMING)]
     found = lost_changes(records)
-    assert [(each.id, each.source) for each in found] == [(gap.id, "orders"), ("shop.gaps/0/7", None)]
+    assert [(each.id, each.source) for each in found] == [(gap.id, "orders"), *[("shop.gaps/0/7", None)] * 2]
     assert from_json(to_json(found)) == found
     assert from_json("") == []
 
