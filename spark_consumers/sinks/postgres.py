@@ -28,6 +28,9 @@ _SETTINGS = {
 }
 """Settings of a connection for which the URL has no other value."""
 
+_ON_DISK = "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
+"""Lets the server write a transaction to its disk before it says that it is committed."""
+
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer ones
 _DIGEST = 8
 
@@ -67,6 +70,7 @@ class PostgresDatabase:
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
             with self._connection.transaction():
+                execute(self._connection, _ON_DISK)  # I1: the checkpoint does not go back if the server loses a batch
                 yield self._connection
 
     def iterate(self, statement: str) -> Iterator[tuple[Any, ...]]:

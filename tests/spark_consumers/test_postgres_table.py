@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from relay.change import Operation, Snapshot
 from relay.errors import RelayError, Unavailable
+from relay.services.postgres import execute
 from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.gaps import LostChanges, from_json
@@ -112,6 +113,18 @@ def test_tombstones_are_deleted_by_their_age(opened: Opened) -> None:
     assert opened.table.delete_tombstones(batch, 0) == 0
     assert opened.table.delete_tombstones(batch, 1e11) == 1
     assert opened.select("id", "true") == [(2,)]
+
+
+def test_a_batch_is_on_disk_once_it_is_committed_though_the_database_does_not_ask_for_that(database_url: str) -> None:
+    """I1: the checkpoint does not go back if the server crashes and loses a batch."""
+    database = PostgresDatabase(f"{database_url}?options=-csynchronous_commit%3Doff")
+    table = PostgresTable(database, "shop", "orders")
+    play(table, ORDERS, order(1, 1, "a"))
+    how = "ALTER TABLE shop.orders ADD COLUMN how text DEFAULT current_setting('synchronous_commit')"
+    execute(database_url, how)
+    play(table, ORDERS, order(2, 2, "b"))
+    assert execute(database_url, "SELECT how FROM shop.orders WHERE id = 2") == [("local",)]
+    database.close()
 
 
 class TestTwoDrivers:
