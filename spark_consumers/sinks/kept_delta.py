@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from functools import reduce
 from operator import and_
 
@@ -79,12 +80,13 @@ class KeptInDelta:
         conditions = []
         for n, (name, kind) in enumerate(self._key):
             column, part = F.col(delta.quoted(name)), F.col(names[n])
-            conditions.append(column == (F.unbase64(part) if isinstance(kind, BinaryType) else part.cast(kind)))
+            # A number that the column cannot have, since it is to be widened, is null.
+            conditions.append(column == (F.unbase64(part) if isinstance(kind, BinaryType) else part.try_cast(kind)))
             # So that Delta skips files that have none of the keys.
             if isinstance(kind, StringType):
                 conditions.append(column.between(min(key[n] for key in keys), max(key[n] for key in keys)))
             elif isinstance(kind, (IntegerType, LongType)):
-                numbers = [int(key[n]) for key in keys]
+                numbers = [int(Decimal(key[n])) for key in keys]
                 conditions.append(column.between(min(numbers), max(numbers)))
         return self._read(rows.join(wanted, reduce(and_, conditions), "left_semi"))
 

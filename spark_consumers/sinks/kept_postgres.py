@@ -14,6 +14,8 @@ from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.postgres import PostgresDatabase, execute, quoted
 from spark_consumers.sinks.postgres_values import JSONB, OURS, UNFIT, kind_of, naming
 
+_ENDS = {"integer": 1 << 31, "bigint": 1 << 63}
+
 
 class KeptInPostgres:
     """The rows of the table of ``layout``; none if there is no table. ``items``: how it keeps JSON."""
@@ -92,4 +94,11 @@ def _text_of(name: str, sql: str) -> str:
 
 
 def _value_of(text: str, sql: str) -> str:
-    return f"decode({text}, 'base64')" if sql == "bytea" else f"{text}::{sql}"
+    """Return the SQL of a key's part; of a number that the column cannot have, since it is to be widened, null."""
+    if sql == "bytea":
+        return f"decode({text}, 'base64')"
+    if sql in _ENDS:
+        whole = f"trunc({text}::numeric)"
+        fits = f"{whole} = {text}::numeric AND {whole} BETWEEN -{_ENDS[sql]} AND {_ENDS[sql] - 1}"
+        return f"CASE WHEN {fits} THEN {whole}::{sql} END"
+    return f"{text}::{'numeric' if sql.startswith('numeric') else sql}"
