@@ -224,6 +224,10 @@ class Worker:
             source.check_plan()
 
     def _serve_group(self) -> None:
+        if self._group.gives_up:
+            # Who takes over waits for the end of this transaction. If it fails, what is lost is not published again.
+            with suppress(Aborted, NotAMember):
+                self._publishing.commit()
         lost = self._group.poll()
         self._close_lost(lost)
         if lost and self._publishing.open:

@@ -32,6 +32,10 @@ _HEARTBEAT = 0.2
 """Seconds between two heartbeats. Only from the answer does a member learn that the group changes. Until all members
 know, nobody reads the shards that are handed over."""
 
+_KEEP = 1.0
+"""Seconds for which this worker keeps what the group wants back. A member that joins gets it in its second request to
+join, which librdkafka makes no sooner than this after the first: until then nobody else would read these shards."""
+
 
 class NotAMember(Exception):
     """The group has expelled this worker: it must not commit anything until it has rejoined."""
@@ -52,7 +56,11 @@ class Assignment:
         self.owned: set[int] = set()
         # Assigned, not past the fence yet.
         self.gained: set[int] = set()
-        # Owned partitions that the group has revoked since the last poll.
+        # What the group wants back and this worker keeps a little longer, up to a monotonic time.
+        self._wanted: list[TopicPartition] = []
+        self._keep_until = 0.0
+        self._is_closing = False
+        # Owned partitions that were given up since the last poll.
         self._revoked: set[int] = set()
         # A predecessor's transaction times out before the group expels it, and a worker whose main thread hangs is
         # expelled last: transaction < session < max.poll.interval.
@@ -81,18 +89,28 @@ class Assignment:
 
     def join(self) -> None:
         """Join the group. From here on ``poll`` has to be called all the time."""
-        self._consumer.subscribe([self.view.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        self._consumer.subscribe(
+            [self.view.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
     @property
     def joined(self) -> bool:
         """Whether this worker is still the member of the group that last passed the fence."""
         return bool(self._member) and self._consumer.memberid() == self._member
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether the next `poll` gives up partitions that this worker has kept: commit what is open before it."""
+        return bool(self._wanted) and (time.monotonic() >= self._keep_until or not self.joined)
+
     def close(self) -> None:
         """Leave the group, so that another worker takes over at once.
 
         If the broker does not answer in time, the group misses this worker only after the session timeout.
         """
+        self._is_closing = True
+        if self._wanted:
+            self._give_up()
         leave = BoundedCaller(f"{self.group}-leave")
         try:
             leave(self._consumer.close, _LEAVE_TIMEOUT)
@@ -102,7 +120,9 @@ class Assignment:
             leave.close()
 
     def poll(self, timeout: float = 0.0) -> set[int]:
-        """Take part in the group for up to ``timeout`` seconds; return the owned partitions that it has revoked."""
+        """Take part in the group for up to ``timeout`` seconds; return the owned partitions that were given up."""
+        if self.gives_up:
+            self._give_up()
         away = time.monotonic() - self._served_at
         message = self._consumer.poll(timeout)
         self._served_at = time.monotonic()
@@ -197,11 +217,25 @@ class Assignment:
         self.gained |= {p.partition for p in partitions}
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_unassign(partitions)
-        revoked = {p.partition for p in partitions}
-        self._revoked |= revoked & self.owned
-        self.owned -= revoked
-        self.gained -= revoked
+        self._wanted = partitions
+        if self._is_closing or not self.joined or self.owned.isdisjoint(p.partition for p in partitions):
+            self._give_up()
+            return
+        self._keep_until = time.monotonic() + _KEEP
+        # I3: nobody else gets them before they are unassigned, which the client does itself without this call.
+        consumer.incremental_assign([])
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._wanted = partitions
+        self._give_up()
+
+    def _give_up(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        self._consumer.incremental_unassign(wanted)
+        given_up = {p.partition for p in wanted}
+        self._revoked |= given_up & self.owned
+        self.owned -= given_up
+        self.gained -= given_up
 
 
 _FATAL_ERRORS = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError, Unavailable
+from relay.kafka import assignment
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.group import members
 from relay.kafka.publisher import Aborted, Publisher
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.services.kafka import KafkaBroker
@@ -38,13 +41,24 @@ def topic(client: dict[str, Any], unique: str) -> str:
 
 
 @pytest.fixture
-def group(client: dict[str, Any], topic: str) -> Iterator[Assignment]:
-    view = CheckpointView(client, topic)
-    assignment = Assignment(client, f"{topic}.relay", view, transaction_timeout=TIMEOUT)
-    assignment.join()
-    yield assignment
-    assignment.close()
-    view.close()
+def member(client: dict[str, Any], topic: str) -> Iterator[Callable[[], Assignment]]:
+    """Makes members of one group, which have not joined yet."""
+    with ExitStack() as opened:
+
+        def make() -> Assignment:
+            view = opened.enter_context(closing(CheckpointView(client, topic)))
+            return opened.enter_context(
+                closing(Assignment(client, f"{topic}.relay", view, transaction_timeout=TIMEOUT))
+            )
+
+        yield make
+
+
+@pytest.fixture
+def group(member: Callable[[], Assignment]) -> Assignment:
+    made = member()
+    made.join()
+    return made
 
 
 def join(group: Assignment) -> None:
@@ -114,6 +128,84 @@ def test_a_transaction_with_the_generation_before_a_rebalance_is_refused(
         publisher.commit([TopicPartition(topic, 0, 1)], lambda: old)
     publisher.abort()
     other.close()
+
+
+def test_a_worker_goes_on_with_what_it_has_to_hand_over_until_another_one_can_take_it(
+    group: Assignment,
+    member: Callable[[], Assignment],
+    client: dict[str, Any],
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I3: and only until then, so that at no time two own a partition."""
+    monkeypatch.setattr(assignment, "_KEEP", 1e9)
+    join(group)
+    admin, other = AdminClient(client), member()
+    other.join()
+
+    def poll() -> None:
+        group.poll(0.1)
+        other.poll(0.1)
+        other.fence()
+        assert not group.owned & other.owned
+
+    def taken_from_it() -> set[int]:
+        """Return what the broker has taken from the first of two members."""
+        poll()
+        found = {each.id: each.partitions for each in members(admin, group.group, topic)}
+        kept = found.get(group._consumer.memberid() or "", frozenset())
+        return set(range(CHECKPOINT_PARTITIONS)) - kept if len(found) == 2 and kept else set()
+
+    taken = wait_until(lambda: taken_from_it() or None, 60)
+    for _ in range(3):
+        poll()
+    assert len(group.owned) == CHECKPOINT_PARTITIONS
+    publisher = Publisher(client, f"{topic}-p")
+    publisher.begin()
+    publisher.commit(group.offsets(taken), group.metadata)
+    publisher.close()
+
+    group._keep_until = 0.0  # the time is over
+    assert group.gives_up
+    assert group.poll() == taken
+
+    def has_taken_over() -> bool:
+        poll()
+        return other.owned == taken
+
+    wait_until(has_taken_over, 60)
+    assert group.owned == set(range(CHECKPOINT_PARTITIONS)) - taken
+
+
+@pytest.mark.parametrize("reason", ["it leaves", "the group has expelled it"])
+def test_a_worker_keeps_nothing_back_when(
+    reason: str, group: Assignment, member: Callable[[], Assignment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "_KEEP", 1e9)
+    join(group)
+    other = member()
+    other.join()
+
+    def is_asked() -> bool:
+        group.poll(0.1)
+        other.poll(0.1)
+        return bool(group._wanted)
+
+    wait_until(is_asked, 60)
+    if reason == "it leaves":
+        group.close()
+    else:
+        group._member = "the member that it was"
+        assert group.gives_up
+        assert group.poll()
+
+    def has_gained() -> bool:
+        if reason != "it leaves":
+            group.poll(0.1)
+        other.poll(0.1)
+        return bool(other.fence())
+
+    wait_until(has_gained, 60)
 
 
 def test_a_session_timeout_that_the_broker_refuses_is_reported_at_once(client: dict[str, Any], topic: str) -> None:
