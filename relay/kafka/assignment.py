@@ -69,8 +69,8 @@ class Assignment:
         self.barrier_timeout = transaction_timeout + 20.0
         # The member id with which this worker last passed the fence.
         self._member = ""
-        # When it last served the group, by the monotonic clock.
-        self._served_at = time.monotonic()
+        # When it last served the group, and woke the client for a heartbeat, by the monotonic clock.
+        self._served_at = self._woken_at = time.monotonic()
         self._consumer = Consumer(
             {
                 **client,
@@ -123,7 +123,12 @@ class Assignment:
         """Take part in the group for up to ``timeout`` seconds; return the owned partitions that were given up."""
         if self.gives_up:
             self._give_up()
-        away = time.monotonic() - self._served_at
+        now = time.monotonic()
+        away = now - self._served_at
+        if now - self._woken_at >= _HEARTBEAT / 2:
+            # librdkafka's thread sends heartbeats, but sleeps for up to half a second. A question wakes it.
+            self._consumer.consumer_group_metadata()
+            self._woken_at = now
         message = self._consumer.poll(timeout)
         self._served_at = time.monotonic()
         error = message.error() if message is not None else None

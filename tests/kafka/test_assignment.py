@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
+import orjson
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -206,6 +207,33 @@ def test_a_worker_keeps_nothing_back_when(
         return bool(other.fence())
 
     wait_until(has_gained, 60)
+
+
+def test_an_idle_worker_sends_its_heartbeats_in_time(
+    client: dict[str, Any], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only from the answers does it learn that others come and go. By itself, librdkafka sends two a second."""
+    monkeypatch.setattr(assignment, "_HEARTBEAT", 0.01)
+    polls = 0
+    found: list[tuple[int, int]] = []
+
+    def stats(text: str) -> None:
+        sent = sum(broker["req"]["Heartbeat"] for broker in orjson.loads(text)["brokers"].values())
+        found.append((polls, sent))
+
+    told = {"statistics.interval.ms": 2000, "stats_cb": stats}
+    with (
+        closing(CheckpointView(client, topic)) as view,
+        closing(Assignment({**client, **told}, f"{topic}.relay", view, transaction_timeout=TIMEOUT)) as group,
+    ):
+        group.join()
+        join(group)
+        before = len(found)
+        while len(found) < before + 2:
+            group.poll(0.02)
+            polls += 1
+        (first, sent), (last, sent_then) = found[-2:]
+    assert sent_then - sent > (last - first) / 4
 
 
 def test_a_session_timeout_that_the_broker_refuses_is_reported_at_once(client: dict[str, Any], topic: str) -> None:
