@@ -6,7 +6,10 @@ import random
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from relay.kafka.group import members
+from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from tests.faults.harness import Scene
 from tests.waiting import wait_until
 
@@ -91,6 +94,34 @@ def test_two_workers_that_come_and_go_lose_and_double_nothing(scene: Scene) -> N
         seen = scene.wait_for_more(seen)
         assert first.terminate() == 0, first.log()
         first = second
+    history = workload.stop()
+    assert first.terminate() == 0, first.log()
+    assert scene.finish(history) == []
+
+
+def test_a_worker_paused_while_it_keeps_what_it_has_to_hand_over_doubles_nothing_and_goes_on(scene: Scene) -> None:
+    """I3, I10: it is expelled meanwhile, so what it keeps belongs to another worker when it wakes."""
+    workload = scene.workload(pause=0.05)
+    workload.start()
+    first = scene.relay()
+    seen = scene.wait_for_more(0)
+    second = scene.relay()
+    group, checkpoints = f"{scene.config.name}.relay", scene.config.internal("checkpoints")
+    admin = AdminClient(scene.config.kafka.client())
+
+    def shares() -> list[int]:
+        return sorted(len(member.partitions) for member in members(admin, group, checkpoints))
+
+    # A half was taken from the first worker, which keeps it for a second: this usually sees [0, half].
+    wait_until(lambda: max(shares(), default=0) == CHECKPOINT_PARTITIONS // 2 or None, 60)
+    first.pause()
+    first.wait_until_paused()
+    wait_until(lambda: shares() == [CHECKPOINT_PARTITIONS] or None, 60)
+    seen = scene.wait_for_more(scene.wait_for_more(seen))
+    first.wake()
+    wait_until(lambda: shares() == [CHECKPOINT_PARTITIONS // 2] * 2 or None, 60)
+    assert second.terminate() == 0, second.log()
+    scene.wait_for_more(scene.wait_for_more(seen))  # now from the first one alone
     history = workload.stop()
     assert first.terminate() == 0, first.log()
     assert scene.finish(history) == []
