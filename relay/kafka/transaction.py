@@ -16,7 +16,7 @@ LONGEST_OPEN = 0.1
 LARGEST_TRANSACTION = 32 << 20
 """Bytes of values at which a transaction is committed (I11: they are kept in memory in case it is aborted)."""
 
-GATHER_FOR = 0.03
+GATHER_FOR = 0.01
 """Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
 
 CHANGES_ARRIVE_FOR = 0.1
