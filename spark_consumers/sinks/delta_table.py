@@ -62,7 +62,8 @@ class DeltaTable:
     """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
 
     def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
-        self.name = delta.table(f"{path}/{source}/{table}")
+        self._path = f"{path}/{source}/{table}"
+        self.name = delta.table(self._path)
         self._source_table = source, table
         self._upkeep = TableUpkeep(self.name, schedule)
         self._naming = naming("string" if items == "json" else VARIANT)
@@ -353,8 +354,7 @@ class DeltaTable:
         self._upkeep.run(batch.sparkSession)
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
-        rows = batch.sparkSession.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
-        return {row["key"]: row["value"] for row in rows}
+        return delta.properties(batch.sparkSession, self._path)
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from spark_consumers.fold import Place, StoredRow, VerdictCounts
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta import literal
 from spark_consumers.sinks.target import Key
+from tests.spark_consumers.spark_process import SparkProcess
 
 CHANGE = SimpleNamespace(
     event_id="e",
@@ -150,3 +153,34 @@ def test_rows_lose_their_place_once_their_topic_was_created_again() -> None:
 def test_no_literal_of_a_key_is_taken_for_a_setting_of_spark() -> None:
     """Spark replaces ``${name}`` anywhere in a statement."""
     assert literal("${spark.master}'\\") == r"'\u0024{spark.master}\'\\'"
+
+
+@pytest.mark.services
+def test_a_copy_in_delta_goes_on_where_spark_takes_what_its_table_knows_for_a_secret(
+    tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    """I7: the topic's name has a word that Spark hides where it shows properties."""
+    assert json.loads(spark_process.run(RESTARTED, str(tmp_path))) == {"applied": [1, 1], "rows": [["a", "2"]]}
+
+
+RESTARTED = """
+import json, sys
+from relay.demo.tables import spark
+from spark_consumers.copy import TableCopies
+from spark_consumers.table_consumer import TableBatch
+from tests.spark_consumers.batches import FOREVER, change, in_spark, layout
+from tests.spark_consumers.targets import InDelta
+
+LAYOUT = layout({"id": "string"}, {"id": "string", "note": "string"})
+
+with spark() as session:
+    applied = []
+    for number in (1, 2):
+        ours = InDelta(session, sys.argv[1])
+        copies = TableCopies(lambda source, name: ours.table, FOREVER, lambda table: {"shop.password_resets": "url"})
+        changes = in_spark(session, [change(number, ["a"], {"id": "a", "note": str(number)})])
+        plan = copies.plan(TableBatch(changes, [LAYOUT], {}, {}))
+        applied.append(plan.write([])["applied"])
+        plan.close()
+    json.dump({"applied": applied, "rows": ours.rows("id", "note")}, sys.stdout)
+"""
