@@ -193,6 +193,11 @@ class ShardServers:
         server = self._connect(address)
         try:
             server.verify()
+            if needed and needed.flavour != server.flavour:
+                raise RelayError(
+                    f"shard {self.shard}: the position {needed.position} cannot be read from {address}, a "
+                    f"{server.flavour} {server.version} server: give the new database a source with another name"
+                )
             executed, role = _executed(server, needed), role_of(server)
             if role.is_replica:
                 server.verify_replica()
@@ -204,12 +209,6 @@ class ShardServers:
         except BaseException:
             server.close()
             raise
-        if needed and needed.flavour != server.flavour:
-            server.close()
-            raise RelayError(
-                f"shard {self.shard}: the position {needed.position} cannot be read from {address}, a "
-                f"{server.flavour} {server.version} server: give the new database a source with another name"
-            )
         found = ReadableServer(server, role, executed)
         refusal, until = self._refusals.get(address, (None, 0.0))
         if until < self._clock():

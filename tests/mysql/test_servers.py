@@ -220,7 +220,7 @@ def test_a_server_that_refuses_the_position_is_asked_again_later() -> None:
 
 def test_a_position_of_the_other_flavour_is_final() -> None:
     with pytest.raises(RelayError, match=r"MariaDB/0-1-5 cannot be read from one:3306") as raised:
-        FakeShard(FakeServer("one", "")).find("MariaDB/0-1-5")
+        FakeShard(FakeServer("one", f"{A}:1-5")).find("MariaDB/0-1-5")
     assert not isinstance(raised.value, Unavailable)
 
 
