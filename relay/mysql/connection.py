@@ -273,13 +273,19 @@ class ServerConnection:
             reason = f"it has GTIDs with tags ({tagged[0]}), which the relay does not support" if tagged else fault
             raise NotCarried(f"{self.account.address}: its binlog cannot be read: {reason}") from None
 
-    def awaits_replicas(self) -> bool:
-        """Whether transactions in its binlog are not executed yet: semi-synchronous replicas must acknowledge them.
+    def most_unacknowledged(self) -> int:
+        """Return at most how many transactions of its own binlog semi-synchronous replicas must still acknowledge.
 
-        Raises ``Unavailable``.
+        They are not executed yet. Each holds a session, of which only the first of a group counts as waiting. Raises
+        ``Unavailable``.
         """
-        found = self.execute("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_wait_sessions'")
-        return any(int(value) for _, value in found)
+        found = self.execute(
+            "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Rpl_semi_sync_%_wait_sessions' "
+            "OR Variable_name = 'Threads_connected'"
+        )
+        counts = {str(name).lower(): int(value) for name, value in found}
+        sessions = counts.pop("threads_connected", 0)
+        return sessions if any(counts.values()) else 0
 
     def binlog_state(self) -> str:
         """MariaDB: the last GTID of each server in each domain of its binlog. Raises ``Unavailable``."""

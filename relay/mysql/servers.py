@@ -203,9 +203,7 @@ class ShardServers:
                 server.verify_replica()
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
-            is_waiting = (
-                is_behind and role.is_primary and not role.in_group and _awaits_its_own(server, needed - executed)
-            )
+            is_waiting = is_behind and role.is_primary and not role.in_group and _awaits_its_own(server, needed)
         except BaseException:
             server.close()
             raise
@@ -224,7 +222,7 @@ class ShardServers:
         elif not role.is_primary:
             server.close()
             survey.unusable.append(f"{address} has another history, at {executed.position}")
-        elif is_waiting:  # I9
+        elif is_waiting and refusal is None:  # I9
             server.close()
             survey.unusable.append(
                 f"{address} waits for its replicas to acknowledge what was read, at {executed.position}"
@@ -341,11 +339,14 @@ def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
     )
 
 
-def _awaits_its_own(server: ServerConnection, lacking: GtidSet) -> bool:
+def _awaits_its_own(server: ServerConnection, needed: GtidSet) -> bool:
     """Whether a server of MySQL has made what it lacks, and may wait for its replicas to acknowledge it."""
-    if server.is_mariadb or origin_servers(lacking) != {server.uuid.lower()}:
+    if server.is_mariadb:
         return False
-    return server.awaits_replicas()
+    # Asked first: what ends its wait in between is executed then, and does not seem to be lost.
+    most = server.most_unacknowledged()
+    lacking = needed - server.executed()
+    return not lacking or (origin_servers(lacking) == {server.uuid.lower()} and lacking.count <= most)
 
 
 def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:

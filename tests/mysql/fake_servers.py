@@ -34,8 +34,8 @@ class FakeServer(ServerConnection):
         self.purged = purged
         self.status = [{"Seconds_Behind_Source": lag}] if replica else []
         self.denies = False
-        # Sessions that wait for semi-synchronous replicas.
-        self.waiting = 0
+        # Sessions that wait for semi-synchronous replicas, and all of them.
+        self.waiting, self.sessions = 0, 3
         self.settings = {
             "log_bin": "ON",
             "binlog_format": "ROW",
@@ -50,7 +50,10 @@ class FakeServer(ServerConnection):
         if "gtid_executed" in statement:
             return [(self.gtids,)]
         if "semi_sync" in statement:
-            return [("Rpl_semi_sync_source_wait_sessions", str(self.waiting))]
+            return [
+                ("Rpl_semi_sync_source_wait_sessions", str(self.waiting)),
+                ("Threads_connected", str(self.sessions)),
+            ]
         assert "gtid_purged" in statement
         return [(self.purged,)]
 

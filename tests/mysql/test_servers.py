@@ -168,6 +168,29 @@ def test_a_primary_that_waits_for_semi_synchronous_replicas_has_lost_nothing_of_
     assert shard.find(f"{A}:1-91,{B}:1-5") == "primary"
 
 
+def test_what_was_reset_is_lost_although_the_primary_waits_for_semi_synchronous_replicas() -> None:
+    """I9: under load one always waits, and the numbers of what is lost are given out again."""
+    primary = FakeServer("primary", f"{A}:1-2", uuid=A)
+    primary.waiting = 1
+    lost = LostPosition("failover lost transactions", parse(f"{A}:1-2"))
+    shard = FakeShard(primary)
+    shard.servers.failed("primary:3306", Diverged("its binlogs were reset"))
+    assert shard.find_after_retries(f"MySQL56/{A}:1-3") == lost
+
+
+def test_more_transactions_than_there_are_sessions_are_not_all_waiting_for_semi_synchronous_replicas() -> None:
+    """I9: each holds its session."""
+    primary = FakeServer("primary", f"{A}:1-90", uuid=A)
+    primary.waiting, primary.sessions = 1, 20
+    shard = FakeShard(primary)
+    for _ in range(5):
+        shard.now += 10
+        with pytest.raises(Unavailable, match="waits for its replicas"):
+            shard.find(f"{A}:1-110")
+    lost = LostPosition("failover lost transactions", parse(f"{A}:1-90"))
+    assert shard.find_after_retries(f"MySQL56/{A}:1-111") == lost
+
+
 def test_purged_binlogs_are_a_loss_only_when_every_server_has_purged_them() -> None:
     """I9: one that does not answer may still have them."""
     one, two = FakeServer("one", f"{A}:1-100", purged=f"{A}:1-80"), FakeServer("two", f"{A}:1-100", purged=f"{A}:1-60")
