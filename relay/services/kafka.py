@@ -106,7 +106,9 @@ class KafkaBroker(EmbeddedServer):
         self._settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if (data / _META).exists():
             return
-        shutil.copytree(_template(), data, dirs_exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as spare:
+            others = shutil.ignore_patterns(_META)  # its own is written last, and says that the folder is complete
+            shutil.copytree(_template(Path(spare)), data, ignore=others, dirs_exist_ok=True)
         own = {"version": 1, "node.id": SETTINGS["node.id"], "cluster.id": random_id(), "directory.id": random_id()}
         (data / _META).write_text("".join(f"{key}={value}\n" for key, value in own.items()))
 
@@ -137,19 +139,29 @@ def archive_classes() -> None:
     archive = _archive()
     if archive.exists():
         return
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-        made = Path(folder) / archive.name
-        with _Training(made) as broker:
-            _use(broker.bootstrap_servers)
-            broker.process.stop(_ARCHIVE_SECONDS)
-            if not made.exists():
-                raise Unavailable(f"cannot make an archive of Kafka's classes:\n{broker.process.log_tail()}")
-        made.rename(archive)
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+            made = Path(folder) / archive.name
+            with _Training(made) as broker:
+                use(broker.bootstrap_servers)
+                broker.process.stop(_ARCHIVE_SECONDS)
+                if not made.exists():
+                    raise Unavailable(f"cannot make an archive of Kafka's classes:\n{broker.process.log_tail()}")
+            made.rename(archive)
+    except OSError as fault:
+        raise Unavailable(f"cannot make an archive of Kafka's classes: {fault}") from fault
+
+
+def use(bootstrap_servers: str) -> None:
+    """Let a broker do what brokers do for the relay: topics, transactions and groups. Raises ``Unavailable``."""
+    try:
+        _use(bootstrap_servers)
+    except (KafkaException, TimeoutError) as fault:
+        raise Unavailable(f"a broker at {bootstrap_servers} does not do what the relay needs: {fault}") from fault
 
 
 def _use(bootstrap_servers: str) -> None:
-    """Let a broker do what brokers do for the relay: topics, transactions and groups."""
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
     admin = AdminClient(client)
     admin.create_topics([NewTopic("training", 2, 1)])["training"].result(30)
@@ -175,15 +187,23 @@ def _java(*arguments: str) -> list[str]:
     return java_command("512m", "-Djava.awt.headless=true", "-cp", classpath, *arguments)
 
 
-def _template() -> Path:
-    """Return the data folder of a new broker, made once for each version: what is in it depends on no setting."""
+def _template(spare: Path) -> Path:
+    """Return the data folder of a new broker, made once for each version: what is in it depends on no setting.
+
+    ``spare``: where one is made if the cache cannot be written to.
+    """
     template = cache_folder() / f"kafka-data-{SETS['kafka'].version}"
-    if not template.is_dir():
+    if template.is_dir():
+        return template
+    try:
         template.parent.mkdir(parents=True, exist_ok=True)
         with template.with_name(template.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not template.is_dir():
                 _format(template)
+    except OSError:
+        template = spare / template.name
+        _format(template)
     return template
 
 
