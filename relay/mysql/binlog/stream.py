@@ -347,7 +347,9 @@ class BinlogEvents:
             touched += [f"tables of {schema}" for schema in (database, *names) if wanted(schema, "")]
         if touched:
             raise refusals.statement(self._place, sql, said, touched[0])
-        if not self._has_warned and any(wanted(schema or database, "") for schema, _ in said.names):
+        if said.tables or self._has_warned:
+            return  # an ALTER TABLE runs no triggers
+        if any(wanted(schema or database, "") for schema, _ in said.names):
             self._has_warned = True
             log.warning(
                 "%s: a change of a table that is not relayed is logged as a statement, so what its triggers change in "

@@ -95,6 +95,21 @@ class TestAScriptedServer:
             with pytest.raises(NotCarried, match="rows have no TABLE_MAP before them"):
                 read_commits(stream, 1)
 
+    def test_that_drops_partitions_of_a_table_that_is_not_relayed_is_not_warned_about(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """I1: no trigger runs, and the only warning is for a statement whose triggers may."""
+        statements = b"ALTER TABLE old DROP PARTITION p", b"ALTER TABLE old TRUNCATE PARTITION p", b"DELETE FROM old"
+        events = [
+            each
+            for number, sql in enumerate(statements, 10)
+            for each in (event(GTID, gtid(A, number)), event(QUERY, query(sql)))
+        ]
+        with reading_events(events, wanted=lambda _, table: table != "old") as (stream, _):
+            read_commits(stream, 3)
+        (warning,) = (each for each in caplog.messages if "triggers" in each)
+        assert "'DELETE FROM old'" in warning
+
     def test_that_logs_an_incident_is_refused(self) -> None:
         """I9."""
         with (
