@@ -100,14 +100,6 @@ def _words(sql: str, ansi_quotes: bool) -> Sequence[Token]:
     return list(tokens(sql, ansi_quotes))
 
 
-def copied_from(sql: str, ansi_quotes: bool) -> Sequence[Token] | None:
-    """Return the name after LIKE in ``CREATE TABLE ... LIKE other``, as tokens; None for other statements."""
-    words = [word for word in after_table(list(tokens(sql, ansi_quotes)), "CREATE") if not is_sign(word, "(")]
-    if not words or not words[0].is_word("LIKE"):
-        return None
-    return [word for word in words[1:] if not is_sign(word, ")")]
-
-
 def only_if_absent(sql: str, ansi_quotes: bool) -> bool:
     """Whether a CREATE TABLE does nothing if there is such a table already."""
     words = list(tokens(sql, ansi_quotes))

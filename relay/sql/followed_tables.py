@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
 from relay.gtid import GtidSet
-from relay.sql.altered import Shape, altered, copied_from, created, drops_primary, only_if_absent
+from relay.sql.altered import Shape, altered, created, drops_primary, only_if_absent
 from relay.sql.protection import published_columns, rules_of
 from relay.sql.statement_text import without_values
 from relay.sql.statements import Classified, Kind, Name
@@ -246,13 +246,11 @@ class FollowedTables:
     def _created(self, before: _Known | None, said: Classified, sql: str, ansi_quotes: bool) -> _Known | None:
         if only_if_absent(sql, ansi_quotes) and not said.replaces and (before is None or before.shape is not None):
             return before
-        source = copied_from(sql, ansi_quotes)
-        if source is None:
+        if said.copied is None:
             shape = created(sql, ansi_quotes, self._text())
         else:
-            names = [word.text for word in source if word.is_name]
-            is_here = len(names) == 1 or names[:1] == [self._database]
-            known = self._get(names[-1]) if names and is_here else None
+            database, name = said.copied
+            known = self._get(name) if database == self._database else None
             shape = known.shape if known is not None else None
         return None if shape is None else _Known(shape, "statement")
 

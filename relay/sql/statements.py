@@ -39,7 +39,7 @@ class Classified:
     ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
     ``calls``: a CHANGE by a function, which may be to tables that it does not name.
     ``replaces``: a CREATE OR REPLACE, after which the table is empty. ``indexed``: the table that an OTHER statement,
-    CREATE INDEX or DROP INDEX, is about.
+    CREATE INDEX or DROP INDEX, is about. ``copied``: the table that a CREATE TABLE names after LIKE.
     """
 
     kind: Kind
@@ -50,6 +50,7 @@ class Classified:
     replaces: bool = False
     indexed: Name | None = None
     calls: bool = False
+    copied: Name | None = None
 
 
 # Common words of statements that change rows. They are names only if they are quoted.
@@ -250,7 +251,10 @@ def _create(reader: StatementScanner) -> Classified:
         return _index(reader)
     reader.skip_if_exists()
     table = reader.name()
-    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces)
+    if reader.at("("):
+        reader.step()
+    copied = reader.name() if reader.skip("LIKE") else None
+    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces, copied=copied)
 
 
 def _index(reader: StatementScanner) -> Classified:

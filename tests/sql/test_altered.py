@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.sql.altered import Shape, altered, copied_from, created, drops_primary, only_if_absent
+from relay.sql.altered import Shape, altered, created, drops_primary, only_if_absent
 from relay.table import Column
 
 BEFORE = Shape((Column("id", "int"), Column("a", "string")), ("id",), True)
@@ -29,7 +29,6 @@ def test_nothing_in_a_statement_raises(words: list[str], first: str) -> None:
         for shape in (altered(BEFORE, sql, False), created(sql, False, True)):
             if shape is not None:
                 assert set(shape.primary) <= {column.name for column in shape.columns}
-        copied_from(sql, False)
         only_if_absent(sql, False)
         drops_primary(sql, False)
 

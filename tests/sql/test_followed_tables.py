@@ -33,8 +33,11 @@ class Followed:
     def read(self, table: str = "items") -> None:
         self.tables.read(lay_out("s", table, ITEMS, ["id"], rules=self._rules_of(table)))
 
-    def apply(self, sql: str, existing: tuple[str, ...] = ()) -> AppliedStatement | None:
-        applied = self.tables.apply(classify(sql, "shop"), sql, False, existing)
+    def apply(
+        self, sql: str, existing: tuple[str, ...] = (), *, database: str = "shop", lower_case: bool = False
+    ) -> AppliedStatement | None:
+        said = classify(sql, database, lower_case=lower_case)
+        applied = self.tables.apply(said, sql, False, existing)
         self.tables.keep()
         return applied
 
@@ -59,6 +62,24 @@ def shown(table: AlteredTable) -> tuple[Any, ...]:
 
 
 ALL = "id name ssn"
+
+
+@pytest.mark.parametrize("copied", ["LIKE ITEMS", "LIKE Shop.Items", "(LIKE Items)", "( LIKE SHOP . `ITEMS` )"])
+def test_a_copied_table_is_found_in_any_case_where_the_server_has_names_in_lower_case(copied: str) -> None:
+    followed = Followed()
+    followed.read()
+    applied = followed.apply(f"CREATE TABLE New {copied}", lower_case=True)
+    assert applied is not None
+    assert [shown(table) for table in applied.tables] == [("new", None, None, ALL)]
+
+
+def test_a_copied_table_without_a_database_is_one_of_the_database_in_which_the_statement_was_executed() -> None:
+    """I8."""
+    followed = Followed()
+    followed.read()
+    applied = followed.apply("CREATE TABLE shop.new LIKE items", database="other")
+    assert applied is not None
+    assert [shown(table) for table in applied.tables] == [("new", None, None, "?")]
 
 
 def test_what_follows_from_rows_and_statements_is_known_and_nothing_else() -> None:
