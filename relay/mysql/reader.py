@@ -18,7 +18,7 @@ from relay.lineage import Gap, Shard, StreamId
 from relay.mysql.binlog.files import purged
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import CurrentServer, OpenEvents
-from relay.mysql.errors import BinlogPurged, Closed
+from relay.mysql.errors import BinlogPurged, Closed, Interrupted
 from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
@@ -71,10 +71,12 @@ class BinlogShardReader:
         self._look = look
         # Seconds up to which the shard was read.
         self._progress: float | None = None
-        # Seconds by the clock of the server: the last heartbeat. What it has executed and logs no longer, and when that
-        # was asked, by the same clock; None if it is not in doubt.
+        # Seconds by the clock of the server: the last heartbeat. What it has executed and logs no longer, when that was
+        # asked, by the same clock, and the executed position then; None if it is not in doubt.
         self._heartbeat = 0
-        self._unlogged: tuple[GtidSet, float] | None = None
+        self._unlogged: tuple[GtidSet, float, str] | None = None
+        # The last executed position after which the connection was replaced, since it sent nothing.
+        self._silent_after = ""
         # The executed position of the last page.
         self._paged_position = ""
         self._warn_at = -math.inf
@@ -264,22 +266,23 @@ class BinlogShardReader:
             return
         try:
             self.head.ask_again(found, is_idle)
-            self._require_binlogs(found.server)
+            self._require_binlogs(found.server, found.role.is_primary)
             if self.server.should_be_left(self.transactions.position):
                 self._disconnect()
         except Unavailable as error:
             self._leave(error)
 
-    def _require_binlogs(self, server: ServerConnection) -> None:
+    def _require_binlogs(self, server: ServerConnection, is_primary: bool) -> None:
         """Raise ``BinlogPurged`` for transactions that were added to what a server of MySQL has executed (I9).
 
-        It never sends them, and would say so only at the next connection.
+        It never sends them, and would say so only at the next connection. Nor does it send anything any longer after
+        its binlogs were reset and its executed set was put back: then raise ``Interrupted``, to connect again (I1).
         """
         if self._unlogged is None:
             if not server.is_mariadb and self.head.is_overdue():
-                self._unlogged = purged(server), self.clock() + server.clock
+                self._unlogged = purged(server), self.clock() + server.clock, self.transactions.executed_position
             return
-        unlogged, asked = self._unlogged
+        unlogged, asked, position = self._unlogged
         if self._heartbeat <= asked:
             return  # they may be on their way
         self._unlogged = None
@@ -287,6 +290,17 @@ class BinlogShardReader:
             raise BinlogPurged(
                 f"{server.account.address}: it has no binlog of {lost}, which was added to its gtid_purged after "
                 f"{self.transactions.executed_position} was read"
+            )
+        # Once for each position: it also sends heartbeats while it skips what was read before.
+        if (
+            position == self.transactions.executed_position != self._silent_after
+            and is_primary
+            and not self.head.is_read(self.transactions.executed)
+        ):
+            self._silent_after = position
+            raise Interrupted(
+                f"{server.account.address}: it does not send what it has executed after {position}, as after a reset "
+                "of its binlogs"
             )
 
     def _is_local(self, gtid: str) -> bool:

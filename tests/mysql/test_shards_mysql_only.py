@@ -169,6 +169,24 @@ def test_transactions_that_are_added_to_gtid_purged_are_a_gap_also_while_the_ser
     reader.close()
 
 
+def test_what_follows_a_reset_after_which_the_server_got_its_executed_set_back_is_read(
+    primary: MySQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: nothing that was executed is missing then, but the connection from before stays open and silent."""
+    monkeypatch.setattr("relay.mysql.head._OVERDUE", 0.5)
+    monkeypatch.setattr("relay.mysql.current_server._ROLE_EVERY", 600.0)  # so it does not ask in between
+    reader = opened(source_of(DATABASE, primary))
+    put(primary, 1)
+    read_to_head(reader)
+    executed = primary.gtid
+    primary.execute("RESET BINARY LOGS AND GTIDS")
+    primary.execute(f"SET GLOBAL gtid_purged = '{executed}'")
+    put(primary, 2)
+    changes, _ = read_until(reader, lambda found: len(found) == 1, passing=True)
+    assert short(changes) == [("INSERT", 2, "a")]
+    reader.close()
+
+
 def test_a_time_is_found_although_transactions_were_added_to_gtid_purged(primary: MySQL) -> None:
     """A server that was set up from a dump has executed what none of its binlogs has, and no stream starts without."""
     put(primary, 1)
