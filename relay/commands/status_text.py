@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.lineage import position_text
-from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
+from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
 
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
@@ -53,14 +53,17 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     for member in status.members:
         console.print(f"  {member.client} at {member.host}: {_count(len(member.partitions), 'partition')}")
     for consumer in status.consumers:
-        behind = (
-            "not begun" if consumer.offsets_behind is None else f"{_count(consumer.offsets_behind, 'offset')} behind"
-        )
-        console.print(f"  consumer {consumer.consumer}: {behind}")
+        console.print(f"  consumer {consumer.consumer}: {_behind(consumer)}")
     for source in status.sources:
         console.print()
         _show_source(console, source, every)
     console.file.flush()
+
+
+def _behind(consumer: ConsumerStatus) -> str:
+    if consumer.error is not None:
+        return f"not known: {consumer.error}"
+    return "not begun" if consumer.offsets_behind is None else f"{_count(consumer.offsets_behind, 'offset')} behind"
 
 
 def _show_source(console: Console, source: SourceStatus, every: bool) -> None:

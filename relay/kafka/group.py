@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
@@ -60,29 +62,32 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
 def offsets_behind(admin: AdminClient, config: Config, group: str) -> int | None:
     """Return how far the committed offsets of ``group`` are from the ends of their topics, in all partitions.
 
-    None if it has committed none. The end of a transaction takes an offset, too. Raises ``Unavailable``.
+    None if it has committed none. The end of a transaction takes an offset, too. Raises ``Unavailable``, also if Kafka
+    does not say within some seconds.
     """
+    deadline = monotonic() + _REQUEST_TIMEOUT
 
     def ask() -> dict[topics.Partition, int]:
-        request = [ConsumerGroupTopicPartitions(group)]
-        found = admin.list_consumer_group_offsets(request, request_timeout=_REQUEST_TIMEOUT)[group].result()
+        request, left = [ConsumerGroupTopicPartitions(group)], max(0.1, deadline - monotonic())
+        found = admin.list_consumer_group_offsets(request, request_timeout=left)[group].result()
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions or () if p.offset >= 0}
 
-    committed = _answered(admin, ask, f"the offsets of consumer group {group}")
+    committed = _answered(admin, ask, f"the offsets of consumer group {group}", deadline)
     existing = topics.list_topics(admin, config)
     there = [(topic, n) for topic, n in committed if topic in existing and n in existing[topic].partitions]
     if not there:
         return None
-    return sum(max(0, end - committed[where]) for where, (_, end) in topics.offset_bounds(admin, there).items())
+    bounds = topics.offset_bounds(admin, there, timeout=_REQUEST_TIMEOUT)
+    return sum(max(0, end - committed[where]) for where, (_, end) in bounds.items())
 
 
-def _answered(admin: AdminClient, ask: Callable[[], T], what: str) -> T:
+def _answered(admin: AdminClient, ask: Callable[[], T], what: str, deadline: float = math.inf) -> T:
     for attempt in range(_TRIES):
         try:
             return ask()
         except KafkaException as error:
             reason: KafkaError = error.args[0]
-            if not is_transient(reason) or attempt == _TRIES - 1:
+            if not is_transient(reason) or attempt == _TRIES - 1 or monotonic() > deadline:
                 raise Unavailable(f"cannot look up {what}: {reason.str()}") from error
             refresh_metadata(admin)
     raise AssertionError("unreachable")

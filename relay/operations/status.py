@@ -18,7 +18,7 @@ from relay.engine.planning import newest_planned
 from relay.engine.progress import resume_timestamp
 from relay.engine.snapshot_records import CONTROL, fulfilled_by, is_stopped, records_of
 from relay.engine.snapshot_requests import SnapshotRequest, requests_of
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
@@ -74,11 +74,15 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """A consumer that the config has. ``offsets_behind``: its group, in all its topics; None if it has not begun."""
+    """A consumer that the config has. ``offsets_behind``: its group, in all its topics; None if it has not begun.
+
+    ``error``: why that is not known.
+    """
 
     consumer: str
     group: str
     offsets_behind: int | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,10 @@ def status(config: Config) -> RelayStatus:
 
 def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
     group = group_of(config, kind)
-    return ConsumerStatus(kind, group, offsets_behind(admin, config, group))
+    try:
+        return ConsumerStatus(kind, group, offsets_behind(admin, config, group))
+    except Unavailable as error:  # the rest of the status is known
+        return ConsumerStatus(kind, group, None, str(error))
 
 
 def stream_token(config: Config, name: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.scripted_relay import start_relay
+from tests.kafka.proxy import Api, ProxiedBroker, passing
 from tests.operating import Operated
 from tests.waiting import wait_until
 
@@ -203,7 +204,8 @@ class TestOnKafka:
             file.write(f'cache: {{url: "redis://127.0.0.1:1/0", namespace: n, keys: {{{stream.table}: ["{{id}}"]}}}}\n')
         config = load(relay.path)
         group = f"{relay.name}.cache"
-        assert relay.status()["consumers"] == [{"consumer": "cache", "group": group, "offsets_behind": None}]
+        not_begun = {"consumer": "cache", "group": group, "offsets_behind": None, "error": None}
+        assert relay.status()["consumers"] == [not_begun]
         assert "  consumer cache: not begun\n" in relay.command("status", "CONFIG").stdout
         with closing(GroupOffsets(config, "cache", [config.topic(stream.table)])) as offsets:
             begin, end = offsets.locate({})
@@ -211,6 +213,25 @@ class TestOnKafka:
             assert relay.status()["consumers"][0]["offsets_behind"] == count_between(begin, end) >= 3
             offsets.commit(end, wait=True)
         assert "  consumer cache: 0 offsets behind\n" in relay.command("status", "CONFIG").stdout
+
+    def test_the_status_is_shown_also_if_kafka_does_not_say_the_lag_of_a_consumer(
+        self, tmp_path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str
+    ) -> None:
+        relay = Operated(tmp_path, stream, broker.bootstrap_servers, unique)
+        stream.shard("root")
+        stream.put("root", "k", 1)
+        relay.run()
+        with relay.path.open("a") as file:
+            file.write(f'cache: {{url: "redis://127.0.0.1:1/0", namespace: n, keys: {{{stream.table}: ["{{id}}"]}}}}\n')
+        broker.proxy.lose(Api.OFFSET_FETCH)
+        found = relay.status()
+        assert found["sources"][0]["shards"]
+        (consumer,) = found["consumers"]
+        assert consumer["offsets_behind"] is None
+        assert consumer["error"].startswith(f"cannot look up the offsets of consumer group {unique}.cache: ")
+        shown = relay.command("status", "CONFIG").stdout
+        broker.proxy.rule = passing
+        assert f"  consumer cache: not known: {consumer['error']}\n" in shown
 
     def test_a_stream_resumes_at_its_token_without_loss_or_duplicates(
         self, relay: Operated, stream: ScriptedStream
