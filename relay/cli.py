@@ -140,7 +140,7 @@ def run(
     Run it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
     SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
     """
-    with logging_to_stderr(log_format):
+    with logging_to_stderr(log_format), machine.local_failures(is_service=True):
         loaded = load_config(config, settings)
         if workers == 1:
             from relay.engine import relaying
@@ -289,15 +289,16 @@ def consume(
 
     kinds: list[Literal["cache", "log", "copy"]] = [consumer.value for consumer in consumers]
     spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine.value, http=http)
-    spark_consumers.run(
-        kinds,
-        with_tables(loaded),
-        until_caught_up=until_caught_up,
-        start=start,
-        checkpoint=checkpoint,
-        engine=engine.value,
-        http=http,
-    )
+    with machine.local_failures(is_service=True):
+        spark_consumers.run(
+            kinds,
+            with_tables(loaded),
+            until_caught_up=until_caught_up,
+            start=start,
+            checkpoint=checkpoint,
+            engine=engine.value,
+            http=http,
+        )
 
 
 app.command("init")(init.init)

@@ -49,22 +49,24 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 @contextmanager
-def local_failures() -> Iterator[None]:
+def local_failures(*, is_service: bool = False) -> Iterator[None]:
     """Turn failures of files into errors for the user. Flushes stdout, to whose end a command writes.
 
-    A pipe whose reader has gone, as `head` does, is no failure: the command is done.
+    A pipe whose reader has gone, as `head` does, is no failure: the command is done. A service is not, so that whatever
+    supervises it starts it again.
     """
+    done = 1 if is_service else 0
     try:
         yield
         sys.stdout.flush()
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich has noticed it
-            raise typer.Exit(0) from None
+            raise typer.Exit(done) from None
         raise
     except OSError as error:
         if error.errno == errno.EPIPE and _has_no_reader():
             _discard()
-            raise typer.Exit(0) from None
+            raise typer.Exit(done) from None
         if error.errno in _FULL:
             _discard()
             where = f" {error.filename}" if error.filename else ""

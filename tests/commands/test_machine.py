@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from relay.process.managed import free_port
+
 COMMAND = [sys.executable, "-m", "relay"]
 FORMATS = ["text", "json"]
 
@@ -34,6 +36,18 @@ def test_a_command_is_done_when_its_reader_has_gone(command: str, log_format: st
     )
     os.close(writer)
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_service_whose_reader_has_gone_fails_so_that_it_is_started_again(log_format: str, file: Path) -> None:
+    with file.open("a") as opened:
+        opened.write('cache: {url: "redis://127.0.0.1:1/0", namespace: n, keys: {orders: ["{id}"]}}\n')
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = ["consume", "cache", str(file), "--engine", "python", "--http", f"127.0.0.1:{free_port()}"]
+    ran = subprocess.run([*COMMAND, *words, "--log-format", log_format], stdout=writer, stderr=writer, check=False)
+    os.close(writer)
+    assert ran.returncode == 1
 
 
 @pytest.mark.parametrize("command", ["--help", "check --help"])
