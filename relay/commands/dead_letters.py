@@ -108,11 +108,7 @@ def redrive(
 
     if not chosen and not as_json:
         typer.echo("no dead letters to redrive")
-    if not dry_run:
-        letters.redrive(chosen, show_sent)
-        return
-    for letter in chosen:
-        show_sent(letter)
+    letters.redrive(chosen, show_sent, dry_run=dry_run)
 
 
 def _time(since: str) -> float:

@@ -40,6 +40,9 @@ from relay.operations.tail import decode_to_json, json_values
 
 _RELAY = "relay"
 
+_REMEMBERED = 0.9
+"""The part of ``copy.tombstone_retention`` in which a change is sent again: the rest is for a copy that is behind."""
+
 Records = Generator[Message, None, None]
 
 
@@ -104,8 +107,9 @@ class DeadLetter:
 class DeadLetters:
     """The content of the topic ``<name>.dead_letters``. Raises ``Unavailable`` if the topic does not exist."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
         self.config = config
+        self._clock = clock
         self.tables = {config.topic(table): table for table in config.tables}
         self._admin: AdminClient = topics.connect(config)
         self._topic = config.internal("dead_letters")
@@ -162,10 +166,13 @@ class DeadLetters:
         with contextlib.closing(open_schemas(self.config)) as schemas:
             return {**fields, **_decoded(value, schemas)}
 
-    def redrive(self, letters: Sequence[DeadLetter], on_sent: Callable[[DeadLetter], None]) -> None:
+    def redrive(
+        self, letters: Sequence[DeadLetter], on_sent: Callable[[DeadLetter], None], *, dry_run: bool = False
+    ) -> None:
         """Send ``letters`` again, each in a transaction of its own, and call ``on_sent`` after each.
 
-        Raises ``RelayError`` at the end, with one line per dead letter that could not be sent.
+        ``dry_run``: send nothing, and call it for those that would be sent. Raises ``RelayError`` at the end, with one
+        line per dead letter that could not be sent.
         """
         found = topics.survey(self._admin, self.config, list(self.tables.values()))
         targets = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
@@ -179,14 +186,16 @@ class DeadLetters:
                 try:
                     record = self._build_record(letter, targets.get(letter.topic), schemas)
                     _check_size(letter, record_size(*record), limits.records[letter.topic])
-                    publisher = publisher or Publisher(limits.producer(settings.producer), name)
-                    self._send(publisher, letter, *record)
+                    if not dry_run:
+                        publisher = publisher or Publisher(limits.producer(settings.producer), name)
+                        self._send(publisher, letter, *record)
                 except Unavailable:
                     raise
                 except RelayError as error:
-                    problems.append(f"dead letter {letter.id} was not redriven: {error}")
+                    said = "would not be" if dry_run else "was not"
+                    problems.append(f"dead letter {letter.id} {said} redriven: {error}")
                     continue
-                letter.redriven = True
+                letter.redriven = letter.redriven or not dry_run
                 on_sent(letter)
         if problems:
             raise RelayError("\n".join(problems))
@@ -239,9 +248,10 @@ class DeadLetters:
             return value
         copy, relayed_at = self.config.copy_, change["relayed_at"].timestamp()
         # I7: a tombstone is younger than all changes before it.
-        if copy is not None and change["new"] is not None and relayed_at < time.time() - copy.tombstone_retention:
+        oldest = 0.0 if copy is None else self._clock() - _REMEMBERED * copy.tombstone_retention
+        if copy is not None and change["new"] is not None and relayed_at < oldest:
             raise RelayError(
-                f"it was relayed at {iso_time(relayed_at)}, longer ago than `copy.tombstone_retention` "
+                f"it was relayed at {iso_time(relayed_at)}, longer ago than nine tenths of `copy.tombstone_retention` "
                 f"({duration_text(copy.tombstone_retention)}), so the copy may not know any more that its row was "
                 "deleted since: read the table again with `relay snapshot`; if you know that the row exists, redrive "
                 "it with a longer time, as --set copy.tombstone_retention=365d"

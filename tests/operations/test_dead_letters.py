@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pytest
 from confluent_kafka import Producer
 
 from relay.config import load
+from relay.errors import RelayError
 from relay.kafka.committed import read_all_committed
 from relay.kafka.topics import connect
+from relay.operations.dead_letters import DeadLetters
+from tests.clock import Clock
 from tests.command_line import errors, relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
@@ -239,13 +243,20 @@ def test_a_change_that_may_be_older_than_a_deletion_that_the_copy_has_forgotten_
         producer.produce(letters, record.value(), place, 0, headers=headers)
     assert producer.flush(30) == 0
     copy = f"copy={{url: 'delta://{tmp_path}/copy', tombstone_retention: "
-    forgotten = relay("dead-letters", "redrive", path, "--all", "--set", f"{copy}0.001s}}")
-    assert forgotten.exit_code == 1
-    (problem,) = errors(forgotten)
-    assert "it was relayed at 20" in problem
-    assert "longer ago than `copy.tombstone_retention`" in problem
+    for options, said in ((["--dry-run"], "would not be redriven"), ([], "was not redriven")):
+        forgotten = relay("dead-letters", "redrive", path, "--all", *options, "--set", f"{copy}0.001s}}")
+        assert forgotten.exit_code == 1
+        (problem,) = errors(forgotten)
+        assert f"{said}: it was relayed at 20" in problem
+        assert "longer ago than nine tenths of `copy.tombstone_retention`" in problem
     # A DELETE restores no row.
     assert [(each["redriven"], each["offset"]) for each in listed(path)] == [(False, 0), (True, 1)]
+    relayed_at = datetime.fromisoformat(tail(path, topic)[0]["value"]["relayed_at"]).timestamp()
+    nearly = DeadLetters(load(path, [f"{copy}1000s}}"]), clock=Clock(relayed_at + 901))
+    with pytest.raises(RelayError, match="nine tenths"):
+        nearly.redrive(nearly.pending(), lambda letter: None)
+    in_time = DeadLetters(load(path, [f"{copy}1000s}}"]), clock=Clock(relayed_at + 899))
+    in_time.redrive(in_time.pending(), lambda letter: None, dry_run=True)
     remembered = relay("dead-letters", "redrive", path, "--all", "--set", f"{copy}1h}}")
     assert remembered.exit_code == 0, remembered.output
     assert [each["redriven"] for each in listed(path)] == [True, True]
