@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
@@ -15,6 +15,7 @@ from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
 from relay.kafka.failures import is_transient
+from relay.kafka.group_offsets import refuse_errors
 from relay.kafka.topics import refresh_metadata
 
 _TRIES = 5
@@ -59,26 +60,31 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
     return sorted(_answered(admin, ask, f"the members of consumer group {group}"), key=lambda member: member.id)
 
 
-def offsets_behind(admin: AdminClient, config: Config, group: str) -> int | None:
-    """Return how far the committed offsets of ``group`` are from the ends of their topics, in all partitions.
+def offsets_behind(
+    admin: AdminClient, config: Config, group: str, names: Iterable[str], *, others: bool = False
+) -> int | None:
+    """Return how far the committed offsets of ``group`` are from the ends of its topics, in all partitions.
 
-    None if it has committed none. The end of a transaction takes an offset, too. Raises ``Unavailable``, also if Kafka
-    does not say within some seconds.
+    ``names``: its topics. ``others``: whether all that it has committed are, too. A partition that it has not committed
+    counts from its first offset. None if it has committed none. The end of a transaction takes an offset, too. Raises
+    ``Unavailable``, also if Kafka does not say within some seconds.
     """
     deadline = monotonic() + _REQUEST_TIMEOUT
 
     def ask() -> dict[topics.Partition, int]:
         request, left = [ConsumerGroupTopicPartitions(group)], max(0.1, deadline - monotonic())
         found = admin.list_consumer_group_offsets(request, request_timeout=left)[group].result()
+        refuse_errors(found.topic_partitions)
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions or () if p.offset >= 0}
 
     committed = _answered(admin, ask, f"the offsets of consumer group {group}", deadline)
     existing = topics.list_topics(admin, config)
-    there = [(topic, n) for topic, n in committed if topic in existing and n in existing[topic].partitions]
-    if not there:
+    wanted = {*names, *(topic for topic, _ in committed if others)}
+    there = [(topic, n) for topic in wanted & existing.keys() for n in existing[topic].partitions]
+    if committed.keys().isdisjoint(there):
         return None
     bounds = topics.offset_bounds(admin, there, timeout=_REQUEST_TIMEOUT)
-    return sum(max(0, end - committed[where]) for where, (_, end) in bounds.items())
+    return sum(max(0, end - committed.get(where, first)) for where, (first, end) in bounds.items())
 
 
 def _answered(admin: AdminClient, ask: Callable[[], T], what: str, deadline: float = math.inf) -> T:

@@ -130,8 +130,11 @@ def status(config: Config) -> RelayStatus:
 
 def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
     group = group_of(config, kind)
+    cache = config.cache if kind == "cache" else None
+    names = {*map(config.topic, cache.keys if cache else config.tables), config.internal("gaps")}
+    others = cache is None and not config.names_tables  # its tables are not known here
     try:
-        return ConsumerStatus(kind, group, offsets_behind(admin, config, group))
+        return ConsumerStatus(kind, group, offsets_behind(admin, config, group, names, others=others))
     except Unavailable as error:  # the rest of the status is known
         return ConsumerStatus(kind, group, None, str(error))
 

@@ -209,6 +209,11 @@ class TestOnKafka:
         assert "  consumer cache: not begun\n" in relay.command("status", "CONFIG").stdout
         with closing(GroupOffsets(config, "cache", [config.topic(stream.table)])) as offsets:
             begin, end = offsets.locate({})
+            # One that is not of the cache, and one of which it has read nothing yet.
+            offsets.commit({config.internal("checkpoints"): {"0": 0}}, wait=True)
+            assert relay.status()["consumers"] == [not_begun]
+            offsets.commit({config.internal("gaps"): {"0": 0}}, wait=True)
+            assert relay.status()["consumers"][0]["offsets_behind"] == count_between(begin, end)
             offsets.commit(begin, wait=True)
             assert relay.status()["consumers"][0]["offsets_behind"] == count_between(begin, end) >= 3
             offsets.commit(end, wait=True)
