@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from shutil import copymode
+from tempfile import mkstemp
 from typing import Annotated, Any
 
 import typer
@@ -148,8 +150,11 @@ def init(
         typer.echo(text, nl=False)
         return
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as opened:
-            opened.write(text)
+        if force and file.is_file():
+            _replace(file.resolve(), text)
+        else:
+            with file.open("w" if force else "x", encoding="utf-8") as opened:
+                opened.write(text)
     except OSError as error:
         if not force and error.errno != errno.EEXIST:
             with suppress(OSError):
@@ -159,6 +164,19 @@ def init(
     if wanted.user and wanted.password not in os.environ:
         typer.echo(f"put the password of {wanted.user} into the environment: export {wanted.password}=...")
     typer.echo(f"next: relay check {file}, then relay run {file}")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Replace a file by ``text`` with the same permissions, or leave it as it is. Raises ``OSError``."""
+    number, beside = mkstemp(dir=file.parent, prefix=f".{file.name[:64]}.")
+    try:
+        with open(number, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        copymode(file, beside)
+        os.replace(beside, file)
+    except OSError:
+        os.unlink(beside)
+        raise
 
 
 def _ask(kind: SourceKind | None, values: dict[str, Any]) -> tuple[SourceKind, dict[str, Any]]:

@@ -160,3 +160,22 @@ def test_no_part_of_a_config_is_left_where_a_disk_is_full(tmp_path: Path) -> Non
     )
     assert (ran.returncode, ran.stderr) == (2, f"relay: error: {path}: cannot be written: File too large\n")
     assert not path.exists()
+
+
+def test_a_config_is_replaced_as_a_whole_or_kept_where_a_disk_is_full(file: Path) -> None:
+    before = file.read_text()
+    file.chmod(0o640)
+    link = file.with_name("link.yaml")
+    link.symlink_to(file)
+    options = ("--type", "dynamodb", "--table", "orders", "--region", "eu-west-1", "--kafka", "b:1", "--force")
+    for limit, code in (("0", 2), ("unlimited", 0)):
+        ran = subprocess.run(
+            ["sh", "-c", f'ulimit -f {limit}; exec "$@"', "sh", *COMMAND, "init", str(link), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == code, ran.stderr
+        assert (file.read_text() == before) == (code == 2)
+    assert (link.is_symlink(), file.stat().st_mode & 0o777) == (True, 0o640)
+    assert sorted(file.parent.iterdir()) == [link, file]
