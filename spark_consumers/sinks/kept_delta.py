@@ -31,6 +31,8 @@ from spark_consumers.times import iso_utc
 
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
 
+_LONG_END = 1 << 63
+
 
 class KeptInDelta:
     """The rows of the table of ``layout`` below ``path``; none if there is no table. ``items``: how it keeps JSON."""
@@ -86,7 +88,7 @@ class KeptInDelta:
             if isinstance(kind, StringType):
                 conditions.append(column.between(min(key[n] for key in keys), max(key[n] for key in keys)))
             elif isinstance(kind, (IntegerType, LongType)):
-                numbers = [int(Decimal(key[n])) for key in keys]
+                numbers = [min(max(int(Decimal(key[n])), -_LONG_END), _LONG_END - 1) for key in keys]
                 conditions.append(column.between(min(numbers), max(numbers)))
         return self._read(rows.join(wanted, reduce(and_, conditions), "left_semi"))
 
