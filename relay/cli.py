@@ -199,7 +199,7 @@ def tail(
     if start is not None:
         from relay.kafka.group_offsets import check_start
 
-        check_start(start)
+        check_start(start, has_group=False)
     loaded = load_config(config, settings)
     from relay.commands import tail_text
     from relay.operations import tail as tailing

@@ -67,10 +67,13 @@ def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
             raise KafkaException(each.error)
 
 
-def check_start(start: str, *, option: str = "--from") -> None:
-    """Raise ``ConfigError`` for a start that `GroupOffsets.resolve` refuses, whatever is on Kafka."""
+def check_start(start: str, *, option: str = "--from", has_group: bool = True) -> None:
+    """Raise ``ConfigError`` for a start that `GroupOffsets.resolve` refuses, whatever is on Kafka.
+
+    ``has_group``: whether the reader commits offsets itself.
+    """
     word, _, other = start.partition(":")
-    if start in ("earliest", "latest") or (word == "committed" and (other or start == word)):
+    if start in ("earliest", "latest") or (word == "committed" and (other or (start == word and has_group))):
         return
     if start.lstrip().startswith("{"):
         _named_offsets(start, option)
@@ -80,9 +83,9 @@ def check_start(start: str, *, option: str = "--from") -> None:
             return
     except ValueError:
         pass
+    committed = "committed, committed:GROUP" if has_group else "committed:GROUP"
     raise ConfigError(
-        f"{option} {start}: use earliest, latest, committed, committed:GROUP, an ISO time, a time ago such as -2h, or "
-        "offsets as JSON"
+        f"{option} {start}: use earliest, latest, {committed}, an ISO time, a time ago such as -2h, or offsets as JSON"
     )
 
 
