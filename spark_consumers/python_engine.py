@@ -103,7 +103,9 @@ class _PythonConsumer:
         self._admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
         self._group = GroupOffsets(self._config, _NAME, self._topics)
         self._stack.callback(self._group.close)
-        self._reached, ends = self._group.locate(self._first_offsets(start))
+        first, ends = self._group.locate(self._first_offsets(start))
+        # I6: not past the end, which `Continuity.begin` makes up for.
+        self._reached = {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in first.items()}
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
         is_registry, gaps = self._config.schema_registry is not None, self._config.internal("gaps")

@@ -158,15 +158,14 @@ class GroupOffsets:
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
         """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends.
 
-        An offset past the end is of records that are gone, as those of a topic that was created again: the end.
+        One past the end is of a topic that was created again, or has lost its last records, and remains as it is.
         """
         starts: Offsets = {}
         ends: Offsets = {}
         for p in self.partitions():
             low, end = self._call(self._consumer.get_watermark_offsets, p, timeout=_TIMEOUT)
             wanted = start.get(p.topic, {}).get(str(p.partition), EARLIEST)
-            first = end if wanted == LATEST else min(max(wanted, low), end)  # I6
-            starts.setdefault(p.topic, {})[str(p.partition)] = first
+            starts.setdefault(p.topic, {})[str(p.partition)] = end if wanted == LATEST else max(wanted, low)
             ends.setdefault(p.topic, {})[str(p.partition)] = end
         return starts, ends
 

@@ -126,6 +126,19 @@ def test_removed_changes_are_an_error(topic: Topic) -> None:
         list(changes)
 
 
+@pytest.mark.parametrize("is_in_group", [False, True])
+def test_a_start_past_the_end_of_a_topic_is_an_error(topic: Topic, is_in_group: bool) -> None:
+    """I1: the topic was created again, so what it has got since was never read."""
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    start = json.dumps({topic.name: {"0": 7, "1": 7}})
+    group = topic.name if is_in_group else None
+    with (
+        relay.changes(topic.path, ["orders"], group=group, start=start) as changes,
+        pytest.raises(relay.RelayError, match="the topic was created again: changes are lost"),
+    ):
+        changes.poll(30)
+
+
 def test_a_gap_is_passed_on(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     """I9."""
     gap = {"id": "1", "source": "orders", "stream": "s", "shard": "0", "reason": "trimmed", "from": None, "to": None}
