@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -255,6 +255,7 @@ class Runner:
         """Run a query until it ends; return False if another one has to follow."""
         self._failure = None
         query = None
+        again: Mapping[str, str] = {}
         looked_at = -math.inf  # also after a failure, such as of a topic that was missing for a moment
         try:
             query = self._start_query(session, starting)
@@ -263,7 +264,9 @@ class Runner:
                     self._drain(query)
                     return True
                 if time.monotonic() - looked_at > _LOOK:
-                    self._refuse_new_topics(query)
+                    if again := self._created_again():  # I1, I6
+                        query.stop()
+                        break
                     looked_at = time.monotonic()
         except (PySparkException, Py4JError, OSError) as error:
             # One that only its watcher lost would meet the next one at its checkpoint.
@@ -272,20 +275,25 @@ class Runner:
                     query.stop()
             self._handle_failure(error)
             return bool(self.stopping)
+        if again:  # an error of what this asks is not one of Spark's
+            self._refuse(again)
         return True
 
-    def _refuse_new_topics(self, query: StreamingQuery) -> None:
-        """Raise ``RelayError`` if a topic was created again: Spark goes on at the offset of the old one."""
+    def _created_again(self) -> dict[str, str]:
+        """Return the new ids of topics that were created again."""
         with contextlib.suppress(Unavailable):  # it is looked at again
             ids = topic_ids(self.admin, self.config, self.consumer.topics)
-            if again := [topic for topic, number in ids.items() if number != self._ids[topic]]:  # I1, I6
-                query.stop()
-                if self.consumer.continuity is None:
-                    self.checkpoint.note_topics(ids)
-                raise RelayError(
-                    f"{self.consumer.name}: topic {again[0]} was created again, and may have records that were passed "
-                    "over: restart the consumer, which then invalidates the namespace"
-                )
+            return {topic: number for topic, number in ids.items() if number != self._ids[topic]}
+        return {}
+
+    def _refuse(self, again: Mapping[str, str]) -> None:
+        """Raise ``RelayError`` for topics that were created again: Spark goes on at the offsets of the old ones."""
+        if self.consumer.continuity is None:
+            self.checkpoint.note_topics(again)
+        raise RelayError(
+            f"{self.consumer.name}: topic {next(iter(again))} was created again, and may have records that were passed "
+            "over: restart the consumer, which then invalidates the namespace"
+        )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         gaps = self.config.internal("gaps")

@@ -25,6 +25,7 @@ Offsets = dict[str, dict[str, int]]
 """By topic and partition, as in Spark's JSON, the batch lines and ``--from``."""
 
 _TIMEOUT = 15.0  # seconds
+_GRACE = 5.0  # seconds more, in which the client says that no broker has answered
 _STEP = 0.1
 
 
@@ -48,12 +49,14 @@ def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict
     topic = ""
     try:
         for topic, described in admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT).items():
-            ids[topic] = str(described.result(_TIMEOUT).topic_id)
+            ids[topic] = str(described.result(_TIMEOUT + _GRACE).topic_id)
         return ids
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _missing(topic, servers) from error
         raise Unavailable(f"cannot describe the topics at {servers}: {error.args[0].str()}") from error
+    except TimeoutError as error:
+        raise Unavailable(f"cannot describe the topics at {servers}: no broker has answered") from error
 
 
 def _missing(topic: str, servers: str) -> Unavailable:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
-from relay.kafka import topics
+from relay.kafka import group_offsets, topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets
+from relay.process.managed import free_port
 from tests.kafka.configs import config
 
 pytestmark = pytest.mark.services
@@ -97,6 +99,15 @@ def test_any_other_start_is_refused_with_what_there_is(group: GroupOffsets, star
 def test_wrong_offsets_are_refused(relayed: Config, group: GroupOffsets, start: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"--from: .*{said}"):
         group.resolve(start.replace("TOPIC", relayed.topic("orders")))
+
+
+def test_topics_that_no_broker_describes_are_unavailable(monkeypatch: pytest.MonkeyPatch, unique: str) -> None:
+    """A ``TimeoutError`` is an ``OSError``, which Spark's runner would take for the end of the JVM."""
+    monkeypatch.setattr(group_offsets, "_TIMEOUT", 1.0)
+    address = f"127.0.0.1:{free_port()}"
+    admin = AdminClient({"bootstrap.servers": address}, logger=topics.SILENT_LOG)
+    with pytest.raises(Unavailable, match=f"cannot describe the topics at {address}"):
+        group_offsets.topic_ids(admin, config(unique, address), ["orders"])
 
 
 def test_a_partition_whose_leader_is_not_known_yet_is_asked_for_again(
