@@ -24,6 +24,7 @@ from redis.exceptions import (
     ClusterDownError,
     MovedError,
     NoScriptError,
+    ReadOnlyError,
     RedisError,
     TryAgainError,
 )
@@ -232,10 +233,10 @@ class RedisCluster:
         """Call a script on the server that is taking over the call's slot and has its key already."""
         client = self._client((error.host, error.port))
         client.script_load(script.text)
-        pipeline = client.pipeline(transaction=False)
-        pipeline.execute_command("ASKING")
-        pipeline.execute_command(*_command(script, call))
-        return _named(pipeline.execute(raise_on_error=False)[1])
+        asked = ("ASKING",), _command(script, call), ("ASKING",), _probe(call.keys[0])
+        _, answer, _, probed = _send(client, asked)
+        _require_writes(probed)
+        return answer
 
     def _client(self, address: Address) -> Any:
         with self._lock:
@@ -290,7 +291,11 @@ def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any
             probed = calls[part[0]].keys[:1]
             found = _send(client, [*(_command(script, calls[n]) for n in part), *map(_probe, probed)])
             if probed:
-                _require_writes(found.pop())  # I6
+                refusal = found.pop()
+                if isinstance(refusal, AskError):  # that slot is elsewhere, so it says nothing of this server
+                    here = [n for n, answer in zip(part, found, strict=True) if not isinstance(answer, AskError)]
+                    refusal = _send(client, [_probe(calls[here[0]].keys[0])])[0] if here else None
+                _require_writes(refusal)  # I6
             for number, answer in zip(part, found, strict=True):
                 if isinstance(answer, NoScriptError):
                     missing.append(number)  # not executed: the server is new, or its scripts were flushed
@@ -311,9 +316,14 @@ def _probe(key: str) -> Command:
 
 
 def _require_writes(probed: Any) -> None:
-    """Raise the answer to a probe if the server has too few replicas: another one may have taken its place."""
-    is_refused = isinstance(probed, redis.ResponseError) and str(probed).startswith("NOREPLICAS ")
-    if is_refused or isinstance(probed, ClusterDownError):
+    """Raise the answer to a probe if the server may have too few replicas: another one may have taken its place.
+
+    A server that gives another reason may not have looked at its replicas. But the calls say themselves that it is no
+    primary or has not the slot, and whether a key is a hash is what it looks at last.
+    """
+    if not isinstance(probed, Exception) or isinstance(probed, (AskError, ReadOnlyError)):
+        return
+    if not str(probed).startswith("WRONGTYPE "):
         raise probed
 
 

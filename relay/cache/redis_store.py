@@ -21,6 +21,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import (
@@ -35,12 +36,15 @@ from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, Sto
 from relay.errors import RelayError, Unavailable
 
 _NOT_PRIMARY = "READONLY this server is not a primary"
+_CUT_OFF = "NOREPLICAS Not enough good replicas: this server may have been cut off and replaced"
 # I6: a connection may lead to another server than it did, behind a proxy, or to one that was demoted. So each call asks
 # for the role and the run: the replication id is new in each start of a primary, and when a replica becomes one.
 _ROLE = f"""
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('{_NOT_PRIMARY}')
+elseif string.find(info, 'min_slaves_good_slaves:0', 1, true) then
+  return redis.error_reply('{_CUT_OFF}')
 end
 """
 
@@ -237,6 +241,8 @@ class RedisStore(ClosingStore):
         (meta, value), generation, info = server.ask(asked)
         if b"role:master" not in info:  # I6
             raise ReadOnlyError(_NOT_PRIMARY)
+        if b"min_slaves_good_slaves:0" in info:  # I6
+            raise ResponseError(_CUT_OFF)
         run = _RUN.search(info)
         entry = None if meta is None else StoredEntry(meta, value)
         return [entry], (generation or b"").decode(), {self._run(run[1] if run else b"")}

@@ -67,6 +67,33 @@ def test_a_slot_that_moves_is_followed(servers: Cluster, store: RedisStore, half
     assert store.compare_and_set([ConditionalWrite(name, b"one", b"three", None, KEEP)]) == {name: b"two"}
 
 
+def test_a_primary_with_too_few_replicas_is_not_read_though_a_slot_of_the_call_has_moved(
+    servers: Cluster, store: RedisStore
+) -> None:
+    """I6: what it says of a write to a slot that it has handed over tells nothing of its replicas."""
+    first, second = (entry_key("shop", key_of_the_first(name)) for name in ("k", "l"))
+    store.compare_and_set([ConditionalWrite(name, None, b"one", b"v", 60.0) for name in (first, second)])
+    store.read([first, second], generation_key("shop"))
+    servers.move(key_slot(first.encode()), servers.primaries[0], servers.primaries[1])
+    command(servers.primaries[0], "CONFIG", "SET", "min-replicas-to-write", "2")
+    with pytest.raises(Unavailable, match="Not enough good replicas"):
+        store.read([first, second], generation_key("shop"))
+
+
+def test_a_server_that_takes_a_slot_over_is_not_read_if_it_has_too_few_replicas(
+    servers: Cluster, store: RedisStore
+) -> None:
+    """I6: the call is sent on to it, with a probe of its own."""
+    keys = (entry_key("shop", str(number)) for number in range(1000))
+    name = next(key for key in keys if key_slot(key.encode()) > 16_384 * 2 // 3 + 1)
+    store.compare_and_set([ConditionalWrite(name, None, b"one", b"v", 60.0)])
+    store.generation(generation_key("shop"))
+    servers.move(key_slot(name.encode()), servers.primaries[2], servers.primaries[0], half=True)
+    command(servers.primaries[0], "CONFIG", "SET", "min-replicas-to-write", "2")
+    with pytest.raises(Unavailable, match="Not enough good replicas"):
+        store.read([name], generation_key("shop"))
+
+
 def test_a_cluster_that_swaps_a_primary_and_its_replica_is_followed(servers: Cluster, store: RedisStore) -> None:
     """I6: the new primary may lack acknowledged invalidations, so a new generation begins."""
     cache, key = TokenCache(store, "shop"), key_of_the_first()

@@ -12,7 +12,7 @@ import redis
 
 from relay.cache import Cached, Invalidator, LoadedValue, Outcome, RedisStore, TokenCache, generation_key
 from relay.cache.store import has_lost
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
 from relay.services.redis import RedisServer
 from relay.token import EventToken
 from tests.cache.proxy import Proxy
@@ -197,6 +197,38 @@ def test_a_primary_that_keeps_too_few_of_its_replicas_serves_nothing_and_takes_n
     assert _several(cache) == {Cached(b"new", Outcome.MISS)}
     with pytest.raises(Unavailable, match="Not enough good replicas"):
         invalidator.apply([("k", TOKEN)])
+
+
+def test_a_primary_that_cannot_write_its_snapshots_serves_nothing(primary: RedisServer, store: RedisStore) -> None:
+    """I6: that is what it says of a write, also if it has too few replicas besides."""
+    cache = TokenCache(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    command(primary, "CONFIG", "SET", "save", "3600 1")
+    command(primary, "CONFIG", "SET", "dir", "/proc")
+    command(primary, "BGSAVE")
+    wait_until(lambda: command(primary, "INFO", "persistence")["rdb_last_bgsave_status"] == "err" or None)
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    assert _several(cache) == {Cached(b"new", Outcome.MISS)}
+    command(primary, "CONFIG", "SET", "save", "")
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"old", Outcome.HIT)
+
+
+def test_a_user_who_may_not_run_hdel_is_refused_with_its_name(primary: RedisServer, store: RedisStore) -> None:
+    """I6: a primary that was cut off would answer the same, and be read."""
+    TokenCache(store, "shop").get_or_load("k", constant(b"old"))
+    command(primary, "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-hdel")
+    with RedisStore(primary.url.replace("//", "//app:secret@")) as restricted:
+        cache = TokenCache(restricted, "shop")
+        for read in (lambda: cache.get_or_load("k", constant(b"new")), lambda: _several(cache)):
+            with pytest.raises(RelayError, match="'hdel'"):
+                read()
+
+
+def test_a_primary_that_is_cut_off_tells_nothing_of_its_losses(primary: RedisServer, store: RedisStore) -> None:
+    """I6: nor does it begin a generation, for which it is asked without a key."""
+    command(primary, "CONFIG", "SET", "min-replicas-to-write", "1")
+    with pytest.raises(Unavailable, match="Not enough good replicas"):
+        store.losses()
 
 
 def test_a_server_that_runs_a_script_of_others_for_long_is_unavailable(primary: RedisServer, store: RedisStore) -> None:

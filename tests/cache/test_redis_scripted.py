@@ -103,6 +103,16 @@ def test_the_generation_role_and_run_are_read_after_a_single_entry(opened: list[
     ]
 
 
+def test_a_server_without_any_good_replica_is_not_read_whatever_it_says_of_a_write(opened: list[ScriptedRedis]) -> None:
+    """I6: it may have been cut off and replaced."""
+    info = b"# Replication\r\nrole:master\r\nmin_slaves_good_slaves:0\r\nmaster_replid:%b\r\n" % (RUN * 2 + b"01234567")
+    answers = {b"HMGET": array(bulk(b"meta"), bulk(b"value")), b"GET": bulk(b"g1 " + RUN), b"INFO": bulk(info)}
+    server = ScriptedRedis(lambda command: answers.get(command[0]) or usual(command))
+    opened.append(server)
+    with RedisStore(server.url) as store, pytest.raises(Unavailable, match="Not enough good replicas"):
+        store.read(["ns:a"], "ns{generation}")
+
+
 def test_nothing_is_sent_twice(opened: list[ScriptedRedis]) -> None:
     """I6: a lease that is written again after an invalidation would let a value from before it through."""
     server = ScriptedRedis(lambda command: None if command[0] == b"EVALSHA" else usual(command))
