@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from relay.config.locations import misread
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
 from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
 
@@ -98,13 +99,12 @@ class ConsumerCheckpoint:
     def note_topics(self, ids: Mapping[str, str]) -> None:
         """Store the ids of the topics that its offsets are of. Raises ``ConfigError`` if one is not what it was."""
         known = json.loads(self.folder.read(_TOPICS) or "{}")
-        for topic, number in ids.items():
-            if known.get(topic, number) != number:  # I1
-                raise ConfigError(
-                    f"topic {topic} was created again since it was read from the checkpoint {self.location}, whose "
-                    "offsets say nothing of its records: name another folder with --checkpoint"
-                )
-        if not ids.keys() <= known.keys():
+        if again := created_again(known, ids):  # I1
+            raise ConfigError(
+                f"topic {next(iter(again))} was created again since it was read from the checkpoint {self.location}, "
+                "whose offsets say nothing of its records: name another folder with --checkpoint"
+            )
+        if not ids.items() <= known.items():
             self.folder.write(_TOPICS, json.dumps({**known, **ids}))
 
     def note_place(self, place: str, consumer: str, setting: str) -> None:

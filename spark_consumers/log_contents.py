@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
 
 Range = tuple[str, int, int, int]
@@ -43,9 +44,8 @@ class LogContents:
 
     def keep_only(self, topics: Mapping[str, str]) -> None:
         """Forget the offsets of topics that were created again since. ``topics``: their ids."""
-        for topic, number in topics.items():
-            if self.topics.get(topic) != number:
-                self.offsets.pop(topic, None)
+        for topic in created_again(self.topics, topics):
+            self.offsets.pop(topic, None)
         self.topics.update(topics)
 
     def covered(self, begin: Offsets, end: Offsets) -> list[Range]:

@@ -25,6 +25,7 @@ from relay.config import CacheConfig, Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import open_reader
+from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator
@@ -294,10 +295,10 @@ class _PythonConsumer:
 
     def _refuse_new_topics(self, ids: Mapping[str, str]) -> None:
         """Raise ``RelayError`` if a topic was created again: its records are not those of the offsets."""
-        if again := [topic for topic, number in ids.items() if number != self._ids[topic]]:  # I6
+        if again := created_again(self._ids, ids):  # I6
             raise RelayError(
-                f"{_NAME}: topic {again[0]} was created again, and may have records that were passed over: restart the "
-                "consumer, which then invalidates the namespace"
+                f"{_NAME}: topic {next(iter(again))} was created again, and may have records that were passed over: "
+                "restart the consumer, which then invalidates the namespace"
             )
 
     def _note_error(self, error: KafkaError) -> None:

@@ -25,6 +25,7 @@ from relay.cache.continuity import Continuity
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
+from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
@@ -282,8 +283,7 @@ class Runner:
     def _created_again(self) -> dict[str, str]:
         """Return the new ids of topics that were created again."""
         with contextlib.suppress(Unavailable):  # it is looked at again
-            ids = topic_ids(self.admin, self.config, self.consumer.topics)
-            return {topic: number for topic, number in ids.items() if number != self._ids[topic]}
+            return created_again(self._ids, topic_ids(self.admin, self.config, self.consumer.topics))
         return {}
 
     def _refuse(self, again: Mapping[str, str]) -> None:

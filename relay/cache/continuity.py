@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from relay.cache.invalidator import Invalidator
 from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite
 from relay.errors import RelayError
+from relay.kafka.created_again import created_again
 
 Offsets = Mapping[str, Mapping[str, int]]
 """By topic and partition."""
@@ -39,9 +40,9 @@ class AppliedChanges:
         """
         if self.keys != start.keys:
             return "the cache keys have changed"
+        for topic in created_again(self.ids, start.ids):
+            return f"topic {topic} was created again"
         for topic, partitions in start.offsets.items():
-            if self.ids.get(topic, start.ids[topic]) != start.ids[topic]:
-                return f"topic {topic} was created again"
             for partition, offset in partitions.items():
                 reached = self.offset(topic, partition)
                 if reached < offset:
@@ -123,7 +124,7 @@ class Continuity:
             applied = AppliedChanges.from_json(self._stored)
             if applied is None:
                 applied = AppliedChanges(self._keys, self._ids, {})  # the store has lost it
-            elif applied.keys != self._keys or any(applied.ids.get(t, i) != i for t, i in self._ids.items()):
+            elif applied.keys != self._keys or created_again(applied.ids, self._ids):
                 return  # a consumer with other cache keys has begun since
             if self._write(replace(applied.advanced(ends), ids={**applied.ids, **self._ids})):
                 return

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config
 from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
+from relay.kafka.created_again import NO_ID
 from relay.kafka.failures import is_transient
 from relay.kafka.topics import SILENT_LOG
 
@@ -43,14 +44,17 @@ def count_between(begin: Offsets, end: Offsets) -> int:
 
 
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
-    """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``."""
+    """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``.
+
+    Older brokers have none: those topics are left out.
+    """
     servers = config.kafka.bootstrap_servers
     ids: dict[str, str] = {}
     topic = ""
     try:
         for topic, described in admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT).items():
             ids[topic] = str(described.result(_TIMEOUT + _GRACE).topic_id)
-        return ids
+        return {topic: number for topic, number in ids.items() if number != NO_ID}
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _missing(topic, servers) from error

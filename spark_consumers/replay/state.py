@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from relay.errors import ConfigError
+from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.locations import LocalFolder
 
@@ -89,11 +90,10 @@ def refuse_another(state: ReplayState, asked: Mapping[str, str], topics: Mapping
                 f"the replay into this target began with {option} {state.asked.get(option)}, not {value}: give the "
                 f"same, or begin again: remove the target and {path}"
             )
-    for topic, number in topics.items():
-        if state.topics.get(topic) != number:
-            raise ConfigError(
-                f"topic {topic} was created again since the replay began: remove the target and {path} to begin again"
-            )
+    for topic in created_again(state.topics, topics):
+        raise ConfigError(
+            f"topic {topic} was created again since the replay began: remove the target and {path} to begin again"
+        )
 
 
 def refuse_lost(state: ReplayState, first: Offsets) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from relay.change import Snapshot
 from relay.errors import RelayError
+from relay.kafka.created_again import created_again
 from relay.token import EventToken
 from spark_consumers.fold import (
     ChangeLike,
@@ -76,14 +77,14 @@ class CopyTable:
     def _note_topics(self, batch: DataFrame) -> None:
         """Forget what is known of a topic that was created again since: its offsets are those of other records."""
         known = json.loads(self._target.properties(batch).get(TOPIC_IDS, "{}"))
-        ids = {**known, **self._topic_ids()}
-        replaced = [topic for topic, number in known.items() if ids[topic] != number]
+        present = self._topic_ids()
+        replaced = created_again(known, present)
         for topic in replaced:
             self._target.forget_places(batch, topic)  # I7: or a change of unknown order would be taken for a replay
         if replaced:
             self.tombstones.forget_snapshots(batch)
-        if ids != known:
-            self._target.set_property(batch, TOPIC_IDS, json.dumps(ids))
+        if not present.items() <= known.items():
+            self._target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
 
     def maintain(self, batch: DataFrame) -> None:
         """Keep the table small, if it is time to."""

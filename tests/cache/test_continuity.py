@@ -8,6 +8,7 @@ import pytest
 
 from relay.cache import Invalidator, MemoryStore, generation_key
 from relay.cache.continuity import Continuity, Offsets
+from relay.kafka.created_again import NO_ID
 
 IDS = {"orders": "a"}
 ENDS = {"orders": {"0": 100, "1": 100}}
@@ -93,6 +94,22 @@ def test_other_cache_keys_invalidate_the_namespace_back_and_forth(applied: Names
 def test_a_topic_that_was_created_again_invalidates_the_namespace(applied: Namespace) -> None:
     """Its offsets mean other changes, and the last ones of the old topic may not have been applied."""
     assert applied.starts(at(50, 60), ids={"orders": "b"}) == "topic orders was created again"
+
+
+@pytest.mark.parametrize("first", [{}, {"orders": NO_ID}])
+def test_a_topic_that_had_no_id_is_not_one_that_was_created_again(
+    namespace: Namespace, first: Mapping[str, str]
+) -> None:
+    """Its brokers have begun to give ids; from then on they tell."""
+    consumer = namespace.consumer()
+    consumer.begin(first, at(0, 0), ENDS)
+    consumer.advance(at(50, 60))
+    assert namespace.starts(at(50, 60)) is None
+    consumer = namespace.consumer()
+    consumer.begin(IDS, at(50, 60), ENDS)
+    consumer.advance(at(60, 60))
+    assert namespace.starts(at(60, 60)) is None
+    assert namespace.starts(at(60, 60), ids={"orders": "b"}) == "topic orders was created again"
 
 
 def test_a_topic_that_lost_its_last_records_invalidates_the_namespace(applied: Namespace) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
@@ -108,6 +110,20 @@ def test_topics_that_no_broker_describes_are_unavailable(monkeypatch: pytest.Mon
     admin = AdminClient({"bootstrap.servers": address}, logger=topics.SILENT_LOG)
     with pytest.raises(Unavailable, match=f"cannot describe the topics at {address}"):
         group_offsets.topic_ids(admin, config(unique, address), ["orders"])
+
+
+def test_a_topic_to_which_brokers_give_no_id_is_left_out(relayed: Config) -> None:
+    """As before Kafka 2.8: the same for all topics, it would change once the brokers begin to give ids."""
+    answers = {"new": Future[Any](), "old": Future[Any]()}
+    for topic, number in ("new", Uuid(1, 2)), ("old", Uuid(0, 0)):
+        answers[topic].set_result(SimpleNamespace(topic_id=number))
+
+    class Describing:
+        def describe_topics(self, *_: Any, **__: Any) -> Any:
+            return answers
+
+    admin: Any = Describing()
+    assert group_offsets.topic_ids(admin, relayed, list(answers)) == {"new": str(Uuid(1, 2))}
 
 
 def test_a_partition_whose_leader_is_not_known_yet_is_asked_for_again(

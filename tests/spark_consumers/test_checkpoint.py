@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from relay.errors import ConfigError
+from relay.kafka.created_again import NO_ID
 from spark_consumers.checkpoint import ConsumerCheckpoint
 
 
@@ -42,6 +43,17 @@ def test_a_checkpoint_is_refused_once_a_topic_was_created_again(tmp_path: Path) 
         ConsumerCheckpoint(str(tmp_path)).note_topics({"orders": "a", "lines": "c"})
     checkpoint.begin({})  # as after a replay, which reads the topic that is there now
     checkpoint.note_topics({"orders": "a", "lines": "c"})
+
+
+@pytest.mark.parametrize("first", [{}, {"orders": NO_ID}])
+def test_a_checkpoint_of_a_topic_that_had_no_id_goes_on_and_keeps_its_id(tmp_path: Path, first: dict[str, str]) -> None:
+    """Its brokers have begun to give ids."""
+    checkpoint = ConsumerCheckpoint(str(tmp_path))
+    checkpoint.begin({})
+    checkpoint.note_topics(first)
+    checkpoint.note_topics({"orders": "a"})
+    with pytest.raises(ConfigError, match="topic orders was created again"):
+        checkpoint.note_topics({"orders": "b"})
 
 
 def test_a_checkpoint_is_refused_once_the_tables_are_elsewhere(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from relay.kafka.created_again import NO_ID
 from spark_consumers.log_contents import LogContents
 
 BEGIN, END = {"t": {"0": 5, "1": 0}}, {"t": {"0": 9, "1": 0}}
@@ -41,6 +42,18 @@ def test_a_topic_that_was_created_again_has_other_records_at_the_same_offsets() 
     contents.keep_only({"t": "one", "u": "two"})
     assert contents.covered(BEGIN, END) == [("t", 0, 5, 9)]
     contents.keep_only({"t": "three", "u": "two"})
+    assert contents.covered(BEGIN, END) == []
+
+
+@pytest.mark.parametrize("first", [{}, {"t": NO_ID}])
+def test_what_the_log_has_of_a_topic_that_had_no_id_is_kept(first: dict[str, str]) -> None:
+    """I7: its brokers have begun to give ids."""
+    contents = LogContents()
+    contents.keep_only(first)
+    contents = contents.after(BEGIN, END, {})
+    contents.keep_only({"t": "one"})
+    assert contents.covered(BEGIN, END) == [("t", 0, 5, 9)]
+    contents.keep_only({"t": "two"})
     assert contents.covered(BEGIN, END) == []
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from relay.config import Config
 from relay.errors import ConfigError
+from relay.kafka.created_again import NO_ID
 from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.replay.bounds import Mark, beginnings, uncovered
 from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
@@ -50,6 +52,8 @@ def test_a_state_is_kept_for_each_kind_and_target_and_goes_on_with_the_same_opti
         refuse_another(state(), {"--to": "-2h"}, state().topics, file.path)
     with pytest.raises(ConfigError, match=r"topic shop\.all was created again"):
         refuse_another(state(), state().asked, {"shop.all": "b"}, file.path)
+    for without in {}, dict.fromkeys(state().topics, NO_ID):
+        refuse_another(replace(state(), topics=without), state().asked, state().topics, file.path)
 
 
 def test_records_that_were_removed_before_they_were_read_are_not_passed_over() -> None:
