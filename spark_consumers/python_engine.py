@@ -26,7 +26,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
+from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
@@ -106,7 +106,7 @@ class _PythonConsumer:
         self._stack.callback(self._group.close)
         first, ends = self._group.locate(self._first_offsets(start))
         # I6: not past the end, which `Continuity.begin` makes up for.
-        self._reached = {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in first.items()}
+        self._reached = up_to(first, ends)
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
         is_registry, gaps = self._config.schema_registry is not None, self._config.internal("gaps")

@@ -26,7 +26,7 @@ from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
 from spark_consumers.causes import cause, with_full_disk
@@ -241,10 +241,10 @@ class Runner:
             return
         self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
         start, ends = self.group.locate(self.checkpoint.resume())
-        self.checkpoint.require(ends)
         while not self.stopping:
             try:
-                continuity.begin(self._ids, start, ends)
+                continuity.begin(self._ids, up_to(start, ends), ends)
+                self.checkpoint.require(ends)  # I6: the namespace is invalidated by now
                 break
             except Unavailable as error:
                 self._retry_later(error, error)
@@ -292,7 +292,7 @@ class Runner:
             self.checkpoint.note_topics(again)
         raise RelayError(
             f"{self.consumer.name}: topic {next(iter(again))} was created again, and may have records that were passed "
-            "over: restart the consumer, which then invalidates the namespace"
+            "over: restart the consumer, which invalidates the namespace, with another --checkpoint if it asks for one"
         )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:

@@ -43,6 +43,11 @@ def count_between(begin: Offsets, end: Offsets) -> int:
     )
 
 
+def up_to(offsets: Offsets, ends: Offsets) -> Offsets:
+    """Return ``offsets`` that are not past ``ends``."""
+    return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in offsets.items()}
+
+
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
     """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``.
 

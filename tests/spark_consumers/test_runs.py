@@ -156,13 +156,18 @@ def test_a_topic_that_is_created_again_while_a_consumer_runs_ends_it(topic: Topi
     assert process.has_logged(f"topic {topic.name} was created again")
 
 
-def test_a_cache_is_not_continued_past_the_end_of_a_topic_that_was_created_again(topic: Topic) -> None:
-    """I6: what the topic gets until it reaches the offset of the checkpoint would not be read."""
+def test_a_cache_is_not_continued_past_the_end_of_a_topic_that_was_created_again(
+    topic: Topic, store: RedisStore
+) -> None:
+    """I6: what the topic gets until it reaches the offset of the checkpoint would not be read, and the last changes on
+    the old topic may not have been."""
     topic.publish([change("c0", version) for version in range(1, 7)])
     topic.consume("cache", checkpoint="one")
+    before = store.generation(generation_key(topic.config.name))
     topic.create_again()
     topic.publish([change("c0", 7)])
     topic.refuse("cache", checkpoint="one")
+    assert store.generation(generation_key(topic.config.name)) != before
     assert re.search(rf"{topic.name}\[\d\] ends at offset \d, before offset \d", topic.log.read_text())
     assert topic.consume("cache", checkpoint="two")["rows"] == 1
 
