@@ -72,19 +72,6 @@ def assigned(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
 
 
-def properties(session: SparkSession, path: str) -> dict[str, str]:
-    """Return the properties of the table at ``path``.
-
-    SHOW TBLPROPERTIES hides values that look like secrets to Spark, such as one that names a table `tokens`.
-    """
-    jvm: Any = session.sparkContext._jvm
-    namespace = session.sparkContext._gateway.new_array(jvm.String, 1)  # type: ignore[union-attr]
-    namespace[0] = "delta"
-    name = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, path)
-    catalog = session._jsparkSession.sessionState().catalogManager().catalog("spark_catalog")
-    return dict(catalog.loadTable(name).properties())
-
-
 def without_dictionaries(columns: Iterable[str]) -> dict[str, str]:
     """Return properties of a table for columns whose values differ: to look each up takes a quarter of a write."""
     return {f"parquet.enable.dictionary#{name}": "false" for name in columns}

@@ -36,8 +36,8 @@ class Session:
         return SimpleNamespace(schema=[StructField(name, StringType()) for name in ("id", "item", *OURS)])
 
     def collect(self) -> list[dict[str, Any]]:
-        if self.statements[-1].startswith("SHOW"):
-            return [{"key": name, "value": value} for name, value in self.properties.items()]
+        if self.statements[-1].startswith("DESCRIBE DETAIL"):
+            return [{"properties": self.properties}]
         return [{"num_affected_rows": 3}]
 
     @property
