@@ -52,16 +52,16 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["relay.given"] = given = list(args)
-        with _errors_told(given):
+        with _errors_shown(given):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_told(ctx.meta["relay.given"]):
+        with _errors_shown(ctx.meta["relay.given"]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _errors_told(given: list[str]) -> Iterator[None]:
+def _errors_shown(given: list[str]) -> Iterator[None]:
     try:
         with wrong_usage_logged(given), machine.local_failures():
             yield

@@ -174,8 +174,8 @@ class Runner:
         if self.consumer.place is not None:
             name = self.consumer.name
             self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
-        self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
+            self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:

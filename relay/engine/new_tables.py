@@ -1,6 +1,6 @@
 """Tables that the plan of a stream lacks: they appeared since it was made. Any worker may be the first to meet one.
 
-The checkpoints that cover its changes tell it, until the worker that keeps the plan has added it.
+The checkpoints that cover its changes announce it, until the worker that keeps the plan has added it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NewTables:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new = {name: table for name, table in self._new.items() if name not in plan.keys}
-        return self._planning.added(plan, {**unplanned(self._new.values()), **self._told()})
+        return self._planning.added(plan, {**unplanned(self._new.values()), **self._announced()})
 
     def take_added(self) -> list[str]:
         """Return the tables that the plan has got since the last call, from whichever worker met them."""
@@ -63,9 +63,9 @@ class NewTables:
 
     def known_in(self, plan: Plan) -> Plan:
         """Return ``plan`` with the tables that the committed checkpoints say it lacks."""
-        return self._planning.added(plan, self._told()) or plan
+        return self._planning.added(plan, self._announced()) or plan
 
-    def untold(self) -> Mapping[str, Any]:
+    def unplanned(self) -> Mapping[str, Any]:
         """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
         plan = self._plan()
         if not self._met or plan is None:
@@ -73,5 +73,5 @@ class NewTables:
         self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
         return unplanned(islice(self._met.values(), _MOST_NAMED))
 
-    def _told(self) -> Mapping[str, Any]:
+    def _announced(self) -> Mapping[str, Any]:
         return {name: table for each in self._checkpoints() for name, table in each.unplanned.items()}

@@ -99,7 +99,7 @@ class SourceState:
             has_journals=self.source.has_journals,
             forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
             awaited=lambda: self.snapshots.awaited if self.snapshots is not None else 0.0,
-            unplanned=self.new_tables.untold,
+            unplanned=self.new_tables.unplanned,
             clock=self.clock,
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
@@ -168,8 +168,8 @@ class SourceState:
         return self.new_tables.added() if self.source.has_journals else None
 
     def unplanned_tables(self) -> Mapping[str, Any]:
-        """See ``NewTables.untold``."""
-        return self.new_tables.untold()
+        """See ``NewTables.unplanned``."""
+        return self.new_tables.unplanned()
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """See ``Planning.check_tables``."""

@@ -80,9 +80,8 @@ class Upkeep:
             if (plan := source.plan_with_new_tables()) is not None and self._owns(source.plan_key):
                 self._publishing.record(source.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
-            for (
-                table
-            ) in source.new_tables.take_added():  # I8: another worker may publish it to the topic of another source's
+            # I8: another worker may publish one to the topic of another source's table.
+            for table in source.new_tables.take_added():
                 self._publishing.writers.claim(source.source.name, table)
         current = [source for source in planned if not source.succession.advance()]
         gained = self._group.owned - self._owned

@@ -12,16 +12,14 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
 from contextlib import closing
 from statistics import mean, quantiles
 
 from relay.engine.worker import Worker
-from relay.lineage import Checkpoint, Plan
 from relay.observe.observer import Observer
 from relay.services.kafka import KafkaBroker
-from relay.source import Measured, Segment, ShardReader
 from tests.benchmarks.harness import Benchmark
+from tests.engine.maintained import NoRows
 from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, worker_of
 
 SOURCES = 500
@@ -58,7 +56,7 @@ def _look(servers: str, sources: int, shards: int) -> tuple[float, float, int]:
     """Return the mean and the 99th percentile of a look in ms, and how many shards are open."""
     made = [ScriptedSource(f"src{number}", shards) for number in range(sources)]
     for source in made:
-        source.snapshots = _NoSnapshot()
+        source.snapshots = NoRows()
     config = config_of(f"bench-{secrets.token_hex(4)}", servers, made)
     config = config.model_copy(update={"topics": "{name}.all"})
     with closing(open_schemas_of(config)) as schemas:
@@ -76,26 +74,6 @@ def _look(servers: str, sources: int, shards: int) -> tuple[float, float, int]:
         worker.stop()
         thread.join(60)
     return mean(found), quantiles(found, n=100)[-1], seen
-
-
-class _NoSnapshot:
-    """The snapshots of a source whose config asks for none."""
-
-    margin = 0.0
-    reads_at_once = 1
-    is_selective = False
-
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
-        return False
-
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
-        raise AssertionError("no snapshot was requested")
-
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
-        raise AssertionError("no snapshot was requested")
-
-    def open(self, segment: Segment) -> ShardReader:
-        raise AssertionError("no snapshot was requested")
 
 
 def _reading(worker: Worker) -> int:
