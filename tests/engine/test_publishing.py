@@ -5,172 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from relay.change import Change, Images, Operation, SchemaChange, StatementText
-from relay.engine.open_shard import OpenShard
-from relay.engine.publishing import Publishing
+from relay.change import Operation, SchemaChange, StatementText
 from relay.engine.repeated_aborts import RepeatedAborts
-from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced
-from relay.kafka.settings import KafkaSettings
-from relay.lineage import Checkpoint, Gap, Shard, ShardState, StreamId
-from relay.observe.metrics import Metrics
+from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.source import Page
-from relay.table import KeyColumn, TableSchema
+from relay.table import TableSchema
 from relay.token import EventToken
-
-STREAM = StreamId("orders", "label")
-TABLE = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1)
-SETTINGS = KafkaSettings(
-    "shop", {}, {}, 15.0, "shop.checkpoints", "shop.gaps", "shop.watermarks", "shop.relay", ddl="shop.ddl"
-)
-
-Record = tuple[str, bytes | None]
-
-
-class Broker:
-    """What scripted producers have committed, as transactions of (topic, value); ``fails``: the next commits do so."""
-
-    def __init__(self) -> None:
-        self.transactions: list[list[Record]] = []
-        self.fenced_by: list[list[int]] = []
-        self.fails: list[Exception] = []
-        self.opened = 0
-
-    def on(self, topic: str) -> list[bytes | None]:
-        return [value for transaction in self.transactions for sent, value in transaction if sent == topic]
-
-
-class ScriptedPublisher:
-    """Holds records until they are committed; an aborted transaction leaves nothing."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.open = False
-        self._sent: list[Record] = []
-
-    def begin(self) -> None:
-        self.open = True
-
-    def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Any = ()) -> None:
-        assert self.open
-        self._sent.append((topic, value))
-
-    def commit(self, offsets: Sequence[int], metadata: Any) -> None:
-        if self.broker.fails:
-            raise self.broker.fails.pop(0)
-        self.broker.transactions.append(self._sent)
-        self.broker.fenced_by.append(list(offsets))
-        self._sent, self.open = [], False
-
-    def abort(self) -> None:
-        self._sent, self.open = [], False
-
-    def close(self) -> None:
-        self.abort()
-
-
-class ScriptedProducers:
-    """Opens two scripted producers, as a worker has them."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.name = "shop-0"
-
-    def open(self) -> list[ScriptedPublisher]:
-        self.broker.opened += 1
-        return [ScriptedPublisher(self.broker) for _ in range(2)]
-
-    def renew(self) -> None:
-        self.name = "shop-other"
-
-    def release(self) -> None:
-        self.name = ""
-
-
-class Writer:
-    """Sends the id of a change."""
-
-    table = TABLE
-    dead_lettered = 0
-
-    def send_page(self, publisher: ScriptedPublisher, changes: list[Change], resume: int) -> int:
-        for change in changes:
-            publisher.send("shop.orders", change.event_id.encode(), b"", 0)
-        return len(changes)
-
-    def send_to_all_partitions(self, publisher: ScriptedPublisher, change: Change, resume: int) -> None:
-        publisher.send("shop.orders", b"everywhere", b"", 0)
-
-
-class Owner:
-    """A source that writes a checkpoint with every page."""
-
-    def __init__(self, on_gap: str = "skip") -> None:
-        self.source = SimpleNamespace(name="orders", on_gap=on_gap)
-        self.stream = STREAM
-        self.confirmed: list[Page] = []
-        self.before_gap: Checkpoint | None = None
-
-    def checkpoint(self, page: Page) -> Checkpoint:
-        gap = page.gap.id if page.gap else None
-        return Checkpoint(ShardState.READING, page.position, gap=gap, progress=1.0)
-
-    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
-        return self.before_gap
-
-    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
-    def list_soon(self) -> None: ...
-
-    def confirm(self, page: Page) -> None:
-        self.confirmed.append(page)
-
-    def resume_timestamp(self) -> int:
-        return 0
-
-
-class Bench:
-    """A ``Publishing`` over scripted producers, and a shard to publish for."""
-
-    def __init__(self, on_gap: str = "skip") -> None:
-        self.broker = Broker()
-        self.owner = Owner(on_gap)
-        # The partitions whose ends were waited for.
-        self.waited_for: list[set[int]] = []
-        self.view = SimpleNamespace(
-            checkpoints={}, require_end=lambda partitions, timeout: self.waited_for.append(set(partitions))
-        )
-        self.producers = ScriptedProducers(self.broker)
-        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
-        writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])
-        self.publishing = Publishing(
-            SETTINGS, cast(Any, group), cast(Any, self.view), writers, cast(Any, self.producers), metrics=Metrics()
-        )
-
-    def shard(self, name: str = "s") -> OpenShard:
-        return OpenShard(cast(Any, None), STREAM.checkpoint_key(name), cast(Any, self.owner))
-
-
-def page(number: int, *, shard: str = "s", gap: Gap | None = None) -> Page:
-    change = Change(
-        f"change-{number}", Operation.INSERT, "orders", "orders", {"id": "a"}, None, "{}", Images.NEW, None, 1
-    )
-    return Page(Shard(shard), [change], {"sequence": number}, None, 1.0, 0.0, records=1, size=1, gap=gap)
-
-
-def gap(found_at: float = 0.0, seconds: int = 1) -> Gap:
-    return Gap("orders", "label", "s", "trimmed", {"type": "at_time", "seconds": seconds}, None, found_at)
-
-
-def positions(bench: Bench) -> list[Any]:
-    return [Checkpoint.from_json(value).position for value in bench.broker.on("shop.checkpoints") if value]
+from tests.engine.publishing_bench import SETTINGS, STREAM, TABLE, Bench, gap, page, positions
 
 
 def test_a_page_and_its_checkpoint_are_committed_together_and_fenced_by_its_partition() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from relay.token import EventToken, OriginToken
+from spark_consumers.plain_tokens import plain_parts
 
 UUIDS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "9e11fa47-71ca-11e1-9e33-c80aa9429562")
 SHARDS = ("", "s/k/-80", 's/k/"\\,', 's/k/","position":"DynamoDB/', "t/k/80-")
@@ -27,3 +30,33 @@ positions = st.one_of(
 )
 origins = st.none() | st.just(OriginToken(5, "s/k/-", "MariaDB/0-1-1"))
 tokens = st.builds(EventToken, st.integers(0, 3), st.sampled_from(SHARDS), positions, origins)
+
+
+def like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
+    """Return plain tokens and texts that are nearly ones, and the parts of some plain tokens."""
+    changed = [
+        EventToken(1, shard, position)
+        for shard in ("s/k/-80", 's/k/"\\,', "s/\u00c4\U0001f600/-")
+        for position in (
+            "DynamoDB/9",
+            "DynamoDB/10",
+            f"DynamoDB/{10**40}",
+            "MariaDB/0-1-9,1-2-30",
+            f"MySQL56/{UUIDS[0]}:1-9",
+        )
+    ]
+    stored = [*changed, EventToken(0, "s/k/-80", "DynamoDB/9"), EventToken(7, "s/k/-80", "DynamoDB/11")]
+    stored += [replace(token, origin=OriginToken(1, "s/k/-80", "DynamoDB/4")) for token in changed]
+    texts = [None, "", "{}", *(token.to_json() for token in stored)]
+    plain = [found for token in changed if (found := plain_parts(token.to_json())) is not None]
+    assert len(plain) == len(changed)
+    for stem, _ in plain:
+        numbers = ("1", "8", "9", "11", "07", "0", "", "x", "-9", "9" * 18, "9" * 19, "9" * 100, "9" * 101, "9\n")
+        for time, end in (
+            ("1", '","origin":null}'),
+            ("0", '","origin":null}'),
+            ("01", "}"),
+            ("1", '","origin":null} '),
+        ):
+            texts += [f'{{"timestamp":{time},{stem}{number}{end}' for number in numbers]
+    return texts, plain

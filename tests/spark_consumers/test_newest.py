@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from relay.change import REDRIVEN
-from relay.token import EventToken, OriginToken
 from spark_consumers.newest import BatchSummary, KeyBounds
-from spark_consumers.plain_tokens import PLAIN_END, plain_parts
-from tests.spark_consumers.drawn_tokens import UUIDS
+from spark_consumers.plain_tokens import plain_parts
+from tests.spark_consumers.drawn_tokens import like_plain_tokens
 from tests.spark_consumers.spark_process import SparkProcess
 
 
@@ -126,63 +122,10 @@ def _has_decided_by_times(found: Mapping[str, Any]) -> None:
     ]
 
 
-def _like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:
-    """Return plain tokens and texts that are nearly ones, and the parts of some plain tokens."""
-    changed = [
-        EventToken(1, shard, position)
-        for shard in ("s/k/-80", 's/k/"\\,', "s/\u00c4\U0001f600/-")
-        for position in (
-            "DynamoDB/9",
-            "DynamoDB/10",
-            f"DynamoDB/{10**40}",
-            "MariaDB/0-1-9,1-2-30",
-            f"MySQL56/{UUIDS[0]}:1-9",
-        )
-    ]
-    stored = [*changed, EventToken(0, "s/k/-80", "DynamoDB/9"), EventToken(7, "s/k/-80", "DynamoDB/11")]
-    stored += [replace(token, origin=OriginToken(1, "s/k/-80", "DynamoDB/4")) for token in changed]
-    texts = [None, "", "{}", *(token.to_json() for token in stored)]
-    plain = [found for token in changed if (found := plain_parts(token.to_json())) is not None]
-    assert len(plain) == len(changed)
-    for stem, _ in plain:
-        numbers = ("1", "8", "9", "11", "07", "0", "", "x", "-9", "9" * 18, "9" * 19, "9" * 100, "9" * 101, "9\n")
-        for time, end in (
-            ("1", '","origin":null}'),
-            ("0", '","origin":null}'),
-            ("01", "}"),
-            ("1", '","origin":null} '),
-        ):
-            texts += [f'{{"timestamp":{time},{stem}{number}{end}' for number in numbers]
-    return texts, plain
-
-
-@pytest.mark.services
-def test_rows_for_postgresql_have_the_items_that_sql_can_decide_alone(spark_process: SparkProcess) -> None:
-    """I5, I8: whatever token came before, and whatever is in a text."""
-    texts, plain = _like_plain_tokens()
-    random.Random(1).shuffle(texts)
-    given: list[list[Any]] = [[text, "INSERT", '{"a":"\t\\\\\n\r\\\\."}', "k\t\\\n\r\u00e9\u0001"] for text in texts]
-    usual = f'{{"timestamp":7,{plain[0][0]}1{PLAIN_END}'
-    given += [[usual, "DELETE", "{}", "k"], [usual, "UPDATE", None, "k"], [usual, "UPDATE", '{"a":"\\u0000"}', "k"]]
-    given += [[usual, "INSERT", "{}", "\0"], *([usual, "INSERT", "x" * 300_000, "k" * number] for number in range(3))]
-    given = [[*each[:3], f"{each[3]} {at}", {"event_version": "1.1"}] for at, each in enumerate(given)]
-    given.append([usual, "INSERT", "{}", "k", {REDRIVEN: "true"}])
-    expected = []
-    for offset, (token, operation, image, key, attributes) in enumerate(given):
-        parts, is_deleted = plain_parts(token or ""), operation == "DELETE"
-        is_whole = is_deleted or (image is not None and "u0000" not in image)
-        if parts is None or not is_whole or REDRIVEN in attributes or "\0" in key:
-            continue
-        shown = [key, 0, offset, "shop.orders", token, is_deleted, f"e{offset}", 0]
-        number = str(parts[1])
-        expected.append([*shown, None if is_deleted else image, parts[0], number, number, 1, offset, None])
-    assert json.loads(spark_process.run(COPIED, given=json.dumps(given), compiled=True)) == expected
-
-
 @pytest.mark.services
 def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: SparkProcess) -> None:
     """I5, I7: of another stem, or no plain token, is neither."""
-    texts, plain = _like_plain_tokens()
+    texts, plain = like_plain_tokens()
     given = [[text, stem, str(number)] for text in dict.fromkeys(texts) for stem, number in plain]
     found = json.loads(spark_process.run(COMPARE, given=json.dumps(given), compiled=True))
     assert len(found) == len(given)
@@ -191,48 +134,6 @@ def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: Spa
         other = parts[1] if parts is not None and parts[0] == stem else int(number)
         assert (is_less, is_greater) == (other < int(number), other > int(number)), (text, stem, number)
 
-
-COPIED = """
-import json, struct, sys
-from pyspark.sql import SparkSession
-from spark_consumers.plain_items import PlainItems
-from spark_consumers.sinks.copied_rows import COPIED_COLUMNS, copied_rows
-from tests.spark_consumers.batches import layout
-
-READ = {
-    "text": bytes.decode,
-    "integer": lambda field: struct.unpack("!i", field)[0],
-    "bigint": lambda field: struct.unpack("!q", field)[0],
-    "boolean": lambda field: {b"\\0": False, b"\\1": True}[field],
-}
-
-def taken(format):
-    global at
-    found = struct.unpack_from(format, copied, at)
-    at += struct.calcsize(format)
-    return found[0]
-
-session = SparkSession.getActiveSession()
-rows = [
-    ("change", 0, "shop.orders", 0, at, [key], operation, None, None, attributes, token, f"e{at}", image)
-    for at, (token, operation, image, key, attributes) in enumerate(json.load(sys.stdin))
-]
-frame = session.createDataFrame(
-    rows,
-    "status string, layout int, topic string, `partition` int, `offset` long, key_texts array<string>, "
-    "operation string, snapshot_id string, snapshot_as_of long, attributes map<string,string>, token string, "
-    "event_id string, new string",
-)
-items = PlainItems(frame.coalesce(1), [layout({"id": "string"}, None)], nul=False)
-copied = b"".join(copied_rows(session.sparkContext, items.rows([0]), 1))
-items.close()
-kinds, found, at = ["text", *COPIED_COLUMNS.values()], [], 19
-while (fields := taken("!h")) >= 0:
-    assert fields == len(kinds)
-    found.append([None if (size := taken("!i")) < 0 else READ[kind](taken(f"!{size}s")) for kind in kinds])
-assert copied.startswith(b"PGCOPY") and (fields, at) == (-1, len(copied))
-json.dump(found, sys.stdout)
-"""
 
 OTHER_DRIVER = """
 import json, sys
