@@ -63,7 +63,7 @@ class DynamoDBShardReader:
         start, checkpoint = opening.start, opening.checkpoint
         resumed = Position.from_json(opening.position) if opening.position is not None else starting_position(start)
         self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head, clock=clock)
-        # Records created before this time, in seconds since the epoch, are dropped.
+        # Records created before this time, in seconds since the epoch, are dropped; 0: none.
         self.since: float = start.get("since", 0.0)
         # Whether they are dropped now: not after the shard's head, nor once something was published. Otherwise a host
         # whose clock is ahead would drop new records.
@@ -129,8 +129,10 @@ class DynamoDBShardReader:
         progress: float | None = None
         if page.fresh:
             self._head.new_iterator()
-        block = None if self._drops_older else self.format.block(records, self.floor)
+        drops_older = self._drops_older and self.since > 0
+        block = None if drops_older else self.format.block(records, self.floor)
         if block is not None:
+            self._drops_older = False
             self.floor, behind, read, size = block.floor, block.behind, block.size, block.size
             progress = float(block.created)
         for index, record in enumerate(records if block is None else ()):
@@ -149,8 +151,8 @@ class DynamoDBShardReader:
             read += weight
             if change.token is not None:
                 self.floor = change.token.timestamp
-            if not self._drops_older or may_be_from(created, self.since):
-                self._drops_older = False
+            if not drops_older or may_be_from(created, self.since):
+                self._drops_older = drops_older = False
                 changes.append(change)
                 size += weight  # I11
         found = changes if block is None else ChangeParts([block.changes])

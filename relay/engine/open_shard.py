@@ -88,6 +88,8 @@ class OpenShard:
     wait: float = 0.0
     # Whether a read is under way, or its result has not been taken yet.
     running: bool = False
+    # Whether the next read is known to find changes that wait already.
+    has_backlog: bool = False
     # Position and `Page.reached` of the last page.
     _last: tuple[Position | None, float | None] = (None, None)
 

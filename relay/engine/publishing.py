@@ -95,9 +95,9 @@ class Publishing:
         """Whether rows of a snapshot may join the transaction."""
         return self._transaction.takes_rows
 
-    @property
-    def linger(self) -> float:
-        return self._transaction.linger if self.open else 0.0
+    def linger(self, *, backlog: bool) -> float:
+        """Return the seconds to wait for more changes before the commit; see `OpenTransaction.linger`."""
+        return self._transaction.linger(backlog=backlog) if self.open else 0.0
 
     def page(self, shard: OpenShard, page: Page) -> None:
         """Publish ``page`` with its checkpoint."""

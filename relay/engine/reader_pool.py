@@ -89,14 +89,23 @@ class ReaderPool:
             shard.reader.close()
 
     def again(self, shard: OpenShard, wait: float) -> None:
-        """Read ``shard`` again, ``wait`` seconds after its last read began or as soon as that is past."""
+        """Read ``shard`` again, ``wait`` seconds after its last read began or as soon as that is past.
+
+        Without a wait it is taken to have a backlog.
+        """
         if shard.error is None:
             shard.wait = wait
+        shard.has_backlog = wait == 0.0
         self._schedule(shard, wait)
         self._start()  # the next page is read while this one is published
 
     def _schedule(self, shard: OpenShard, wait: float) -> None:
         heapq.heappush(self._due, (shard.read_at + wait, next(self._numbers), shard))
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether a shard that is being read is known to have more."""
+        return any(shard.has_backlog for shard in self._open.values() if not shard.closed)
 
     @property
     def longest_wait(self) -> float:
@@ -216,6 +225,7 @@ class ReaderPool:
     def _unpack(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
         shard.running = False
         self._running -= 1
+        shard.has_backlog = False
         if shard.yields:
             self._segments_read -= 1
             while self._postponed:

@@ -140,7 +140,8 @@ class Worker:
                 self._is_serving = False
             # Do not keep the records of an open transaction waiting for more, unless much arrives.
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
-                wait = self._publishing.linger if self._publishing.open else _TURN_SECONDS
+                backlog = self._readers.has_backlog
+                wait = self._publishing.linger(backlog=backlog) if self._publishing.open else _TURN_SECONDS
                 self._receive(self._take(wait, snapshots=self._publishing.takes_rows))
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:

@@ -91,16 +91,18 @@ class OpenTransaction:
     def _longest(self) -> float:
         return min(_LONGEST_EVER, max(LONGEST_OPEN, self._commit_took / _COMMIT_SHARE))
 
-    @property
-    def linger(self) -> float:
-        """Seconds for which to keep it open although no change waits: 0 unless the load is high."""
+    def linger(self, *, backlog: bool) -> float:
+        """Return for how many seconds to keep it open although no change waits: 0 unless the load is high.
+
+        ``backlog``: whether a shard that is being read is known to have more.
+        """
         since = self.clock() - self._committed_at
         # Rows of a snapshot gather too, but changes do not wait because of them.
         load = self.size if self.takes_rows else self.size - self.yielding
         # The changes that waited for the last commit arrived while it ran.
         if load < _HIGH_LOAD * (since + self._commit_took):
             return 0.0
-        return max(0.0, self._longest - self.age if self.lag > LATE_AFTER else GATHER_FOR - since)
+        return max(0.0, self._longest - self.age if backlog and self.lag > LATE_AFTER else GATHER_FOR - since)
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as do ``record`` and ``commit``."""

@@ -16,30 +16,24 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from relay.avro.schema import change_schema
-from relay.change import Change, ChangeParts, Images, Operation
+from relay.change import Change, Images, Operation
 from relay.config.protection import ColumnRule
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.compiled_items import RecordBlock
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.raw_records import RawData, RawRecord, read_answer
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.source import DynamoDBSource
 from relay.dynamodb.values import image_json
 from relay.errors import RelayError
 from relay.kafka.compiled_records import compiled_records
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.keys import KeyCodec
 from relay.kafka.topic_writer import TopicWriter
-from relay.source import Page
 from relay.table import KeyColumn, TableSchema
-from relay.token import EventToken
 from tests import needs
-from tests.dynamodb.endpoint import ScriptedStream
 from tests.dynamodb.items import NUMBERS, TYPED, with_base64
-from tests.dynamodb.opened_source import reader
 from tests.examples import examples
 from tests.kafka.plain_records import HEADER, PARTITIONS, AnySchema, Kept, Mode, plain_records
-from tests.reads import read_page
 
 SHARD = "shop/2026-01-01T00:00:00.000/shardId-00000001700000000000-0123abcd"
 TABLES = [
@@ -388,35 +382,3 @@ def test_both_ways_send_the_same_stubs_dead_letters_and_tombstones(
     assert sent[0] == sent[1]
     assert sent[0][2] == (largest == 2000)
     assert [value for topic, value, *_ in sent[0][0] if topic == "t"].count(None) == 1
-
-
-@pytest.mark.parametrize("refused", [None, 4])
-def test_both_ways_read_the_same_pages(
-    source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, refused: int | None
-) -> None:
-    """I1, I4, I8: clocks that go back, and a record that is refused in the middle of a page."""
-    stream.page = 3
-    stream.shard("s")
-    for version, created in enumerate([100, 50, 120, 120, 90, 130, 140]):
-        stream.put("s", f"k{version % 2}", version, created=created, old=version if version % 3 else None)
-    if refused is not None:
-        del stream.shards[next(iter(stream.shards))].records[refused]["dynamodb"]["Keys"]
-    stream.close("s")
-    outcomes = []
-    for native in ("off", "required"):
-        monkeypatch.setenv("RELAY_NATIVE", native)
-        token = EventToken(60, "orders/l/s", "DynamoDB/0")
-        reading = reader(source, position={"type": "trim_horizon"}, token=token, floor=110)
-        pages: list[Page] = []
-        error = ""
-        try:
-            while not (pages and pages[-1].finished):
-                pages.append(read_page(reading))
-        except RelayError as failure:
-            error = str(failure)
-        made = [type(page.changes) for page in pages]
-        blocks = list if native == "off" else ChangeParts
-        assert blocks in made
-        outcomes.append(([replace(page, begun=0.0, changes=list(page.changes)) for page in pages], error))
-    assert outcomes[0] == outcomes[1]
-    assert bool(outcomes[0][1]) == (refused is not None)

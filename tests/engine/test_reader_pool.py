@@ -212,6 +212,32 @@ def test_a_shard_whose_pace_is_limited_rests_as_long_as_its_page_says(pump: Read
     assert reading.wait_after(replace(PAGE, records=500, full=True, rest=2.5)) == 2.5
 
 
+def test_there_is_a_backlog_while_a_shard_is_read_again_without_a_pause(pump: ReaderPool) -> None:
+    def has_backlog() -> bool:
+        return pump.has_backlog
+
+    reading = pump.open(Reads(PAGE, PAGE), b"", OWNER)
+    assert not has_backlog(), "nothing is known of a shard that has not been read"
+    take(pump, reading)
+    assert has_backlog()
+    assert pump.take(10.0)
+    assert not has_backlog(), "it may have been its last page"
+    pump.again(reading, 0.2)
+    assert not has_backlog()
+
+
+def test_a_shard_that_is_given_up_has_no_backlog(pump: ReaderPool) -> None:
+    reads = Reads(PAGE, PAGE)
+    reading = pump.open(reads, b"", OWNER)
+    assert pump.take(10.0)
+    reads.may_end.clear()
+    pump.again(reading, 0.0)
+    before = pump.has_backlog
+    pump.shut(reading)
+    assert (before, pump.has_backlog) == (True, False)
+    reads.may_end.set()
+
+
 def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
     pump = ReaderPool()
     reads = Reads(PAGE, PAGE)

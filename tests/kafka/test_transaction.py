@@ -61,7 +61,7 @@ def test_at_low_load_a_transaction_is_committed_at_once(
     clock.now += pause
     transaction.begin()
     transaction.size += 5_000
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
 
 
 def test_changes_that_arrived_during_the_last_commit_do_not_count_as_high_load(
@@ -75,14 +75,14 @@ def test_changes_that_arrived_during_the_last_commit_do_not_count_as_high_load(
     clock.now += 0.0001
     transaction.begin()
     transaction.size += 1_500
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
 
 
 def test_a_burst_after_a_pause_is_committed_at_once(transaction: OpenTransaction, clock: SteppedClock) -> None:
     clock.now += 1.0
     transaction.begin()
     transaction.size += 1 << 20
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
 
 
 def test_at_high_load_a_transaction_stays_open_for_a_short_time(
@@ -91,9 +91,9 @@ def test_at_high_load_a_transaction_stays_open_for_a_short_time(
     clock.now += 0.005
     transaction.begin()
     transaction.size += 1 << 20
-    assert transaction.linger == pytest.approx(GATHER_FOR - 0.005)
+    assert transaction.linger(backlog=True) == pytest.approx(GATHER_FOR - 0.005)
     clock.now += GATHER_FOR
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
 
 
 def test_rows_of_a_snapshot_gather_but_are_no_load_that_changes_have_to_wait_for(
@@ -102,9 +102,9 @@ def test_rows_of_a_snapshot_gather_but_are_no_load_that_changes_have_to_wait_for
     clock.now += 0.005
     transaction.begin()
     transaction.sent(4 << 20, yields=True)
-    assert transaction.linger == pytest.approx(GATHER_FOR - 0.005)
+    assert transaction.linger(backlog=True) == pytest.approx(GATHER_FOR - 0.005)
     transaction.sent(1000, yields=False)
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
 
 
 def test_no_rows_of_a_snapshot_join_changes(transaction: OpenTransaction) -> None:
@@ -135,7 +135,7 @@ def test_while_changes_arrive_a_transaction_takes_one_page_of_a_snapshot_and_doe
     assert takes_rows()
     transaction.sent(4 << 20, yields=True)
     assert not takes_rows()
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
     clock.now += 2 * CHANGES_ARRIVE_FOR
     assert takes_rows()
 
@@ -148,19 +148,28 @@ def test_while_catching_up_a_transaction_stays_open_until_it_is_long(
     transaction.begin()
     transaction.size += 8 << 20
     transaction.lag = LATE_AFTER + 1.0
-    assert transaction.linger == pytest.approx(LONGEST_OPEN)
+    assert transaction.linger(backlog=True) == pytest.approx(LONGEST_OPEN)
     clock.now += GATHER_FOR
-    assert transaction.linger == pytest.approx(LONGEST_OPEN - GATHER_FOR)
+    assert transaction.linger(backlog=True) == pytest.approx(LONGEST_OPEN - GATHER_FOR)
     clock.now += LONGEST_OPEN
     assert transaction.is_long
-    assert transaction.linger == 0.0
+    assert transaction.linger(backlog=True) == 0.0
     transaction.commit()
     assert transaction.lag == 0.0
     clock.now += 0.005
     transaction.begin()
     transaction.size += 5_000
     transaction.lag = 3600.0
-    assert transaction.linger == 0.0, "a few late changes do not wait"
+    assert transaction.linger(backlog=True) == 0.0, "a few late changes do not wait"
+
+
+def test_late_changes_do_not_wait_once_no_shard_has_more(transaction: OpenTransaction, clock: SteppedClock) -> None:
+    """The last changes of a backlog, and those whose successors another shard has, which is read after their commit."""
+    clock.now += 0.005
+    transaction.begin()
+    transaction.size += 8 << 20
+    transaction.lag = LATE_AFTER + 1.0
+    assert transaction.linger(backlog=False) == pytest.approx(GATHER_FOR - 0.005)
 
 
 class ScriptedPublisher:
