@@ -22,7 +22,7 @@ import orjson
 from botocore.exceptions import BotoCoreError
 from urllib3.exceptions import ClosedPoolError
 
-from relay.dynamodb.raw_records import read_answer
+from relay.dynamodb.raw_records import CHECKSUM, is_intact, read_answer
 from relay.dynamodb.signature import RequestForm
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def _send(way: _Way, body: bytes) -> bytes | None:
             if answer.status != 200 or answer.length is None:
                 raise _Failed
             content = answer.read()  # all of it, else IncompleteRead (I1)
+            if not is_intact(content, answer.getheader(CHECKSUM)):  # I8
+                raise _Failed
             keep = not answer.will_close
         return content
     except (OSError, HTTPException) as error:

@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
 import orjson
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 _EVENT = "before-parse.dynamodb-streams.GetRecords"
+
+CHECKSUM = "x-amz-crc32"
+"""The header with the checksum of an answer's body."""
 
 
 class UnreadableAnswer(BotoCoreError):
@@ -82,9 +86,17 @@ def keep_records_raw(client: DynamoDBStreamsClient) -> None:
 def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
         return  # botocore reads errors
-    customized_response_dict |= read_answer(response_dict["body"])
+    body = response_dict["body"]
+    if not is_intact(body, response_dict["headers"].get(CHECKSUM)):  # I8
+        raise UnreadableAnswer(reason=f"{len(body)} bytes do not have the checksum that DynamoDB has sent with them")
+    customized_response_dict |= read_answer(body)
     # Leave only the headers to botocore.
     response_dict["body"] = b"{}"
+
+
+def is_intact(body: bytes, checksum: str | None) -> bool:
+    """Whether ``body`` has the CRC-32 of its header, if it has one. botocore compares only those of tables."""
+    return checksum is None or checksum.strip() == str(crc32(body))
 
 
 def read_answer(body: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from botocore import UNSIGNED
@@ -30,7 +31,9 @@ LEAN = {
     "of an old protocol": ["HTTP/1.0 200 OK\r\n", LENGTH, "\r\n", BODY, ""],
     "without a reason": [f"HTTP/1.1 200\r\n{LENGTH}\r\n", BODY],
     "announced": [f"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n{LENGTH}\r\n", BODY],
+    "with its checksum": [f"HTTP/1.1 200 OK\r\nx-amz-crc32: {crc32(BODY.encode())}\r\n{LENGTH}\r\n", BODY],
 }
+DAMAGED = [f"HTTP/1.1 200 OK\r\nx-amz-crc32: {crc32(BODY.encode())}\r\n{LENGTH}\r\n", BODY.replace("next", "nexu")]
 LEFT = {
     "in chunks": [f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n"],
     "in chunks with a length": [f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{LENGTH}\r\n0\r\n\r\n"],
@@ -44,6 +47,7 @@ LEFT = {
     "not HTTP": ["nonsense\r\n\r\n", ""],
     "another success": ["HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", ""],
     "a failure": ["HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}"],
+    "with the checksum of another": DAMAGED,
 }
 
 
@@ -129,6 +133,14 @@ def test_after_another_answer_botocore_asks_again(serve: Serve, answer: list[str
     assert (calls.whole, len(calls.server.heads)) == (2, 3)
     assert calls() == "next"
     assert calls.whole == 3
+
+
+def test_a_damaged_answer_is_not_read_where_botocore_has_made_the_call(serve: Serve) -> None:
+    """I8: botocore compares the checksums of answers about tables, not of those about streams."""
+    calls = serve([DAMAGED, USUAL])
+    with pytest.raises(Transient, match="checksum"):
+        calls()
+    assert calls() == "next"
 
 
 def test_a_connection_that_the_server_has_closed_is_opened_again_and_counts_as_no_failure(serve: Serve) -> None:
