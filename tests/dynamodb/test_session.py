@@ -149,6 +149,8 @@ def test_a_page_that_always_fails_fails_the_listing(client: DynamoDBStreamsClien
         ("LimitExceededException", 400, Transient),
         ("RequestLimitExceeded", 400, Transient),
         ("InternalServerError", 500, Transient),
+        ("of a proxy", 429, Transient),
+        ("of a proxy", 408, Transient),
         ("AccessDeniedException", 400, Unavailable),
         ("ValidationException", 400, RelayError),
     ],
