@@ -182,10 +182,11 @@ class StreamToken:
         """Classify the token's shards. ``parents``: the parent, by id, of each shard that the stream lists."""
         named = {shard.shard_id for shard in self.shards}
         started = set(self.active)
+        links = self._links(parents)
         # Bloop may read a shard before the end of its parent. Here it waits, and keeps its position (I2).
-        waiting = {shard for shard in (*named, *self.active) if self.ancestors([shard], parents) & started}
+        waiting = {shard for shard in (*named, *self.active) if not started.isdisjoint(_above([shard], links))}
         active = tuple(shard for shard in self.active if shard not in waiting)
-        finished = self.ancestors(active, parents) | (named - waiting - started)
+        finished = _above(active, links) | (named - waiting - started)
         return ClassifiedShards(active, frozenset(waiting), frozenset(finished))
 
     def position(self, shard: str) -> Position | None:
@@ -194,14 +195,21 @@ class StreamToken:
 
     def ancestors(self, shards: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
         """Return all ancestors of ``shards`` by the token's own links and by ``parents``, which take precedence."""
-        links = {shard.shard_id: shard.parent for shard in self.shards} | dict(parents)
-        found: set[str] = set()
-        for shard in shards:
-            parent = links.get(shard)
-            while parent is not None and parent not in found:
-                found.add(parent)
-                parent = links.get(parent)
-        return found
+        return _above(shards, self._links(parents))
+
+    def _links(self, parents: Mapping[str, str | None]) -> dict[str, str | None]:
+        return {shard.shard_id: shard.parent for shard in self.shards} | dict(parents)
+
+
+def _above(shards: Iterable[str], links: Mapping[str, str | None]) -> set[str]:
+    """Return all ancestors of ``shards``. ``links``: the parent of each."""
+    found: set[str] = set()
+    for shard in shards:
+        parent = links.get(shard)
+        while parent is not None and parent not in found:
+            found.add(parent)
+            parent = links.get(parent)
+    return found
 
 
 def _shard(entry: object) -> ShardToken:

@@ -59,7 +59,8 @@ def resumption(token: StreamToken, shards: Mapping[str, Shard]) -> Resumption:
     """Apply ``token`` to ``shards``, all that the stream lists."""
     classified = token.classify({shard.id: shard.parents[0] if shard.parents else None for shard in shards.values()})
     unfinished = (*classified.active, *sorted(classified.waiting - classified.finished))
-    positions = {shard: token.position(shard) for shard in unfinished}
+    known = {entry.shard_id: entry.position for entry in token.shards}
+    positions = {shard: known.get(shard) for shard in unfinished}
     named = dict.fromkeys((*(shard.shard_id for shard in token.shards), *token.active))
     return Resumption(
         shards,
