@@ -76,6 +76,8 @@ class Description:
     ``created_at``: when the table was created, in seconds since the epoch, 0 if that is not known.
 
     ``attributes``: the types (``S``, ``N``, ``B``) of the key attributes of the table and its indexes, by name.
+
+    ``clock_ahead``: by how many seconds at most the clock of this machine was ahead of that of the service.
     """
 
     table: str
@@ -86,6 +88,7 @@ class Description:
     key: tuple[KeyColumn, ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
     created_at: float = 0.0
+    clock_ahead: float = field(default=0.0, compare=False)
 
     @property
     def has_images(self) -> bool:
@@ -160,7 +163,7 @@ def describe(
         lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1),
         missing=f"stream {stream_arn} does not exist, or no longer, {at}: check `stream_arn` and `region`",
     )
-    _refuse_clock_ahead(where, asked_at, answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
+    clock_ahead = _clock_ahead(where, asked_at, answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
     stream = answer["StreamDescription"]
     types = {column["AttributeName"]: column["AttributeType"] for column in table["AttributeDefinitions"]}
     key = sorted(table["KeySchema"], key=lambda column: column["KeyType"] != "HASH")
@@ -173,13 +176,15 @@ def describe(
         key=tuple(KeyColumn(column["AttributeName"], types[column["AttributeName"]]) for column in key),
         attributes=types,
         created_at=birth(table),
+        clock_ahead=clock_ahead,
     )
 
 
-def _refuse_clock_ahead(where: str, asked_at: float, date: str | None) -> None:
-    """Raise ``Unavailable`` if this machine's clock is far ahead of that of the service. ``date``: the answer's.
+def _clock_ahead(where: str, asked_at: float, date: str | None) -> float:
+    """Return by how many seconds at most this machine's clock is ahead of that of the service. ``date``: the answer's.
 
-    A READ whose time is in the future would replace rows that are newer. A clock that is behind only delays.
+    Raises ``Unavailable`` if that is far: a READ whose time is in the future would replace rows that are newer. A clock
+    that is behind only delays.
     """
     answered_at = parsedate_to_datetime(date).timestamp() if date else asked_at
     ahead = asked_at - answered_at
@@ -188,6 +193,7 @@ def _refuse_clock_ahead(where: str, asked_at: float, date: str | None) -> None:
             f"{where}the clock of this machine is {ahead:.0f} s ahead of DynamoDB's: set it, for example by NTP. "
             "Watermarks and rows of snapshots would be dated later than changes that are still to come"
         )
+    return max(0.0, time.time() - answered_at)
 
 
 def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int, float]:

@@ -17,7 +17,7 @@ from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
+from relay.dynamodb.session import ShardNotFound, StreamSession, Transient, TrimmedData
 from relay.dynamodb.snapshot import TableSnapshots
 from relay.dynamodb.start import HORIZON, begin_at_token
 from relay.dynamodb.values import image_json
@@ -148,7 +148,8 @@ class DynamoDBSource:
                     f"{self.config.start.stream_arn}, but the source reads {self.session.stream_arn}"
                 )
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
-        since = self.config.start_time(now)
+        # I1: by the clock of the service, which dates the records.
+        since = self.config.start_time(now - self._described.clock_ahead)
         start: Start = HORIZON if since is None else {"since": since}
         self._heads = start, heads
         return StartingPoints({shard.id: start for shard in shards}, now)
@@ -162,7 +163,7 @@ class DynamoDBSource:
         """
         heads = {}
         for shard in shards:
-            with suppress(Transient, ShardNotFound):
+            with suppress(Transient, ShardNotFound, TrimmedData):
                 head = self.session.iterator(shard.id, LATEST)
                 if head is not None:
                     heads[shard.id] = head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from relay.lineage import Shard
 from relay.source import Segment
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import LABEL, TABLE, ScriptedStream, full
-from tests.dynamodb.opened_source import reader
+from tests.dynamodb.opened_source import reader, versions
 from tests.reads import read_page
 
 
@@ -101,6 +102,48 @@ def test_without_permission_to_list_streams_the_newest_is_read_with_a_warning(
     stream.before = refuse
     assert labels(stream, region="us-east-1") == (LABEL, [LABEL, LABEL, LABEL])
     assert "allow dynamodb:ListStreams" in caplog.text
+
+
+def test_a_shard_all_of_whose_records_are_trimmed_does_not_keep_a_relay_from_starting_at_the_head(
+    stream: ScriptedStream,
+) -> None:
+    """I10: GetShardIterator says so for any position, for as long as the shard is listed."""
+    place: dict[str, Any] = {"table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
+    source = DynamoDBSource(DynamoDBConfig(name="orders", type="dynamodb", start="latest", **place))
+    source.connect()
+
+    def refuse(operation: str) -> None:
+        if operation == "GetShardIterator" and stream.requests[-1]["ShardId"] == full("old"):
+            raise Refused("TrimmedDataAccessException")
+
+    stream.shard("old"), stream.shard("new")
+    stream.before = refuse
+    assert set(source.starting_points(source.shards(), time.time).shards) == {full("old"), full("new")}
+    source.close()
+
+
+@pytest.mark.parametrize("ahead", [0.0, 20.0])
+def test_a_start_at_the_head_keeps_new_records_on_a_machine_whose_clock_is_ahead(
+    stream: ScriptedStream, ahead: float
+) -> None:
+    """I1: without an iterator there, only their times say that they are new, by the clock of the service."""
+    stream.set_clock(-ahead)
+    place: dict[str, Any] = {"table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
+    source = DynamoDBSource(DynamoDBConfig(name="orders", type="dynamodb", start="latest", **place))
+    source.connect()
+
+    def throttle(operation: str) -> None:
+        if operation == "GetShardIterator":
+            raise Refused("ThrottlingException")
+
+    stream.shard("s")
+    stream.put("s", "k", 1, created=int(time.time() - ahead) - 120)
+    stream.before = throttle
+    start = source.starting_points([Shard(full("s"))], time.time).shards[full("s")]
+    stream.before = lambda operation: None
+    stream.put("s", "k", 2, created=int(time.time() - ahead))
+    assert versions(read_page(reader(source, start=start))) == [2]
+    source.close()
 
 
 def test_a_call_that_is_refused_for_good_raises_an_error_with_the_stream(
