@@ -21,7 +21,7 @@ from functools import partial
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.resume import resume
-from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession
+from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, TrimmedData
 from relay.dynamodb.shard import OnGap, StreamShard
 from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
@@ -34,6 +34,7 @@ DISCOVER_EVERY = 300.0
 """Seconds between complete listings while reading: they find shards that no lookup of children finds."""
 
 _LONGEST_WAIT = 60.0
+_LONGEST_DENIAL = 60.0  # seconds after which a shard that is listed and cannot be read counts as lost
 
 
 @dataclass
@@ -71,8 +72,8 @@ class Coordinator:
         self.closed: dict[StreamShard, int] = {}
         self.drained: dict[StreamShard, _ChildLookup] = {}
         self.buffer = RecordBuffer()
-        # Shards that the stream listed and once said it does not know; the second time is final.
-        self._denied: set[str] = set()
+        # Since when the stream says of shards that it lists that it does not know them, in seconds by the clock.
+        self._denied: dict[str, float] = {}
         self._listed_at = clock()
 
     def __repr__(self) -> str:
@@ -192,6 +193,7 @@ class Coordinator:
         for shard in shards:
             try:
                 self.buffer.push_all(read(shard), shard)
+                self._denied.pop(shard.id, None)
             except ShardNotFound:
                 again |= self._collect_error(partial(self._handle_unknown_shard, shard), errors)
             except RelayError as error:
@@ -242,14 +244,18 @@ class Coordinator:
         return self._start_ready_shards(complete=False)
 
     def _handle_unknown_shard(self, shard: StreamShard) -> bool:
-        """Report a shard that the stream says it does not know, unless it lists it and said so for the first time."""
+        """Report a shard that the stream says it does not know, unless it lists it and has not said so for long."""
+        since = self._denied.get(shard.id)
+        if since is not None and self.clock() - since < _LONGEST_DENIAL:
+            return False  # I1: the next call asks again
         listing = self._list()
-        if shard.id not in self._denied and any(listed.id == shard.id for listed in listing.shards):
-            self._denied.add(shard.id)
+        if since is None and any(listed.id == shard.id for listed in listing.shards):
+            self._denied[shard.id] = self.clock()
             return True
         shard.report_gone()  # I9
         # The buffer has no record of it: only shards without unread records are read.
         self.active.remove(shard)
+        self._denied.pop(shard.id, None)
         self.graph.end(shard.id)
         self.graph.add(listing.shards)
         return self._start_ready_shards()
@@ -313,7 +319,7 @@ class Coordinator:
 
     def _open(self, shards: Iterable[StreamShard]) -> None:
         for shard in shards:
-            with suppress(ShardNotFound):  # the next round handles it
+            with suppress(ShardNotFound, TrimmedData):  # the next round handles it
                 shard.open()
 
     def _shard(self, name: str) -> StreamShard:

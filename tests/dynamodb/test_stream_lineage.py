@@ -247,6 +247,20 @@ def test_a_listing_that_fails_is_raised_and_retried_by_the_next_call(
 # ------------------------------------------------------------------ shards that are gone
 
 
+def test_a_shard_that_is_trimmed_again_while_it_is_opened_is_opened_in_the_next_round(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    lineage(scripted, "s")
+    scripted.put("s", "k", 1)
+
+    def refuse(operation: str) -> None:
+        if operation == "GetShardIterator" and scripted.calls.count(operation) <= 2:
+            raise Refused("TrimmedDataAccessException")
+
+    scripted.before = refuse
+    assert versions(read(opened(client))) == [1]
+
+
 def test_a_shard_that_is_gone_is_a_gap_and_its_children_are_read(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
@@ -271,14 +285,15 @@ def test_a_shard_that_is_gone_is_a_gap_and_its_children_are_read(
     assert calls(scripted)[:2] == (0, 0)
 
 
-def test_a_listed_shard_that_is_reported_unknown_once_is_read_again(
+def test_a_listed_shard_that_is_reported_unknown_is_read_again_for_a_minute(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
+    """I1: also a second time. Then its children have waited for long enough."""
     gaps: list[Gap] = []
+    clock = Clock()
     lineage(scripted, "s")
-    scripted.pages("s", 1)
-    stream = opened(client, on_gap=gaps.append)
-    denials = 1
+    stream = opened(client, on_gap=gaps.append, clock=clock)
+    denials = 0
 
     def deny(operation: str) -> None:
         nonlocal denials
@@ -287,9 +302,17 @@ def test_a_listed_shard_that_is_reported_unknown_once_is_read_again(
             raise Refused("ResourceNotFoundException")
 
     scripted.before = deny
-    assert versions(read(stream)) == [0]
+    for version in range(2):
+        scripted.pages("s", 1)
+        denials = 2
+        assert read(stream) == []
+        clock.now += 59.0
+        assert versions(read(stream)) == [version]
+        clock.now += 100.0
     assert gaps == []
-    denials = 2
+    denials = 1000
+    assert read(stream) == []
+    clock.now += 60.0
     assert read(stream) == []
     assert [gap.reason for gap in gaps] == ["gone"]
 
