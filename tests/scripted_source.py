@@ -14,6 +14,7 @@ from relay.change import Change, Images, Operation, event_id
 from relay.config import Config
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
+from relay.errors import StreamGone
 from relay.kafka import topics
 from relay.kafka.publisher import Probe
 from relay.kafka.settings import KafkaSettings
@@ -43,6 +44,8 @@ class ScriptedSource:
         self.snapshots: SnapshotSource | None = None
         # What `dropped` returns.
         self.gone: tuple[TableSchema, ...] = ()
+        # Labels of streams that no longer exist.
+        self.removed: set[str] = set()
         self.table = TableSchema(name, name, (KeyColumn("id", "S"),), 1)
         # By shard, the tables whose schemas its change uses.
         self.new_tables: dict[str, tuple[TableSchema, ...]] = {}
@@ -102,6 +105,8 @@ class ScriptedSource:
         return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, clock())
 
     def shards(self) -> list[Shard]:
+        if self.stream.label in self.removed:
+            raise StreamGone(f"stream {self.stream.label} does not exist")
         return list(self._shards)
 
     def open(self, opening: Opening) -> ShardReader:

@@ -222,8 +222,8 @@ def newest(client: DynamoDBClient, source: DynamoDBConfig) -> str | None:
 def stream_labels(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: Description) -> list[str]:
     """Return the labels of the streams of ``table`` that can be read, oldest first.
 
-    A stream can be read for 24 hours after it was disabled. Streams of an earlier table with the same name are left
-    out. Raises ``NotAllowed``, ``Unavailable``.
+    A stream can be read for 24 hours after it was disabled, and may be listed for longer. Streams of an earlier table
+    with the same name are left out. Raises ``NotAllowed``, ``Unavailable``.
     """
     arguments: dict[str, Any] = {"TableName": table.table}
     labels = {table.stream_label}
@@ -241,8 +241,23 @@ def stream_labels(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: 
             if created(stream["StreamLabel"]) >= table.created_at - _LABEL_MARGIN
         }
         if not page.get("LastEvaluatedStreamArn"):
-            return sorted(labels)
+            return [label for label in sorted(labels) if _is_readable(client, source, table, label)]
         arguments["ExclusiveStartStreamArn"] = page["LastEvaluatedStreamArn"]
+
+
+def _is_readable(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: Description, label: str) -> bool:
+    if label == table.stream_label:
+        return True
+    arn = f"{table.table_arn}/stream/{label}"
+
+    def exists() -> bool:
+        try:
+            client.describe_stream(StreamArn=arn, Limit=1)
+        except client.exceptions.ResourceNotFoundException:
+            return False
+        return True
+
+    return ask(source, client, f"to describe the stream {arn}", exists, missing=f"stream {arn} does not exist")
 
 
 def created(label: str) -> float:

@@ -12,7 +12,7 @@ from typing import Protocol
 from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.planning import Planning
 from relay.engine.snapshots import Snapshots
-from relay.errors import Unavailable
+from relay.errors import StreamGone, Unavailable
 from relay.lineage import Checkpoint, Lineage, Plan, StreamId
 from relay.process.slow_call import SlowCall
 from relay.source import Source
@@ -161,6 +161,8 @@ class Succession:
 
     def retry_later(self, error: Unavailable) -> None:
         """Note that the new stream cannot be read yet; the other sources continue."""
+        if isinstance(error, StreamGone):
+            self._drained = None  # I10: go back to the stream before it, which another one may follow by now
         log.warning(
             "source %s: its new stream cannot be read yet; retrying in %d s: %s",
             self._current.source.name,

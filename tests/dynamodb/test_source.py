@@ -78,6 +78,24 @@ def test_the_stream_of_an_earlier_table_with_the_same_name_is_not_read(stream: S
     assert labels(stream, region="us-east-1")[0] == SECOND
 
 
+@pytest.mark.parametrize(
+    ("removed", "first", "following"),
+    [(FIRST, SECOND, [SECOND, LABEL, LABEL]), (SECOND, FIRST, [LABEL, LABEL, LABEL])],
+)
+def test_a_stream_that_is_listed_for_longer_than_it_exists_is_not_read(
+    stream: ScriptedStream, removed: str, first: str, following: list[str]
+) -> None:
+    """I10: nobody can plan it, and those behind it would not be read."""
+    stream.disabled(FIRST), stream.disabled(SECOND)
+
+    def refuse(operation: str) -> None:
+        if operation == "DescribeStream" and stream.requests[-1]["StreamArn"].endswith(removed):
+            raise Refused("ResourceNotFoundException")
+
+    stream.before = refuse
+    assert labels(stream, region="us-east-1") == (first, following)
+
+
 def test_a_stream_that_is_named_in_the_config_is_neither_preceded_nor_followed(stream: ScriptedStream) -> None:
     stream.disabled(FIRST), stream.disabled(SECOND)
     assert labels(stream, table=None, stream_arn=stream.earlier[1].arn)[0] == SECOND

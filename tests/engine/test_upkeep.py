@@ -15,6 +15,7 @@ from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
+LAST = StreamId("orders", LABEL.replace("01", "03"))
 
 
 @pytest.fixture
@@ -139,6 +140,23 @@ def test_a_source_whose_next_stream_is_known_is_looked_at_until_it_is_switched_t
     relay.state.list_soon()
     relay.serve_until(lambda: relay.state.discovery.successor is not None)
     assert relay.state.look.ask_at == 0.0
+
+
+def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: ScriptedSource) -> None:
+    """I10: the stream before it is followed by another one then."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    for shard in source.shards():
+        relay.write(shard.id, Checkpoint(ShardState.FINISHED, updated_at=999.0))
+    source.removed = {FOLLOWING.label}
+    source.label = FOLLOWING.label
+    relay.serve_until(lambda: relay.state.succession.is_waiting)
+    assert relay.state.stream == FOLLOWING
+    source.label = LAST.label
+    relay.now += 500
+    relay.serve_until(lambda: LAST in relay.view.plans)
+    assert FOLLOWING not in relay.view.plans
+    assert [(gap.begin, gap.end) for gap in relay.committed.gaps] == [({"stream": LABEL}, {"stream": LAST.label})]
 
 
 def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: ScriptedSource) -> None:
