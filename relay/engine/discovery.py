@@ -58,6 +58,11 @@ class JournaledShards:
         return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
 
     @property
+    def listed_before(self) -> float:
+        """A journal names all shards that continue one."""
+        return self.listed_at
+
+    @property
     def is_due(self) -> bool:
         """Whether the shards may have changed, or what was written for them may be lost."""
         plan = self._plan()
@@ -113,8 +118,8 @@ class ListedShards:
         self.monotonic = monotonic
         # The stream that continues this one, once it was seen.
         self.successor: str | None = None
-        # When the listing in ``lineage`` began, 0 before the first; and when the first was wanted.
-        self.listed_at = 0.0
+        # When the listing in ``lineage`` and the one before it began, 0 before these; and when the first was wanted.
+        self.listed_at = self.listed_before = 0.0
         self.wanted_at = clock()
         # Seconds that it took.
         self.took = 0.0
@@ -174,7 +179,8 @@ class ListedShards:
             return False
         self.successor = following if following != self.stream.label else None
         known = set(self.lineage.listed)
-        self.listed_at, self.took = self._begun, self.clock() - self._begun
+        self.listed_at, self.listed_before = self._begun, self.listed_at
+        self.took = self.clock() - self._begun
         self.lineage.update(unpruned(shards, checkpoints), checkpoints)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
@@ -199,8 +205,14 @@ class ListedShards:
             return [], following  # replaced so long ago that it is gone, with everything that was not read
 
     def _is_uncertain(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
-        """Whether a shard is missing for the first time, or has ended while its children are not listed yet."""
-        return any(times == 1 for times in self.lineage.absent.values()) or any(
-            c.state is ShardState.FINISHED and shard in self.lineage.listed and not self.lineage.children(shard)
+        """Whether a shard is missing, or has ended while its children are not listed yet.
+
+        One that no checkpoint names, or that has ended, is missing for good after the second time.
+        """
+        lineage = self.lineage
+        return any(times == 1 for times in lineage.absent.values()) or any(
+            shard in lineage.absent
+            if not c.state.ended
+            else c.state is ShardState.FINISHED and shard in lineage.listed and not lineage.children(shard)
             for shard, c in checkpoints.items()
         )

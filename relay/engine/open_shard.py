@@ -84,6 +84,8 @@ class OpenShard:
     # When the last good read arrived, or the shard was opened; why the last read failed, or what it warned of.
     polled: float = 0.0
     error: str | None = None
+    # Whether the source has said since the last good read that it does not know the shard.
+    is_unknown: bool = False
     # Seconds from that read to the next one, as it was scheduled: with many shards each is read rarely.
     wait: float = 0.0
     # Whether a read is under way, or its result has not been taken yet.
@@ -100,9 +102,9 @@ class OpenShard:
             self.failures += 1
             self.error = result.reason
         elif not isinstance(result, Page):
-            self.error = "the source does not know it"
+            self.error, self.is_unknown = "the source does not know it", True
         elif self._has_news(result):  # I10
-            self.failures, self.error = 0, result.warning
+            self.failures, self.error, self.is_unknown = 0, result.warning, False
             self.polled = now
 
     def _has_news(self, page: Page) -> bool:

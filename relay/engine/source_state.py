@@ -273,8 +273,15 @@ class SourceState:
             for shard in self.lineage.lost(self.checkpoints, plan.shards, plan.passed)
             # Not one that this worker read to its end while the view does not show it yet.
             if not self._open_checkpoints.has_ended(shard)
+            and not self._may_be_read(shard)
             and partition_of(key := self.stream.checkpoint_key(shard)) in owned
         }
+
+    def _may_be_read(self, shard: str) -> bool:
+        """Whether a shard that listings lack may be there nevertheless: no read of it has said that it is unknown."""
+        if shard in self.open:
+            return not self.open[shard].is_unknown  # I1
+        return self.lineage.is_asked_for(shard, self.checkpoints)
 
     def _give_up(self, shard: str) -> tuple[Checkpoint, Gap]:
         last = self._open_checkpoints.gone(shard)
@@ -364,9 +371,18 @@ class SourceState:
             return False  # I1: the shards that continue an ended one may not be known yet
         if not self._is_snapshot_settled():
             return False
-        if any(not self.lineage.is_gone(s) and not has_ended(self.checkpoints, s) for s in self.lineage.absent):
-            return False  # it was listed before and may be listed again: one listing may be inconsistent
-        listed_at = self.discovery.listed_at
+        if any(
+            not has_ended(self.checkpoints, s) and (s in self.checkpoints or not self.lineage.is_gone(s))
+            for s in self.lineage.absent
+        ):
+            return False  # it was listed before and may be listed again: a listing may be inconsistent
         return all(
-            caught_up.has(shard, self.checkpoints.get(shard.id), listed_at) for shard in self.lineage.listed.values()
+            caught_up.has(shard, self.checkpoints.get(shard.id), self._listed_with_children(shard.id))
+            for shard in self.lineage.listed.values()
         )
+
+    def _listed_with_children(self, shard: str) -> float:
+        """Return when a listing began that shows the children of ``shard``, if it has any."""
+        if has_ended(self.checkpoints, shard) and not self.lineage.children(shard):
+            return self.discovery.listed_before  # I1: a single one may lack them
+        return self.discovery.listed_at

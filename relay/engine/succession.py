@@ -109,8 +109,8 @@ class Succession:
             checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
             for checkpoint in map(current.checkpoints.get, {*current.lineage.listed, *current.checkpoints})
         ]
-        # Two listings, the last one begun after the last end: a single one may lack a child.
-        if current.lineage.listings < 2 or current.discovery.listed_at < max(ends, default=0.0):
+        # Two listings, both begun after the last end: a single one may lack a child.
+        if current.lineage.listings < 2 or current.discovery.listed_before < max(ends, default=0.0):  # I1
             return False
         # The request of a snapshot that is due says which gaps that of the successor has to repair.
         return current.snapshots is None or not current.snapshots.is_due

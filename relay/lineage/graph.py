@@ -56,6 +56,8 @@ class Lineage:
     ) -> Iterator[Shard]:
         """Yield the shards that have not ended and whose parents all have (I2).
 
+        Also those that listings lack, see `is_asked_for`.
+
         ``planned``: the shards of the plan. ``passed``: those of them that ended before it, which no checkpoint may say
         yet.
         """
@@ -66,7 +68,23 @@ class Lineage:
         def parent_has_ended(shard: Shard, parent: str) -> bool:
             return parent in passed or self._has_ended(parent, shard.id, checkpoints, planned)
 
-        return ready_shards(self.listed.values(), is_over, parent_has_ended)
+        yield from ready_shards(self.listed.values(), is_over, parent_has_ended)
+        for shard in self.absent:
+            if self.is_asked_for(shard, checkpoints):
+                parents = checkpoints[shard].parents
+                is_begun = checkpoints[shard].state is ShardState.READING
+                if is_begun or all(has_ended(checkpoints, parent) for parent in parents):
+                    yield Shard(shard, parents)
+
+    def is_asked_for(self, shard: str, checkpoints: Mapping[str, Checkpoint]) -> bool:
+        """Whether a reader is to say if ``shard``, which listings lack, is gone: they may lack it for a while.
+
+        Not if it waits for parents of which nothing is known.
+        """
+        checkpoint = checkpoints.get(shard)
+        if checkpoint is None or checkpoint.state.ended:
+            return False
+        return checkpoint.state is ShardState.READING or all(parent in checkpoints for parent in checkpoint.parents)
 
     def _has_ended(
         self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]

@@ -11,6 +11,7 @@ from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
+from relay.source import UnknownShard
 from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
@@ -142,6 +143,28 @@ def test_a_source_whose_next_stream_is_known_is_looked_at_until_it_is_switched_t
     assert relay.state.look.ask_at == 0.0
 
 
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_the_first_listing_after_the_end_of_a_shard_may_lack_its_children(
+    source: ScriptedSource, is_replaced: bool
+) -> None:
+    """I1: they would not be read if the stream were left for its successor, or ``--until-caught-up`` ended."""
+    relay = Maintained(source, until_caught_up=True)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    relay.state.list_soon()
+    relay.serve_until(lambda: relay.state.lineage.listings == 2)
+    relay.now = 1010.0
+    for shard in source.shards():
+        relay.write(shard.id, Checkpoint(ShardState.FINISHED, updated_at=1009.0))
+    if is_replaced:
+        source.label = FOLLOWING.label
+    relay.state.list_soon()
+    relay.serve_until(lambda: relay.state.lineage.listings == 3)
+    source.lists([*source.shards(), Shard("child", ("shard-00000",))])
+    assert not relay.state.is_caught_up()
+    relay.serve_until(lambda: "child" in relay.checkpoints or relay.state.stream != relay.stream)
+    assert relay.state.stream == relay.stream
+
+
 def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: ScriptedSource) -> None:
     """I10: the stream before it is followed by another one then."""
     relay = Maintained(source)
@@ -157,6 +180,37 @@ def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: Sc
     relay.serve_until(lambda: LAST in relay.view.plans)
     assert FOLLOWING not in relay.view.plans
     assert [(gap.begin, gap.end) for gap in relay.committed.gaps] == [({"stream": LABEL}, {"stream": LAST.label})]
+
+
+def test_a_shard_that_listings_lack_is_lost_only_once_the_source_does_not_know_it(source: ScriptedSource) -> None:
+    """I1, I9: listings may lack a shard for a while that can be read all the time."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.state.open) == 2)
+    kept, lacking = source.shards()
+    source.lists([kept])
+    relay.state.list_soon()
+    relay.serve_until(lambda: relay.state.lineage.is_gone(lacking.id))
+    assert relay.committed.gaps == []
+    relay.state.open[lacking.id].note(UnknownShard(lacking, 0.0), 0.0)
+    relay.state.list_soon()
+    relay.serve_until(lambda: relay.committed.gaps)
+    assert [(gap.reason, gap.shard) for gap in relay.committed.gaps] == [("shard lost", lacking.id)]
+    assert set(relay.state.open) == {kept.id}
+
+
+def test_a_shard_that_was_begun_is_opened_although_the_first_listings_lack_it(source: ScriptedSource) -> None:
+    """I1: after a restart only its checkpoint says that it is there."""
+    kept, lacking = source.shards()
+    source.lists([kept])
+    relay = Maintained(source)
+    shards = {shard.id: {"type": "trim_horizon"} for shard in (kept, lacking)}
+    plan = Plan(source.start, 999.0, shards, {"orders": [["id", "S"]]}, "scripted")
+    relay.view.apply(relay.stream.plan_key, plan.to_json())
+    relay.write(lacking.id, Checkpoint(ShardState.READING, {"type": "scripted", "sequence": 1}))
+    relay.serve_until(lambda: relay.state.lineage.is_gone(lacking.id))
+    relay.serve()
+    assert set(relay.state.open) == {kept.id, lacking.id}
+    assert relay.committed.gaps == []
 
 
 def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: ScriptedSource) -> None:

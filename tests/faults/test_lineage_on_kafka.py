@@ -154,6 +154,32 @@ def test_a_listing_that_lacks_a_shard_does_not_make_the_relay_caught_up(config: 
     assert published_versions(config)[0] == table.histories
 
 
+@pytest.mark.parametrize(("shard", "first"), [("root", 1), ("root.0", 2)])
+def test_a_shard_that_listings_lack_for_a_while_is_read_all_the_same(
+    config: Path, stream: ScriptedStream, shard: str, first: int
+) -> None:
+    """I1: under `fail` the relay would stop, and under `skip` the rest of the shard would be lost."""
+    table = SplittingTable(stream, seed=9)
+    table.write(10)
+    run_until_caught_up(config)
+    table.write(20)
+    table.split()
+    table.write(20)
+    lacking = stream.shards[full(shard)]
+    listings = 0
+
+    def lack(operation: str) -> None:
+        nonlocal listings
+        asked = stream.requests[-1]
+        if operation == "DescribeStream" and "ExclusiveStartShardId" not in asked and asked.get("Limit") != 1:
+            listings += 1
+            lacking.listed = not first <= listings < first + 3
+
+    stream.before = lack
+    run_until_caught_up(config)
+    assert published_versions(config)[0] == table.histories
+
+
 def test_empty_pages_of_a_closed_shard_do_not_make_the_relay_caught_up(config: Path, stream: ScriptedStream) -> None:
     """I1: only the end of a closed shard says that it was read, however many empty pages are between its records."""
     for shard, empty in (("closed", 20), ("open", 4)):

@@ -100,6 +100,26 @@ def test_a_shard_that_vanished_before_its_end_is_lost_only_after_two_listings() 
     assert graph.lost(checkpoints, PLANNED) == ["s"]
 
 
+def test_a_shard_is_read_also_while_listings_lack_it() -> None:
+    """I1, I2: they may lack it although it can be read. It waits for its parents, unless it was begun."""
+    checkpoints = {
+        "p": finished(),
+        "begun": Checkpoint(ShardState.READING, parents=("pruned",)),
+        "next": Checkpoint(ShardState.PLANNED, parents=("p",)),
+        "waiting": Checkpoint(ShardState.PLANNED, parents=("begun",)),
+        "orphan": Checkpoint(ShardState.PLANNED, parents=("unseen",)),
+    }
+    graph = Lineage(STREAM)
+    graph.update([Shard("a")], checkpoints)
+    assert {shard.id: shard.parents for shard in graph.ready(checkpoints, PLANNED)} == {
+        "a": (),
+        "begun": ("pruned",),
+        "next": ("p",),
+    }
+    asked_for = {shard for shard in (*checkpoints, "a", "unseen") if graph.is_asked_for(shard, checkpoints)}
+    assert asked_for == {"begun", "next", "waiting"}
+
+
 def test_a_shard_is_pruned_only_when_unlisted_old_and_its_children_have_records() -> None:
     parent = finished(updated_at=1000.0, children=("c",))
     late = 1000.0 + PRUNE_AFTER
