@@ -103,7 +103,7 @@ def read_answer(body: bytes) -> dict[str, Any]:
     """Return ``Records`` and, unless the shard has ended, ``NextShardIterator``. Raises ``UnreadableAnswer``."""
     try:
         answer = parse_answer(body)
-    except (ValueError, RecursionError):  # the first is the base of msgspec's and orjson's errors
+    except (ValueError, RecursionError, TypeError):  # of msgspec, orjson, and orjson where it writes
         answer = _parse_tolerantly(body)
     if answer.next_shard_iterator is None:
         return {"Records": answer.records}
