@@ -202,12 +202,12 @@ class VitessSource:
             StreamId(self.name, self.config.keyspace),
             # I7: a snapshot may have begun that relies on `lowest`.
             replace(opening, floor=max(opening.floor, *map(lowest, before), 0)),
-            Tables(self.layout, self._layouts, relayed, followed=self._followed()),
+            Tables(self.layout, self._layouts, relayed, followed=self._followed(), keyspace=self.config.keyspace),
             self._settings,
         )
 
     def _known_tables(self) -> Tables:
-        return Tables(self.layout, self._layouts, followed=self._followed())
+        return Tables(self.layout, self._layouts, followed=self._followed(), keyspace=self.config.keyspace)
 
     def _followed(self) -> FollowedTables:
         return FollowedTables(

@@ -19,6 +19,7 @@ class Tables:
     ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
     the wanted tables as they are now. ``relayed``: those that were relayed before, which may have been dropped since,
     with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
+    ``keyspace``: that of the tables, if their names may come with it.
     """
 
     def __init__(
@@ -28,8 +29,10 @@ class Tables:
         relayed: Mapping[str, Table] | None = None,
         *,
         followed: FollowedTables,
+        keyspace: str = "",
     ) -> None:
         self._layout = layout
+        self._prefix = f"{keyspace}."
         self._relayed = relayed or {}
         self.followed = followed
         # The last known layout of each table.
@@ -53,6 +56,7 @@ class Tables:
 
     def decoder(self, event: pb.FieldEvent, *, copied: bool) -> VStreamRowDecoder | None:
         """Return how the rows after ``event`` are read; see ``rows.decoder``."""
+        event = self._unqualified(event)
         key = (event.SerializeToString(), copied)
         if key not in self._decoders:
             if len(self._decoders) > _REMEMBERED:
@@ -67,4 +71,17 @@ class Tables:
             elif before is None and (there := self._known.get(name)) is not None:
                 check_first(there.schema, self.followed.rules(name), table.schema)
             self._known[name] = self._streamed[name] = table
+        return found
+
+    def _unqualified(self, event: pb.FieldEvent) -> pb.FieldEvent:
+        """Return ``event`` with the name that the table has in its keyspace.
+
+        vtgate puts the keyspace in front of it, and before v23 also if it is asked not to.
+        """
+        name = event.table_name
+        if not name.startswith(self._prefix) or self.last(name) is not None:
+            return event
+        found = pb.FieldEvent()
+        found.CopyFrom(event)
+        found.table_name = name.removeprefix(self._prefix)  # I1: under another name, nobody wants it
         return found

@@ -21,9 +21,10 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
 from tests.reads import pages_of
 from tests.vitess.reading import START, is_at_head, new, until
-from tests.vitess.scripted import HOLDS, KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script
+from tests.vitess.scripted import HOLDS, KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script, fields
 
 VINDEX = "show vschema vindexes on `customer`"
+COLUMNS = (Column("id", "long"), Column("name", "string"))
 
 
 @contextmanager
@@ -186,3 +187,56 @@ def test_nothing_is_read_of_a_protected_column_that_is_renamed_before_the_first_
         source._layouts = {"customer": table}  # as `connect` has found it
         with pytest.raises(RelayError, match=_RENAMED):
             read_all(source, START, [])
+
+
+def qualified(table: str) -> tuple[str, Log]:
+    """Return a table's name as every vtgate before v23 sends it, and an empty log of it."""
+    name = f"{KEYSPACE}.{table}"
+    layout = fields(name)
+    # `copy_script` looks the layout up by the table that was asked for.
+    return name, Log(names=False, layouts={name: layout, table: layout})
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_table_whose_name_comes_with_its_keyspace_is_relayed_without_it(named: bool) -> None:
+    """I1: it is no other table, which nobody wants."""
+    name, log = qualified("customer")
+    internal, _ = qualified("_vt_vrp_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_")
+    log.layouts[internal] = fields(internal)
+    log.add((name, None, (b"1", b"x")), (internal, None, (b"2", b"x")))
+    log.add((name, (b"1", b"x"), (b"1", b"y")))
+    with source_of(log, [{"Columns": "id", "Type": "hash"}], ["customer"] if named else None) as source:
+        if not named:
+            source._layouts = {"customer": found} if (found := source.layout("customer", COLUMNS, ["id"])) else {}
+        changes = read_all(source, START, [])
+    assert [(change.table, change.new) for change in changes] == [
+        ("customer", {"id": 1, "name": "x"}),
+        ("customer", {"id": 1, "name": "y"}),
+    ]
+
+
+def test_a_table_whose_name_comes_with_its_keyspace_is_copied_without_it() -> None:
+    """I1, I7: at the end of a copy without rows, copies would delete all they have."""
+    _, log = qualified("customer")
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"x"), (b"2", b"y")]}
+    with source_of(log, [], ["customer"], copy_script(log, rows, 1, 1)) as source:
+        published = {"0": Checkpoint(ShardState.READING, {"gtid": log.head})}
+        segment = Segment(
+            Shard("s/0"), Snapshot("s", 1), 0, 1, part={"shard": "0", "table": "customer"}, published=lambda: published
+        )
+        with closing(source.snapshots.open(segment)) as reader:
+            pages = until(reader, lambda page: page.finished)
+    copied = [change for page in pages for change in page.changes]
+    assert [(change.table, change.new) for change in copied] == [
+        ("customer", {"id": 1, "name": "x"}),
+        ("customer", {"id": 2, "name": "y"}),
+    ]
+
+
+def test_a_table_that_is_called_like_another_with_its_keyspace_keeps_its_name() -> None:
+    name, log = qualified("customer")
+    log.add((name, None, (b"1", b"x")))
+    with source_of(log, [], [name]) as source:
+        source._layouts = {name: found} if (found := source.layout(name, COLUMNS, ["id"])) else {}
+        changes = read_all(source, START, [])
+    assert [change.table for change in changes] == [name]
