@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 
 from relay import gtid
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
+from relay.sql.members import members
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
+
+# The types of key columns that vtgate compares with a text as a database sorts them.
+_SORTED = frozenset(
+    (
+        *("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "double", "bit"),
+        *("date", "datetime", "timestamp", "time", "year"),
+        *("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"),
+    )
+)
+_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
+_SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
+_WORD = re.compile(r"\w+")
 
 
 class Head:
@@ -112,12 +128,15 @@ def select_all(table: str) -> str:
     return f"select * from `{quoted}`"
 
 
+def is_serving(vtgate: Vtgate, keyspace: str, shard: str) -> bool:
+    """Whether a shard holds rows of its keyspace, and no reshard has ended it. Raises ``RelayError``."""
+    return any(f"{keyspace}/{shard}" in row.values() for row in vtgate.execute("show vitess_shards", timeout=3))
+
+
 def explain_silence(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> str:
     """Return what vtgate knows about a shard whose stream is silent. Takes up to six seconds."""
     try:
-        shards = [
-            row for row in vtgate.execute("show vitess_shards", timeout=3) if f"{keyspace}/{shard}" in row.values()
-        ]
+        serves = is_serving(vtgate, keyspace, shard)
         tablets = [
             row
             for row in vtgate.execute("show vitess_tablets", timeout=3)
@@ -126,7 +145,7 @@ def explain_silence(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str)
     except RelayError as error:
         return str(error)
     if not tablets:
-        return "vtgate knows no tablet of the shard" + ("" if shards else ", and does not serve the shard")
+        return "vtgate knows no tablet of the shard" + ("" if serves else ", and does not serve the shard")
     serving = [row for row in tablets if row.get("TabletType") == tablet_type and row.get("State") == "SERVING"]
     if not serving:
         found = ", ".join(sorted(f"{row.get('Alias')} {row.get('TabletType')} {row.get('State')}" for row in tablets))
@@ -177,8 +196,19 @@ def row_counts(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> M
     return {str(name): int(count or 0) for name, count in rows}
 
 
-def key_order(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, table: str) -> str:
-    """Return what the order of a table's primary key depends on: its columns, with their types and collations.
+@dataclass(frozen=True, slots=True)
+class KeyOrder:
+    """The order in which a table is copied.
+
+    ``digest``: of what it depends on. ``resumes``: whether all rows after one are those whose keys vtgate finds larger.
+    """
+
+    digest: str
+    resumes: bool
+
+
+def key_order(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, table: str) -> KeyOrder:
+    """Return the order of a table's primary key: it depends on its columns, with their types and collations.
 
     Raises ``Unavailable``.
     """
@@ -193,7 +223,29 @@ def key_order(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, table
         rows = vtgate.execute(statement, f"{keyspace}:{shard}@{tablet_type.lower()}")
     except RelayError as error:
         raise Unavailable(f"the primary key of table {table} is not known: {error}") from error
-    return hashlib.blake2b(repr([list(row.values()) for row in rows]).encode(), digest_size=8).hexdigest()
+    found = [list(row.values()) for row in rows]
+    digest = hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
+    # Without a key, vtgate takes all columns for one, and nothing is larger than NULL.
+    return KeyOrder(digest, bool(found) and all(_compares_as_sorted(kind or "", by or "") for _, kind, by in found))
+
+
+def _compares_as_sorted(column_type: str, collation: str) -> bool:
+    """Whether a column of a key is larger than the text of another value if and only if it comes after it.
+
+    ENUM and SET are sorted by the numbers of their members, and compared with a text by their own texts. UUID, INET4,
+    INET6 and texts in some character sets are compared with a text as bytes.
+    """
+    word = _WORD.match(column_type)
+    base = word[0].lower() if word else ""
+    if base in _TEXTS:
+        return collation.partition("_")[0] in _SORTED_CHARSETS
+    if base != "enum":
+        return base in _SORTED
+    names = members(column_type.partition("(")[2].rpartition(")")[0])
+    # Other characters have another order in some collations.
+    return all(one.isascii() and one.isalnum() for one in names) and all(
+        one < other and one.lower() < other.lower() for one, other in pairwise(names)
+    )
 
 
 def _value(rows: list[dict[str, str | None]]) -> str | None:

@@ -65,10 +65,11 @@ class _ArrivingBatch:
 
 
 class TableCopy:
-    """The batches that ``call`` brings. Used by one thread."""
+    """The batches that ``call`` brings. Used by one thread. ``resumes``: see ``relay.vitess.head.KeyOrder``."""
 
-    def __init__(self, call: Call, shard: VitessShard, tables: Tables) -> None:
+    def __init__(self, call: Call, shard: VitessShard, tables: Tables, *, resumes: bool = True) -> None:
         self.shard = shard
+        self._resumes = resumes
         # Whether everything was copied.
         self.is_complete = False
         # Whether anything came with the last `take`, be it a heartbeat.
@@ -118,6 +119,8 @@ class TableCopy:
             self._discard_batch("was cut off")
         elif kind == EventKind.FIELD and _is_copied(event):
             self._discard_batch("has several layouts")
+            if self._has_layout and not self._resumes:
+                raise BrokenStream("vtgate goes on after a row of it with another tablet")  # I1
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True
         elif kind == EventKind.VGTID:

@@ -30,7 +30,7 @@ from relay.sql.tables import Table
 from relay.vitess.client import Vtgate
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
-from relay.vitess.head import explain_silence, key_order, select_all
+from relay.vitess.head import KeyOrder, explain_silence, key_order, select_all
 from relay.vitess.http2 import CallEnded
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -57,7 +57,7 @@ FindTables = Callable[[], Mapping[str, Table]]
 class ShardRest:
     """What is left of a table in a shard. ``after``: the last key that was read; None for all rows.
 
-    ``order``: `key_order` when it was read; None if an earlier version did that.
+    ``order``: the digest of `key_order` when it was read; None if an earlier version did that.
     """
 
     shard: str
@@ -158,7 +158,7 @@ class CopiedTableReader:
         self._published: PublishedShard | None = None
         self._shown_at = ""
         # `key_order` before the copy was opened, and whether it was the same after that.
-        self._order = ""
+        self._order = KeyOrder("", resumes=False)
         self._is_same_order = False
         # Monotonic: when anything came last, and when rows did or the copy was opened.
         self._alive_at = self._advanced_at = 0.0
@@ -213,13 +213,13 @@ class CopiedTableReader:
             self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
         shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
         self._order, self._is_same_order = self._order_in(shard), False
-        if rest.after is not None and rest.order not in (None, self._order):
+        if rest.after is not None and (why := self._why_again(rest)):
             log.warning(
-                "source %s: the primary key of table %s was altered during its snapshot, which reads shard %s from its "
-                "begin again",
+                "source %s: the snapshot of table %s reads shard %s from its begin again, because %s",
                 self.stream.source,
                 self.table,
                 rest.shard,
+                why,
             )
             rest = ShardRest(rest.shard)  # I1
             self.position = replace(self.position, left=(rest, *self.position.left[1:]))
@@ -239,9 +239,17 @@ class CopiedTableReader:
         )
         self._alive_at = self._advanced_at = time.monotonic()
         self._changes = TransactionChanges(shard.source, shard.qualified)
-        return TableCopy(call, shard, self._tables)
+        return TableCopy(call, shard, self._tables, resumes=self._order.resumes)
 
-    def _order_in(self, shard: VitessShard) -> str:
+    def _why_again(self, rest: ShardRest) -> str:
+        """Return why vtgate would leave out rows if it went on after a key; "" if it does not."""
+        if not self._order.resumes:
+            return "vtgate would leave out rows after that key, or there is none"
+        if rest.order not in (None, self._order.digest):
+            return "its primary key was altered"
+        return ""
+
+    def _order_in(self, shard: VitessShard) -> KeyOrder:
         return key_order(self.vtgate, shard.keyspace, shard.name, self.settings.tablet_type, self.table)
 
     def _check_order(self, shard: VitessShard) -> None:
@@ -267,7 +275,7 @@ class CopiedTableReader:
         self._check_order(shard)
         self._advanced_at = time.monotonic()
         self._reopened = 0
-        rest = replace(self.position.left[0], after=batch.end, order=self._order)
+        rest = replace(self.position.left[0], after=batch.end, order=self._order.digest)
         self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + batch.count)
         if batch.decoder is None:
             return self._page(begun)
@@ -302,8 +310,10 @@ class CopiedTableReader:
         if pace is None:
             return 0.0
         rest = rows / pace
-        if rest > _LONGEST_UNREAD:
+        if rest > _LONGEST_UNREAD and self._order.resumes:
             self.close()
+        elif rest > _LONGEST_UNREAD:
+            rest = _LONGEST_UNREAD
         self._alive_at = self._advanced_at = time.monotonic() + rest
         return rest
 

@@ -40,6 +40,19 @@ def test_a_copy_that_rests_for_long_leaves_vtgate_and_goes_on_where_it_was() -> 
         assert len(vtgate.requests) == 4
 
 
+def test_a_copy_that_cannot_go_on_where_it_was_rests_no_longer_than_vtgate_waits() -> None:
+    """I1, I10: it would begin again after each batch."""
+    log = Log()
+    script = copy_script(log, rows_of(range(1, 13)), batch=4, seed=1)
+    with ScriptedVtgate(script) as vtgate:
+        vtgate.key = []
+        with copying(vtgate.address, lambda: at(log.head), copied_rows_per_second=0.5) as reader:
+            pages = until(reader, lambda page: page.finished)
+        assert [page.rest for page in pages if page.changes] == [5.0] * 3
+        assert ids(pages) == [*range(1, 13)]
+        assert len(vtgate.requests) == 1
+
+
 def test_a_copy_is_not_silent_because_it_rests() -> None:
     """I10"""
     log, goes_on = Log(), threading.Event()
