@@ -14,7 +14,7 @@ from relay.sql.snapshots import LATENESS
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
-from relay.vitess.head import select_all
+from relay.vitess.head import is_serving, select_all
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VStreamPosition
@@ -263,6 +263,16 @@ class VitessShardReader:
         if head is None:
             return Unreadable(
                 self.shard, begun, f"{purged}; where reading could continue is not known: {self.watch.head_failed}"
+            )
+        try:
+            has_ended = not is_serving(self.vtgate, self.names.keyspace, self.names.name)
+        except RelayError as error:
+            return Unreadable(self.shard, begun, f"{purged}; whether it was resharded since is not known: {error}")
+        if has_ended:  # I10: nothing comes any more, or only what a reshard that may be reversed replicates back
+            raise RelayError(
+                f"shard {self.names.qualified}: {purged}. The shard was resharded since, and the journal that says "
+                "which shards continue it has been purged, too, or would be skipped. Run `relay reset CONFIG "
+                f"{self.stream.source} --to ...` to begin with the existing shards and record what that skips"
             )
         lost_from = self.position.to_json()
         self.position = replace(self.position, executed=head.position, transaction="", done={})

@@ -20,6 +20,7 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 
 _DOUBLINGS = 7
+_TIMES_ASKED = 8  # each time another tablet may answer
 _PRIMARY = "PRIMARY"
 
 
@@ -196,12 +197,20 @@ class Watch:
         return answer[1] if answer is not None else None
 
     def is_purged(self, position: VStreamPosition, text: str) -> bool:
-        """Whether what follows ``position`` has been purged. ``text``: what the server said about it."""
-        if "purged" in text or "errno 1789" in text:
-            return True
-        flavour = position.executed.partition("/")[0]
-        purged = purged_set(self.vtgate, self.shard.keyspace, self.shard.name, self.settings.tablet_type, flavour)
-        return purged is not None and not gtid.parse(position.executed).contains(purged)
+        """Whether the tablets have purged what follows ``position``. ``text``: what one said about it.
+
+        A tablet that was restored from a backup lacks what others still have: then it is not purged.
+        """
+        executed, has_answer = gtid.parse(position.executed), False
+        shard, tablet_type = self.shard, self.settings.tablet_type
+        for _ in range(_TIMES_ASKED):
+            purged = purged_set(self.vtgate, shard.keyspace, shard.name, tablet_type, executed.flavour)
+            if purged is None:
+                break
+            if executed.contains(purged):
+                return False  # I1
+            has_answer = True
+        return has_answer or "purged" in text or "errno 1789" in text
 
     def _ask(self) -> None:
         # A question without an answer is repeated if the stream went on since; if it did not, `diagnose` uses its age.

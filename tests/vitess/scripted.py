@@ -39,20 +39,22 @@ Step = list[pb.VEvent] | Fails | bytes | None
 Script = Callable[[pb.VStreamRequest], Iterator[Step]]
 
 
-class ScriptedVtgate:
-    """``script`` plays each stream. ``answers``: by statement, rows of text by column name, an error, or bytes.
+Answer = list[dict[str, str | None]] | str | bytes | pb.RPCError
+"""Rows of text by column name, an error, or bytes. An error that is a mere text says that the statement is wrong."""
 
-    An error that is a mere text says that the statement is wrong.
-    """
+
+class ScriptedVtgate:
+    """``script`` plays each stream. ``answers``: by statement, beside the shards of the keyspace."""
 
     def __init__(
         self,
         script: Script,
-        answers: Mapping[str, list[dict[str, str | None]] | str | bytes | pb.RPCError] | None = None,
+        answers: Mapping[str, Answer | Callable[[], Answer]] | None = None,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self.script = script
-        self.answers = answers or {}
+        shards: Answer = [{"Shards": f"{KEYSPACE}/0"}]
+        self.answers: dict[str, Answer | Callable[[], Answer]] = {"show vitess_shards": shards, **(answers or {})}
         self.requests: list[pb.VStreamRequest] = []
         # The primary key of each table, as `key_order` asks for it.
         self.key: list[dict[str, str | None]] = [{"column_name": "id", "column_type": "bigint", "collation_name": None}]
@@ -123,6 +125,8 @@ class ScriptedVtgate:
         self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
         self.statements.append((request.session.target_string, request.query.sql))
         answer = self.answers.get(request.query.sql, "no such table")
+        if callable(answer):
+            answer = answer()
         if "information_schema.statistics" in request.query.sql and answer == "no such table":
             answer = self.key
         if isinstance(answer, bytes):

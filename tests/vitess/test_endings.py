@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ from relay.vitess.client import TABLET_TYPES
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.reads import pages_of, read_page, reason
 from tests.vitess.reading import START, failure, is_at_head, journal, new, opened, read_all, results_until, until
-from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step
+from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Fails, Log, ScriptedVtgate, Step
 
 PRIMARY = TABLET_TYPES["PRIMARY"]
 
@@ -171,6 +172,62 @@ def test_a_silent_stream_at_a_purged_position_is_a_gap() -> None:
     with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
         page = until(reader, lambda page: page.gap is not None)[-1]
     assert page.position == {"gtid": "MariaDB/0-1-11"}
+
+
+FIRST_BINLOG: Answer = [{"Log_name": "binlog.000007", "File_size": "1"}]
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_nothing_is_lost_while_one_of_the_tablets_has_the_binlogs(says_so: bool) -> None:
+    """I1: one that was restored from a backup has only what came after that."""
+    log, begins = Log(), itertools.cycle(["0-1-11", "0-1-10"])
+    log.add(*new(1))
+    tries = itertools.count()
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+        elif next(tries) < 3:
+            if says_so:
+                yield Fails("UNKNOWN", "the source purged required binary logs (errno 1236) (sqlstate HY000)")
+        else:
+            yield from log.script(request)
+        yield HOLDS
+
+    def first() -> Answer:
+        return [{"pos": next(begins)}]
+
+    answers = {"show binary logs": FIRST_BINLOG, "select binlog_gtid_pos('binlog.000007', 4)": first}
+    with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
+        pages = until(reader, lambda page: page.gap is not None or bool(page.changes))
+    assert [page.gap for page in pages if page.gap is not None] == []
+    assert [change.key for change in pages[-1].changes] == [{"id": 1}]
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_purged_shard_that_has_been_resharded_is_refused_and_not_read_on_at_its_head(says_so: bool) -> None:
+    """I10, I9: what was purged has the journal, and no change comes to that shard any more."""
+    log = Log()
+    log.add(*new(1))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+        elif says_so:
+            yield Fails("UNKNOWN", "the source purged required binary logs (errno 1236) (sqlstate HY000)")
+        yield HOLDS
+
+    answers: dict[str, Answer] = {
+        "show vitess_shards": [{"Shards": f"{KEYSPACE}/-80"}, {"Shards": f"{KEYSPACE}/80-"}],
+        "show binary logs": FIRST_BINLOG,
+        "select binlog_gtid_pos('binlog.000007', 4)": [{"pos": "0-1-11"}],
+    }
+    with (
+        ScriptedVtgate(script, answers) as vtgate,
+        opened(vtgate.address, START, silence=0.3) as reader,
+        pytest.raises(RelayError, match=r"shop/commerce/0: .*purged.*was resharded since.*relay reset CONFIG shop"),
+    ):
+        until(reader, lambda page: page.gap is not None)
 
 
 def test_a_silent_stream_behind_the_head_fails_with_the_reason() -> None:
