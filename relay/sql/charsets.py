@@ -178,6 +178,14 @@ def charset(collation: int) -> str:
     return known
 
 
+def collation_of(name: str) -> int:
+    """Return the id of a collation of a character set. Raises ValueError for an unknown character set."""
+    for id_, of in _CHARSETS.items():
+        if of == name:
+            return id_
+    raise ValueError(f"unknown character set {name}")
+
+
 @cache
 def decoder(name: str) -> Decoder:
     """Return the function that decodes text in a character set other than ``binary``.

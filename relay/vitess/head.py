@@ -12,6 +12,7 @@ from itertools import pairwise
 from relay import gtid
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
+from relay.sql.charsets import collation_of, is_utf8
 from relay.sql.members import members
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate, events_of
@@ -194,6 +195,26 @@ def row_counts(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> M
         raise Unavailable(f"how many rows shard {keyspace}/{shard} has is not known: {error}") from error
     rows = (list(row.values()) for row in found)
     return {str(name): int(count or 0) for name, count in rows}
+
+
+def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> Mapping[str, int]:
+    """Return, by column, the id of a collation of its character set now, of those that are not UTF-8.
+
+    Raises ``Unavailable``, and ``RelayError`` for a character set that cannot be carried.
+    """
+    database, name = (text.replace("\\", "\\\\").replace("'", "''") for text in (keyspace, table))
+    statement = (
+        "select column_name, character_set_name from information_schema.columns"
+        f" where table_schema = '{database}' and table_name = '{name}' and character_set_name is not null"
+    )
+    try:
+        found = [list(row.values()) for row in vtgate.execute(statement, f"{keyspace}@{tablet_type.lower()}")]
+    except RelayError as error:
+        raise Unavailable(f"the character sets of table {table} are not known: {error}") from error
+    try:
+        return {str(column): collation_of(str(of)) for column, of in found if not is_utf8(str(of))}
+    except ValueError as error:
+        raise RelayError(f"table {table}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

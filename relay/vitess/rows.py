@@ -259,8 +259,8 @@ def _expression(base: str, kind: str, inside: str) -> str:
 def _charset(collation: int) -> str:
     """Return the character set of a collation, given by its id.
 
-    0 is a collation that Vitess does not know: those that MariaDB added in 10.10, which are Unicode and in practice
-    UTF-8. Text in the binary collation arrives as UTF-8.
+    0 is a collation that Vitess does not know and `Tables` has not found: UTF-8. Text in the binary collation arrives
+    as UTF-8.
     """
     charset = charsets.charset(collation) if collation else "utf8mb4"
     return "utf8mb4" if charset == charsets.BINARY else charset

@@ -32,7 +32,7 @@ from relay.sql.snapshots import lowest
 from relay.sql.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
-from relay.vitess.head import Head, explain_silence, row_images
+from relay.vitess.head import Head, collations, explain_silence, row_images
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings
 from relay.vitess.shard import VitessShard
@@ -202,12 +202,19 @@ class VitessSource:
             StreamId(self.name, self.config.keyspace),
             # I7: a snapshot may have begun that relies on `lowest`.
             replace(opening, floor=max(opening.floor, *map(lowest, before), 0)),
-            Tables(self.layout, self._layouts, relayed, followed=self._followed(), keyspace=self.config.keyspace),
+            self._known_tables(relayed),
             self._settings,
         )
 
-    def _known_tables(self) -> Tables:
-        return Tables(self.layout, self._layouts, followed=self._followed(), keyspace=self.config.keyspace)
+    def _known_tables(self, relayed: Mapping[str, Table] | None = None) -> Tables:
+        return Tables(
+            self.layout,
+            self._layouts,
+            relayed,
+            followed=self._followed(),
+            keyspace=self.config.keyspace,
+            collations=partial(collations, self._vtgate, self.config.keyspace, self.config.tablet_type),
+        )
 
     def _followed(self) -> FollowedTables:
         return FollowedTables(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from relay.sql.followed_tables import FollowedTables
 from relay.sql.protection import check_first, check_followed
@@ -12,6 +12,9 @@ from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 
 _REMEMBERED = 1000
 
+Collations = Callable[[str], Mapping[str, int]]
+"""Returns, by column of a table, the id of a collation of its character set now. Raises ``Unavailable``."""
+
 
 class Tables:
     """Used by the reader of one shard.
@@ -19,7 +22,7 @@ class Tables:
     ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
     the wanted tables as they are now. ``relayed``: those that were relayed before, which may have been dropped since,
     with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
-    ``keyspace``: that of the tables, if their names may come with it.
+    ``keyspace``: that of the tables, if their names may come with it. ``collations``: is asked where Vitess says none.
     """
 
     def __init__(
@@ -30,8 +33,10 @@ class Tables:
         *,
         followed: FollowedTables,
         keyspace: str = "",
+        collations: Collations = lambda _: {},
     ) -> None:
         self._layout = layout
+        self._collations = collations
         self._prefix = f"{keyspace}."
         self._relayed = relayed or {}
         self.followed = followed
@@ -61,7 +66,7 @@ class Tables:
         if key not in self._decoders:
             if len(self._decoders) > _REMEMBERED:
                 self._decoders.clear()
-            self._decoders[key] = decoder(event, self._layout, copied=copied)
+            self._decoders[key] = decoder(self._with_collations(event), self._layout, copied=copied)
         found = self._decoders[key]
         if found is not None:
             name, table = event.table_name, found.table
@@ -71,6 +76,17 @@ class Tables:
             elif before is None and (there := self._known.get(name)) is not None:
                 check_first(there.schema, self.followed.rules(name), table.schema)
             self._known[name] = self._streamed[name] = table
+        return found
+
+    def _with_collations(self, event: pb.FieldEvent) -> pb.FieldEvent:
+        """Return ``event`` with the collations that Vitess does not know, and leaves out."""
+        if all(field.charset for field in event.fields):
+            return event
+        collations = self._collations(event.table_name)
+        found = pb.FieldEvent()
+        found.CopyFrom(event)
+        for field in found.fields:
+            field.charset = field.charset or collations.get(field.name, 0)  # I8
         return found
 
     def _unqualified(self, event: pb.FieldEvent) -> pb.FieldEvent:

@@ -28,6 +28,7 @@ KEYS: dict[str, tuple[str, list[str]]] = {
     "exact_texts": ("k varchar(20) character set utf8mb4 collate utf8mb4_bin", TEXTS),
     "latin_texts": ("k varchar(20) character set latin1 collate latin1_general_cs", TEXTS),
     "wide_texts": ("k char(9) character set utf16", TEXTS[:2] + TEXTS[4:]),
+    "chinese_texts": ("k varchar(20) character set gbk", ["'表'", "'啊'", "'a'", "'Z'"]),
     "bytes": ("k varbinary(9)", ["x'00'", "x'ff27'", "x'5c'", "x'0a'", "''"]),
     "padded_bytes": ("k binary(3)", ["x'00'", "x'ff27'", "x'5c'", "x'0a'"]),
     "bits": ("k bit(9)", ["b'101010101'", "b'1'", "b'0'", "b'111111111'"]),

@@ -13,7 +13,7 @@ from relay.change import Operation, Snapshot
 from relay.config import VitessConfig
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, ShardState
-from relay.services.vitess import Vitess
+from relay.services.vitess import Vitess, database
 from relay.source import Opening, Page, Segment
 from relay.vitess.source import VitessSource, tables_of
 from tests import needs
@@ -210,6 +210,31 @@ def test_a_table_created_while_all_are_read_is_read_and_keyed_like_the_others(
     schemas = {table.table: table for page in pages for table in page.tables}
     assert schemas[unique].hash_columns == 1
     cluster.execute(f"drop table {unique}", "shop")
+
+
+@pytest.mark.parametrize(("charset", "text"), [("gbk", "模"), ("big5", "一"), ("tis620", "ไทย"), ("utf8mb4", "模")])
+def test_text_is_carried_also_in_character_sets_that_vitess_does_not_know(
+    cluster: Vitess, make: Callable[..., VitessSource], unique: str, charset: str, text: str
+) -> None:
+    """I8: it does not name them, and their bytes may be UTF-8 of another text, as those of the first one."""
+    columns = f"id bigint primary key, v varchar(9) character set {charset}, e enum('{text}') character set {charset}"
+    below = cluster.mariadb.connect(database=database("plain", "0"), autocommit=True, charset="utf8mb4")
+    with closing(below) as connection, connection.cursor() as cursor:
+        cursor.execute(f"create table {unique} ({columns})")
+        source = make(keyspace="plain", tables=[unique])
+        source.connect()
+        (shard,) = source.shards()
+        start = source.starting_points([shard], time.time).shards["0"]
+        cursor.execute(f"insert into {unique} values (1, '{text}', '{text}')")
+        with closing(source.open(Opening(shard, start))) as reader:
+            streamed = [change for page in _until(reader, 1) for change in page.changes]
+        published = {"0": Checkpoint(ShardState.READING, start)}
+        part = {"shard": "0", "table": unique}
+        segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, part=part, published=lambda: published)
+        with closing(source.snapshots.open(segment)) as copy:
+            copied = [change for page in until(copy, lambda page: page.finished) for change in page.changes]
+        cursor.execute(f"drop table {unique}")
+    assert [change.new for change in (*streamed, *copied)] == [{"id": 1, "v": text, "e": text}] * 2
 
 
 def test_a_snapshot_has_each_table_of_each_shard_and_also_those_created_after_the_start(
