@@ -20,6 +20,7 @@ from relay.config.errors import explain, invalid
 from relay.config.fields import ConfigModel, Name, duration_text
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
+from relay.config.locations import are_nested
 from relay.config.schema_forms import like
 from relay.config.sinks import CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
@@ -97,7 +98,8 @@ class Config(ConfigModel):
         self._entries = [number for number, sources in enumerate(split) for _ in sources]
         # The model is frozen. From here on, every DynamoDB source has one table, or tags to find its tables by.
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
-        if problems := [*self._source_problems(), *self._topic_problems(), *self._cache_problems()]:
+        problems = [*self._source_problems(), *self._topic_problems(), *self._cache_problems(), *self._place_problems()]
+        if problems:
             raise invalid(*problems)
         return self
 
@@ -213,6 +215,12 @@ class Config(ConfigModel):
                     f"({duration_text(source.max_lag)}), so a replica that may be read for {source.name} can make "
                     "invalidations late: raise tombstone_ttl, or lower max_lag",
                 )
+
+    def _place_problems(self) -> Iterator[tuple[Location, str]]:
+        log, copy = self.log, self.copy_
+        # I1: of what is in the folder of a table in Delta, VACUUM deletes what is not the table's.
+        if log is not None and copy is not None and not copy.is_postgres and are_nested(log.path, copy.url):
+            yield ("copy", "url"), "neither it nor `log.path` may be inside of the other: Delta would delete its files"
 
     def topic(self, table: str) -> str:
         """Return the topic of the changes of ``table``."""

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 WITHOUT_COLON = r"[A-Za-z][A-Za-z0-9+.-]*//"
 """A regular expression of how a location begins that lacks the colon after its scheme."""
+
+
+def are_nested(one: str, other: str) -> bool:
+    """Whether one of two locations is inside of the other, or is the same."""
+    first, second = (f"{_plain(each).rstrip('/')}/" for each in (one, other))
+    return first.startswith(second) or second.startswith(first)
+
+
+def _plain(location: str) -> str:
+    """Return a location in the same form whichever way it is written."""
+    bare = location.removeprefix("delta+")
+    parts = urlsplit(bare)
+    if parts.scheme in ("", "file", "delta") and not parts.netloc:
+        return os.path.abspath(unquote(parts.path))
+    return bare
 
 
 def misread(location: str) -> str | None:
