@@ -79,15 +79,15 @@ class RequiredTopic:
 class FoundTopic:
     """A required topic as the broker has it. ``problem``: why the relay cannot use it, empty if it can or is missing.
 
-    ``hint``: what could be improved, shown by ``relay check`` only. ``growth``: why reading it takes ever longer, and
-    what to do, which the relay also logs.
+    ``hint``: what could be improved, shown by ``relay check`` only. ``advice``: how it should be compacted, and
+    why, which the relay also logs.
     """
 
     topic: RequiredTopic
     exists: bool
     problem: str = ""
     hint: str = ""
-    growth: str = ""
+    advice: str = ""
     # Bytes; None if the topic is missing.
     largest_message: int | None = None
     compacted: bool = False
@@ -190,7 +190,7 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
             exists=True,
             problem=_problem(topic, there[topic.name], settings[topic.name], config.kafka.bootstrap_servers),
             hint=replication_hint(*_replicas(there[topic.name], settings[topic.name]), len(cluster.brokers)),
-            growth=compaction.growth(topic.name, topic.settings, settings[topic.name], config.kafka.bootstrap_servers),
+            advice=compaction.advice(topic.name, topic.settings, settings[topic.name], config.kafka.bootstrap_servers),
             largest_message=int(settings[topic.name].get("max.message.bytes", LARGEST_MESSAGE)),
             compacted="compact" in settings[topic.name].get("cleanup.policy", ""),
         )
@@ -232,8 +232,8 @@ def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -
     if problems := [topic.problem for topic in found if topic.problem]:
         raise Unavailable("\n".join(problems))
     for each in found:
-        if each.growth:
-            log.warning("topic %s: %s", each.topic.name, each.growth)
+        if each.advice:
+            log.warning("topic %s: %s", each.topic.name, each.advice)
     return found
 
 

@@ -121,7 +121,7 @@ def _topic_finding(found: topics.FoundTopic) -> Finding:
         return Finding(name, found.problem, Unavailable.exit_code)
     if not found.exists:
         return Finding(name, f"will be created with {count}")
-    for advice in filter(None, (found.hint, found.growth)):
+    for advice in filter(None, (found.hint, found.advice)):
         count += f"; {advice}"
     wanted = int(topic.settings.get("max.message.bytes", 0))
     if found.largest_message is not None and found.largest_message < wanted:

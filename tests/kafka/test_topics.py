@@ -148,7 +148,7 @@ class TestOnABroker:
         for name in ("checkpoints", "watermarks"):
             found = self.settings(admin, f"{relayed.name}.{name}")
             assert {setting: found[setting] for setting in compaction.PROMPT} == compaction.PROMPT
-        assert not any(each.growth for each in topics.survey(admin, relayed, ["orders"]))
+        assert not any(each.advice for each in topics.survey(admin, relayed, ["orders"]))
         assert self.settings(admin, f"{relayed.name}.schemas")["cleanup.policy"] == "compact"
         assert self.settings(admin, f"{relayed.name}.gaps")["retention.ms"] == "-1"
         orders = self.settings(admin, f"{relayed.name}.orders")
@@ -184,7 +184,18 @@ class TestOnABroker:
         )
         assert command in caplog.text
         self.alter(admin, command)
-        assert not any(each.growth for each in topics.survey(admin, relayed, ["orders"]))
+        assert not any(each.advice for each in topics.survey(admin, relayed, ["orders"]))
+
+    def test_a_topic_of_changes_that_is_compacted_before_slow_consumers_come_has_a_warning(
+        self, kafka: Any, unique: str, admin: AdminClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """I1: such as a DELETE of which only the null behind it is left, which tells a consumer nothing."""
+        relayed = config(unique, kafka.bootstrap_servers, key="item")
+        self.create(admin, f"{unique}.orders", 3, cleanup_policy="compact")
+        topics.create_missing(admin, relayed, ["orders"])
+        assert "has min.compaction.lag.ms=0: a consumer that is further behind misses changes" in caplog.text
+        self.alter(admin, caplog.text[caplog.text.index("`kafka-configs") :].partition("`\n")[0])
+        assert not any(each.advice for each in topics.survey(admin, relayed, ["orders"]))
 
     def alter(self, admin: AdminClient, command: str) -> None:
         """Do what the command of ``kafka-configs`` does."""
