@@ -1,4 +1,4 @@
-"""Keeps the newest image of each item of one table in files, in batches that learn new columns on the way.
+"""Keeps the newest row of each item of one table in files, in batches that learn new columns on the way.
 
 python -m spark_consumers.examples.latest_rows relay.yaml TABLE FOLDER
 """
@@ -18,30 +18,48 @@ from relay.config import load
 
 
 class LatestRows:
-    """Stores the newest row of each item. On a cluster ``folder`` has to be one that all executors share."""
+    """Stores the newest row of each item. On a cluster ``folder`` has to be one that all executors share.
+
+    TRUNCATE, and the ends of snapshots, are changes of no single item, so they delete nothing here.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def apply(self, batch: Any, number: int) -> None:
-        """Apply a batch. It may come again after a crash, so each row is compared with what is stored."""
+        """Apply a batch. It may come again after a crash, so each change is compared with what is stored."""
         self._folder.mkdir(parents=True, exist_ok=True)
         spark_consumers.apply_in_order(batch, self.store)
 
     def store(self, item: tuple[str, str, Any], changes: Iterator[Any]) -> None:
-        """Store the last change of one item, unless a newer one is stored."""
+        """Store the newest row of one item."""
         path = self._folder / f"{hashlib.sha256(item[2].encode()).hexdigest()}.json"
-        *_, last = changes
-        if path.exists() and last.token is not None:
-            stored = json.loads(path.read_text())["token"]
-            if (
-                stored is not None
-                and compare(EventToken.from_json(stored), EventToken.from_json(last.token)) is Order.NEWER
-            ):
-                return  # this batch was applied before; an unknown order stores
+        stored = json.loads(path.read_text()) if path.exists() else {"key": item[2]}
+        for change in changes:
+            if is_newer(change, stored):
+                stored |= {"event_id": change.event_id, "token": change.token}
+                if change.operation == "READ":
+                    stored["as_of"] = change.snapshot_as_of
+                # Without its image, as if it was too large, a change leaves an older row, which it marks.
+                stored["incomplete"] = change.new is None and change.operation != "DELETE"
+                if not stored["incomplete"]:
+                    stored["row"] = change.new
         draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps({"key": item[2], "row": last.new, "token": last.token}))
+        draft.write_text(json.dumps(stored))
         draft.replace(path)
+
+
+def is_newer(change: Any, stored: dict[str, Any]) -> bool:
+    """Whether a change replaces what is stored."""
+    if change.event_id == stored.get("event_id") and "redriven" not in change.attributes:
+        return False
+    if "redriven" in change.attributes:  # sent again later: it only completes the row that it left incomplete
+        return bool(stored.get("incomplete") and stored["event_id"] == change.event_id)
+    token = EventToken.from_json(stored["token"]) if stored.get("token") else None
+    if change.operation == "READ":  # of a snapshot, which may have read it before a change that came first
+        return bool((token.timestamp if token else -1) < change.snapshot_as_of >= stored.get("as_of", 0))
+    # A batch that comes again has older changes; an unknown order stores.
+    return token is None or compare(token, EventToken.from_json(change.token)) is not Order.NEWER
 
 
 def main(config: Path, table: str, folder: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from relay.change import Operation
+from relay.change import Images, Operation
 from tests.spark_consumers.spark_process import SparkProcess
-from tests.spark_consumers.topic import Topic, change
+from tests.spark_consumers.topic import Topic, change, read
 
 pytestmark = pytest.mark.services
 
@@ -60,6 +60,22 @@ def test_the_newest_row_of_each_item_is_kept_however_often_a_batch_comes(topic: 
     topic.publish([change("ada", 3), change("bob", 1)])  # the second one is late
     run(topic, "latest_rows", "orders", str(topic.folder))
     assert rows() == {"ada": "3", "bob": "2"}
+
+
+def test_a_snapshot_and_a_change_without_its_image_replace_no_newer_row(topic: Topic) -> None:
+    """I7: a row of a snapshot may be older than a change that the topic has before it."""
+    stub = change("bob", 2)
+    stub.old, stub.new, stub.images = None, None, Images.OMITTED
+    as_of = 1_700_000_000
+    topic.publish([change("ada", 5), read("ada", 4, as_of), change("bob", 1), stub, read("eve", 3, as_of)])
+    run(topic, "latest_rows", "orders", str(topic.folder))
+    topic.publish([read("ada", 4, as_of), change("eve", 6), read("dan", 7, as_of + 100)])
+    run(topic, "latest_rows", "orders", str(topic.folder))
+    found = [json.loads(file.read_text()) for file in (topic.folder / "rows").glob("*.json")]
+    assert {
+        json.loads(each["key"])["customer"]: (json.loads(each["row"])["version"]["N"], each["incomplete"])
+        for each in found
+    } == {"ada": ("5", False), "bob": ("1", True), "eve": ("6", False), "dan": ("7", False)}
 
 
 def test_each_change_is_printed_once_without_spark(topic: Topic) -> None:
