@@ -22,6 +22,8 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
 
     If the config has a source that does not name its tables, any name of a table is taken. Raises ``ConfigError``.
     """
+    if isinstance(names, str):
+        names = [names]  # and not a topic for each of its characters
     if not config.names_tables:
         if not names:
             raise ConfigError("name the tables to read: a source of the config reads tables that it does not name")

@@ -61,3 +61,8 @@ def test_tables_that_a_database_would_have_to_list_have_to_be_named() -> None:
     with pytest.raises(ConfigError, match="name the tables to read"):
         topics_of_changes(relayed, [])
     assert topics_of_changes(relayed, ["items", "orders", "shop.orders"]) == ["shop.items", "shop.orders"]
+
+
+@pytest.mark.parametrize("relayed", [config("orders", "lines"), config("orders", **SQL)])
+def test_one_name_may_be_given_as_it_is(relayed: Config) -> None:
+    assert topics_of_changes(relayed, "orders") == ["shop.orders"]
