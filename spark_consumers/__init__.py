@@ -77,6 +77,12 @@ def run(
     """
     wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
     check_arguments(wanted, start=start, checkpoint=checkpoint, engine=engine, http=http)
+    for source in config.sources:
+        if not source.names_tables:  # I1: none of its topics would be read
+            raise ConfigError(
+                f"source {source.name}: none of its tables is known: name them with `tables`, or run `relay consume`, "
+                "which asks the database, once it has some"
+            )
     if engine == "python":
         if spark is not None:
             raise ConfigError("engine='python' runs without Spark: omit `spark`")

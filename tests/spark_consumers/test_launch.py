@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
 from typer.testing import CliRunner
 
 from relay.cli import app
+from relay.config import Config
+from relay.errors import ConfigError
 from relay.process.managed import free_port
+from spark_consumers import run
 from tests.log_lines import log_lines, rows_applied
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
@@ -76,6 +79,16 @@ def test_until_caught_up_the_others_finish_and_the_failure_is_the_result(topic: 
     assert process.wait(150) == 1, process.log()
     assert rows_applied(topic.log) == {"log": 1}
     assert "copy: gave up after" in process.log()
+
+
+@pytest.mark.parametrize("engine", ["spark", "python"])
+def test_tables_that_only_the_database_names_are_not_taken_for_none(engine: Literal["spark", "python"]) -> None:
+    """I1: a program, unlike the command, does not ask the database."""
+    legacy = {"name": "legacy", "type": "mysql", "shards": {"-": ["db:1"]}, "database": "legacy", "user": "relay"}
+    config = {"name": "shop", "kafka": {"bootstrap_servers": "k:1"}, "sources": [{**legacy, "password": "secret"}]}
+    cache = {"url": "redis://r:1/0", "namespace": "shop", "keys": {"orders": ["order:{id}"]}}
+    with pytest.raises(ConfigError, match="source legacy: none of its tables is known: name them with `tables`"):
+        run("cache", Config.model_validate({**config, "cache": cache}), engine=engine)
 
 
 def test_only_the_cache_runs_without_spark(topic: Topic) -> None:
