@@ -7,15 +7,16 @@ lag and a new checkpoint can start exactly there (``--from committed``).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from confluent_kafka import TopicPartition
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from relay.config.locations import misread
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import Offsets
+from relay.kafka.group_offsets import EARLIEST, Offsets
 from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
 
 _START = "start.json"
@@ -78,6 +79,28 @@ class ConsumerCheckpoint:
         """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
         done = [int(name) for name in self.folder.names("spark/commits") if name.isdecimal()]
         return self.end_offsets(max(done, default=-1))
+
+    def topics(self, wanted: Sequence[str], there: Collection[str]) -> list[str]:
+        """Return what to read: the topics ``wanted``, and others that it has offsets of, or Spark takes them for lost.
+
+        A table may have left the config because it was dropped, with changes that are yet to be read. ``there``: all
+        topics on Kafka. Raises ``ConfigError``.
+        """
+        left = [topic for topic in self.resume() if topic not in wanted]
+        for topic in left:
+            if topic not in there:
+                raise ConfigError(
+                    f"topic {topic}, of which the checkpoint {self.location} has offsets, is neither in the config nor "
+                    "on Kafka any more: name another folder with --checkpoint, and add --from committed to go on there"
+                )
+        return [*wanted, *left]  # I1
+
+    def starting(self, partitions: Iterable[TopicPartition]) -> str:
+        """Return Spark's starting offsets, for all of its ``partitions``, also those that were added since."""
+        offsets = self.start()
+        for p in partitions:
+            offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
+        return json.dumps(offsets)
 
     def require(self, ends: Offsets) -> None:
         """Raise ``ConfigError`` if a topic ends before the checkpoint: what it gets until there would be missed."""

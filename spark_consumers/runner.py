@@ -7,7 +7,6 @@ again; the sinks make that harmless.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import time
@@ -26,7 +25,7 @@ from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids, up_to
+from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
 from spark_consumers.causes import cause, with_full_disk
@@ -151,11 +150,8 @@ class Runner:
             )
 
     def connect(self) -> None:
-        """Open all but Spark's session."""
+        """Open all but Spark's session and the Kafka group."""
         self.admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
-        # Shared from here on: Kafka's clients may be used by any thread.
-        self.group = GroupOffsets(self.config, self.consumer.name, self.consumer.topics)
-        self.stack.callback(self.group.close)
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
@@ -169,21 +165,25 @@ class Runner:
                 "the checkpoint and the target may not fit: run that command again first"
             )
         self.refuse_start(start)
+        self.topics = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self.admin, self.config))
+        # Shared from here on: Kafka's clients may be used by any thread.
+        self.group = GroupOffsets(self.config, self.consumer.name, self.topics)
+        self.stack.callback(self.group.close)
         if not self.checkpoint.exists:
             self.checkpoint.begin(self.group.resolve(start or "earliest"))
         if self.consumer.place is not None:
             name = self.consumer.name
             self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
-            self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
+            self._ids = topic_ids(self.admin, self.config, self.topics)
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
-        starting = self._starting_offsets()
+        starting = self.checkpoint.starting(self.group.partitions())
         self._attempts = 0
         self._begin()
         self.watch.start_at(self.checkpoint.resume())
-        self._log_event("started", topics=list(self.consumer.topics), checkpoint=self.checkpoint.location)
+        self._log_event("started", topics=self.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
         if self._end is not None:
@@ -226,20 +226,12 @@ class Runner:
             self.stack.callback(lock.release)
         return locks
 
-    def _starting_offsets(self) -> str:
-        """Return Spark's starting offsets."""
-        offsets = self.checkpoint.start()
-        for p in self.group.partitions():
-            # Spark requires all partitions, also those added since.
-            offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
-        return json.dumps(offsets)
-
     def _begin(self) -> None:
         """Tell the sink where the consumer resumes, which it may have to make up for."""
         continuity = self.consumer.continuity
         if continuity is None:
             return
-        self._ids = topic_ids(self.admin, self.config, self.consumer.topics)
+        self._ids = topic_ids(self.admin, self.config, self.topics)
         start, ends = self.group.locate(self.checkpoint.resume())
         while not self.stopping:
             try:
@@ -283,7 +275,7 @@ class Runner:
     def _created_again(self) -> dict[str, str]:
         """Return the new ids of topics that were created again."""
         with contextlib.suppress(Unavailable):  # it is looked at again
-            return created_again(self._ids, topic_ids(self.admin, self.config, self.consumer.topics))
+            return created_again(self._ids, topic_ids(self.admin, self.config, self.topics))
         return {}
 
     def _refuse(self, again: Mapping[str, str]) -> None:
@@ -302,7 +294,7 @@ class Runner:
         # Until it has caught up, it takes what is there: a batch that waits would look like the end to Spark.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(
-            session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most, apply_every
+            session, self.config, self.consumer.name, self.topics, starting, self.consumer.at_most, apply_every
         )
         writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._apply_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.spark)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from relay.change import Change
 from relay.errors import ConfigError
 from spark_consumers import changes
 from tests.spark_consumers.spark_process import SparkProcess
@@ -85,6 +86,22 @@ def test_a_gap_comes_before_the_batch_that_it_came_with(topic: Topic) -> None:
     (found,) = map(json.loads, (topic.folder / "gaps").read_text().splitlines())
     assert json.loads(found["record"]) == gap
     assert (found["source"], found["reason"], found["found_at"]) == ("orders", "trimmed", 7.0)
+
+
+def test_a_topic_that_is_no_longer_asked_for_is_passed_over(topic: Topic) -> None:
+    def line(version: int) -> Change:
+        found = change("bob", version)
+        found.source = found.table = "lines"
+        return found
+
+    topic.publish([change("ada", 1), line(2)])
+    both = SCRIPT.replace('["orders"]', '["orders", "lines"]')
+    assert topic.spark is not None
+    topic.spark.run(both, str(topic.path))
+    assert sorted(json.loads((topic.folder / "applied").read_text())[1]) == ["1", "2"]
+    (topic.folder / "applied").unlink()
+    topic.publish([change("ada", 3), line(4)])
+    assert applied(topic) == [[1, ["3"]]]
 
 
 def test_the_names_of_the_relays_own_consumers_are_taken(topic: Topic) -> None:

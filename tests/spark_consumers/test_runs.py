@@ -19,6 +19,7 @@ from relay.avro.schema import change_schema
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.change import Change, Operation
+from relay.kafka import topics
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
@@ -142,6 +143,30 @@ def test_a_checkpoint_is_not_continued_on_a_topic_that_was_created_again(topic: 
     topic.refuse("log", checkpoint="one")
     assert f"topic {topic.name} was created again" in topic.log.read_text()
     assert topic.consume("log", checkpoint="two")["applied"] == 4
+
+
+def test_a_table_that_left_the_config_is_read_to_its_end_and_stops_no_consumer(topic: Topic) -> None:
+    """I1, I10: it may have been dropped, and the config not name its tables."""
+    lines = [change("ada", version) for version in (1, 2)]
+    for line in lines:
+        line.source = line.table = "lines"
+        line.event_id = f"line-{line.event_id}"
+    topic.set_cache_keys("line:{customer}", table="lines")
+    topic.publish([change("ada", 1), lines[0]])
+    topic.consume("cache log copy", checkpoint="one")
+    topic.publish([change("ada", 2), lines[1]])
+    topic.leave_out("lines")
+    topic.consume("cache log copy", checkpoint="one")
+    found = topic.apply()
+    assert (found["copy"], found["lines"], len(found["log"])) == ({"ada": 2}, {"ada": 2}, 4)
+    admin, left = topics.connect(topic.config), topic.config.topic("lines")
+    admin.delete_topics([left])[left].result(30)
+    wait_until(lambda: left not in topics.list_topics(admin, topic.config))
+    topic.refuse("log", checkpoint="one/log")
+    assert f"topic {left}, of which the checkpoint" in topic.log.read_text()
+    topic.publish([change("ada", 3)])
+    topic.consume("log", "--from", "committed", checkpoint="two")
+    assert len(topic.apply()["log"]) == 5
 
 
 @pytest.mark.parametrize(("consumer", "code"), [("log", 2), ("cache", 1)])

@@ -124,10 +124,17 @@ class Topic:
         wait_until(lambda: self.name not in topics.list_topics(admin, self.config))
         self._create()
 
-    def set_cache_keys(self, *templates: str) -> None:
-        """Change the cache keys of ``orders`` in the config file."""
+    def set_cache_keys(self, *templates: str, table: str = "orders") -> None:
+        """Change the cache keys of a table in the config file."""
         raw = yaml.safe_load(self.path.read_text())
-        raw["cache"]["keys"]["orders"] = list(templates)
+        raw["cache"]["keys"][table] = list(templates)
+        self.path.write_text(yaml.safe_dump(raw))
+
+    def leave_out(self, table: str) -> None:
+        """Take a table out of the config file, as one that was dropped where tables are looked up."""
+        raw = yaml.safe_load(self.path.read_text())
+        raw["sources"] = [source for source in raw["sources"] if source["table"] != table]
+        raw["cache"]["keys"].pop(table, None)
         self.path.write_text(yaml.safe_dump(raw))
 
     def set_copy_url(self, url: str) -> None:
