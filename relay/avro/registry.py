@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +133,10 @@ class TopicSchemas:
     def all(self) -> dict[bytes, dict[str, Any]]:
         """Return the schemas known so far, by header."""
         return dict(self._known)
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Look up the schemas of all values that are on ``topics`` now. Raises as `refresh`."""
+        self.refresh()
 
     def refresh(self) -> None:
         """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is no schema."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -139,10 +139,8 @@ class RegistrySchemas:
         """Return the schema of values with this header, None if it has none of the relay's. Asks the registry once."""
         known = self._known.get(header)
         number = schema_id(header)
-        if number is None and self._open_earlier is not None:
-            with self._opening:
-                self._earlier = self._earlier or self._open_earlier()
-            return self._earlier.lookup(header)
+        if number is None and (earlier := self._from_before()) is not None:
+            return earlier.lookup(header)
         if known is not None or number is None:
             return known
         with self._asking(f"look up schema id {number}"):
@@ -155,6 +153,26 @@ class RegistrySchemas:
             if schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
                 return None
         return self._known.setdefault(header, found)
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Look up the schemas of all values that are on ``topics`` now, those from before there was a registry, too.
+
+        A consumer that meets values one by one needs only `lookup`. Raises `Unavailable`.
+        """
+        if (earlier := self._from_before()) is not None:
+            earlier.refresh()
+        for topic in topics:
+            subject = f"{topic}-value"
+            with self._asking(f"look up {subject}"):
+                for version in self._versions(subject):
+                    if is_of_changes(version.schema):
+                        self._known.setdefault(confluent_header(version.id), version.schema)
+
+    def _from_before(self) -> TopicSchemas | None:
+        with self._opening:
+            if self._earlier is None and self._open_earlier is not None:
+                self._earlier = self._open_earlier()
+            return self._earlier
 
     def all(self) -> dict[bytes, dict[str, Any]]:
         """Return the schemas known so far, by header."""

@@ -179,7 +179,7 @@ class _Replay:
         first = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in first.items()}
         # All gaps, since one is found after the changes that it stands for.
         first[self._config.internal("gaps")] = end[self._config.internal("gaps")]
-        return bounds.end_of(self._decoder().changes(self._between(first, end)), committed_before, first, end)
+        return bounds.end_of(self._changes(first, end), committed_before, first, end)
 
     def _refuse_partial(self) -> None:
         """Raise ``ConfigError`` if the target would lack what was before the start."""
@@ -190,9 +190,14 @@ class _Replay:
         if found:
             raise bounds.partial_error(self._config, self._consumer.name, found)
 
+    def _changes(self, begin: Offsets, end: Offsets) -> DataFrame:
+        """Return what is between two offsets, decoded. The schemas of all of it were published before it."""
+        self._schemas.learn(end)
+        return self._decoder().changes(self._between(begin, end))
+
     def _marks(self) -> list[bounds.Mark]:
         mark = F.try_element_at("attributes", F.lit(MARK))
-        changes = self._decoder().changes(self._between(self.state.start, self.state.end))
+        changes = self._changes(self.state.start, self.state.end)
         found = changes.where((F.col("status") == DecodeStatus.CHANGE) & mark.isin("begin", "end"))
         return [tuple(row) for row in found.select("topic", "partition", "offset", "snapshot_id", mark).collect()]
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from relay.avro.registry import TopicSchemas
+from relay.avro.registry import open_schemas
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.config import Config, load
 from relay.dynamodb.values import image_json
@@ -153,10 +153,16 @@ class Topic:
         raw = yaml.safe_load(self.path.read_text())
         self.path.write_text(yaml.safe_dump(raw | {"spark": section}))
 
+    def use_registry(self, url: str) -> None:
+        """Publish with the framing of a schema registry from now on."""
+        raw = yaml.safe_load(self.path.read_text())
+        self.path.write_text(yaml.safe_dump(raw | {"schema_registry": {"url": url}}))
+        self.config = load(self.path)
+
     def publish(
         self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, dead_letters: DeadLetterWriter | None = None
     ) -> None:
-        schemas = TopicSchemas(self._client, self.config.internal("schemas"))
+        schemas = open_schemas(self.config)
         limits: dict[str, Any] = {"largest": largest, "dead_letters": dead_letters}
         writers: dict[str, TopicWriter] = {}
         producer = Producer({**self._client, "enable.idempotence": True})
@@ -174,7 +180,7 @@ class Topic:
 
     def publish_rows(self, table: TableSchema, *rows: Change) -> None:
         """Publish changes of the topic's table, which has these columns now."""
-        schemas = TopicSchemas(self._client, self.config.internal("schemas"))
+        schemas = open_schemas(self.config)
         writer = TopicWriter(table, self.name, self.partitions, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
         writer.send_page(_Sending(producer), list(rows), 1_700_000_000)

@@ -183,6 +183,23 @@ def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topi
     assert (found["copy"]["c0"], found["lines"]) == (500, {"ada": 1})
 
 
+def test_a_replay_with_a_schema_registry_finds_its_end_and_its_snapshots(topic: Topic, schema_registry: Any) -> None:
+    """I1, I7: before its first batch it has met no schema."""
+    topic.use_registry(schema_registry.url)
+    time = 1_700_000_000
+    topic.publish([committed(one, (time - 60) * 1_000_000) for one in history([1])])
+    early = topic.ends()
+    topic.publish([committed(one, (time + 60) * 1_000_000) for one in history([2])])
+    topic.publish_watermark(time)
+    events = replay(topic, "copy", f"delta://{topic.folder}/one", "--to", "watermark:2023-11-14T22:13:20Z")
+    assert json.loads(events[-1]["offsets"])[topic.name] == early
+    remove_beginning(topic)
+    as_of = time + 200
+    topic.publish([mark("begin", as_of), *(read(f"c{number}", 99, as_of) for number in range(3)), mark("end", as_of)])
+    events = replay(topic, "copy", f"delta://{topic.folder}/two")
+    assert json.loads(events[-1]["offsets"])[topic.name] == topic.ends()
+
+
 STOPPED = """
 import os, signal
 from spark_consumers.replay.progress import ReplayProgress
@@ -241,6 +258,12 @@ hadoop.set("fs.viewfs.mounttable.{topic.name}.link./relay", {topic.folder.as_uri
 def committed(one: Change, at: int) -> Change:
     one.committed_at = at
     return one
+
+
+def remove_beginning(topic: Topic) -> None:
+    admin = topics.connect(topic.config)
+    for done in admin.delete_records([TopicPartition(topic.name, number, 4) for number in (0, 1)]).values():
+        done.result(60)
 
 
 class GroupOffsetsOf(GroupOffsets):
@@ -303,9 +326,7 @@ def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topi
     """I9: what was removed is not in the target, and nobody would know."""
     as_of = 1_700_000_000 + 200
     topic.publish([*history([1]), line(1)])
-    admin = topics.connect(topic.config)
-    for done in admin.delete_records([TopicPartition(topic.name, number, 4) for number in (0, 1)]).values():
-        done.result(60)
+    remove_beginning(topic)
     for kind, into in (("copy", "delta"), ("log", "file")):
         with pytest.raises(AssertionError, match=r"\[1\] begins at offset 4, 20"):
             replay(topic, kind, f"{into}://{topic.folder}/{kind}-partial")
