@@ -46,9 +46,10 @@ class Decoder:
         self.gaps = gaps
         self.given_up = [header for header in given_up if header not in schemas]
 
-    def changes(self, records: DataFrame, *, typed: str | None = None) -> DataFrame:
+    def changes(self, records: DataFrame, *, typed: str | None = None, in_full: bool = False) -> DataFrame:
         """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
 
+        Of a record with an unknown schema, which many may have, ``value`` is the header unless ``in_full``.
         ``key``, ``old`` and ``new`` are JSON; if all schemas are of the one table ``typed``, structs (`TypedTable`).
         """
         texts = {header: _dumps(schema) for header, schema in self.schemas.items()}
@@ -73,7 +74,7 @@ class Decoder:
             "topic",
             "partition",
             "offset",
-            F.when(F.col("status") != DecodeStatus.CHANGE, _kept_value()).alias("value"),
+            F.when(F.col("status") != DecodeStatus.CHANGE, F.col("value") if in_full else _kept_value()).alias("value"),
             *(column.alias(name) for name, column in columns.items()),
         )
 
@@ -104,7 +105,7 @@ class Decoder:
 
 
 def _kept_value() -> Column:
-    """Return the value of a record that is not a change; with an unknown schema, which many may have, its header."""
+    """Return the value of a record that is not a change; with an unknown schema its header."""
     value = F.col("value")
     return F.when(F.col("status") == DecodeStatus.SCHEMA, F.substring(value, 1, SINGLE_OBJECT_HEADER)).otherwise(value)
 

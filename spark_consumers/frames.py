@@ -17,7 +17,7 @@ from relay.config import Config
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics as kafka_topics
-from relay.kafka.group_offsets import GroupOffsets
+from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, with_beginnings
 from spark_consumers import kafka_source
 from spark_consumers.decode import Decoder
 from spark_consumers.records import DecodeStatus, Layout
@@ -54,8 +54,9 @@ def read_changes(
 
     ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
     JSON; a streaming query with a checkpoint goes on from there instead. ``end``: the same, only without ``streaming``;
-    by default the present end. ``at_most``: records a batch. ``undecodable``: what becomes of a record that is no
-    change: an error, or a row with its ``status`` and ``value``, which are two more columns then.
+    by default the present end, which is also that of partitions that JSON leaves out. ``at_most``: records a batch.
+    ``undecodable``: what becomes of a record that is no change: an error, or a row with its ``status`` and ``value``,
+    which are two more columns then.
 
     The schemas are those that are known now: a change with a later one ends the query with an error that says so, and
     the next one knows it. `spark_consumers.changes` goes on by itself. Raises ``ConfigError`` for wrong arguments, and
@@ -67,17 +68,17 @@ def read_changes(
     names = topics_of_changes(config, topics or ([table] if table is not None else []))
     if table is not None and names != [config.topic(table)]:
         raise ConfigError(f"table {table!r}: leave the topics out, or name only {config.topic(table)}")
-    decoder = decoder_of(config, names)
+    records = _records(spark, config, names, start, end, streaming=streaming, at_most=at_most)
+    decoder = decoder_of(config, names)  # after the end, before which the schemas of all records were published
     if table is not None and not decoder.schemas:
         raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
-    records = _records(spark, config, names, start, end, streaming=streaming, at_most=at_most)
     return decoded(records, decoder, table, undecodable)
 
 
 def decoder_of(config: Config, topics: Sequence[str]) -> Decoder:
     """Return the decoder of what is known to be on ``topics``. Raises ``Unavailable``."""
     with contextlib.closing(open_schemas(config)) as found:
-        found.refresh()
+        found.learn(topics)
         schemas = found.all()
     there = {header: each for header, each in schemas.items() if config.topic(Layout.of(each).table) in topics}
     return Decoder(there, registry=config.schema_registry is not None, gaps=config.internal("gaps"))
@@ -85,7 +86,7 @@ def decoder_of(config: Config, topics: Sequence[str]) -> Decoder:
 
 def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable: str) -> DataFrame:
     """Return the changes in ``records``."""
-    changes = decoder.changes(records, typed=table).drop(*_INTERNAL)
+    changes = decoder.changes(records, typed=table, in_full=undecodable == "keep").drop(*_INTERNAL)
     status = F.col("status")
     foreign = status.isin(DecodeStatus.SCHEMA, DecodeStatus.FRAMING, DecodeStatus.DAMAGED)
     if undecodable == "keep":
@@ -93,17 +94,20 @@ def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable
     place = F.concat(F.col("topic"), F.lit("["), F.col("partition"), F.lit("] offset "), F.col("offset"))
     unknown = F.lit(": no schema of it was known when the query started: start the query again")
     problem = F.concat(place, F.when(status == DecodeStatus.SCHEMA, unknown).otherwise(F.concat(F.lit(": "), status)))
-    # In a filter, which nothing removes from a plan, unlike a column that nobody selects.
-    wanted = F.when(foreign, F.raise_error(problem).cast("boolean")).otherwise(status == DecodeStatus.CHANGE)
+    # In a filter, which nothing removes from a plan, unlike a column that nobody selects. As it is not deterministic,
+    # Spark puts no filter of the query before it, which would pass the record over: its columns are null. I1
+    is_refused = foreign & (F.spark_partition_id() >= 0)
+    wanted = F.when(is_refused, F.raise_error(problem).cast("boolean")).otherwise(status == DecodeStatus.CHANGE)
     return changes.where(wanted).drop("status", "value")
 
 
 def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
-    """Call ``rule`` once for each item, on the executors, with its changes in the order in which they happened.
+    """Call ``rule`` once for each item, on the executors, with its changes in the order of the topic.
 
-    ``changes``: a batch, with the columns of `read_changes`. ``rule`` is given source, table and key, and the item's
-    changes, which it reads once, as they come. Changes without a key, such as TRUNCATE, are left out. An item may come
-    again if a task is repeated.
+    That is the order in which they happened, but for READ, which only replaces what is older than its
+    ``snapshot_as_of``. ``changes``: a batch, with the columns of `read_changes`. ``rule`` is given source, table and
+    key, and the item's changes, which it reads once, as they come. Changes without a key, such as TRUNCATE, are left
+    out. An item may come again if a task is repeated, and with `spark.speculation` at the same time.
     """
     item = ("source", "table", "key")
     ordered = (
@@ -132,10 +136,31 @@ def _records(
 ) -> DataFrame:
     kafka_topics.connect(config)  # raises a clear error if no broker can be reached
     with contextlib.closing(GroupOffsets(config, _NAME, topics)) as group:
-        first, _ = group.locate(group.resolve(start or "earliest", option="start"))
+        wanted = group.resolve(start or "earliest", option="start")
         if streaming:
-            return kafka_source.read(spark, config, _NAME, topics, json.dumps(first), at_most)
-        last, _ = group.locate(group.resolve(end or "latest", option="end"))
+            # A checkpoint may make nothing of it, so Spark itself looks whether its records are there.
+            return kafka_source.read(spark, config, _NAME, topics, json.dumps(wanted), at_most)
+        last = group.resolve(end or "latest", option="end", others=LATEST)
+        beginnings, ends = group.locate({})
+    first = with_beginnings(wanted, beginnings)
+    _refuse_missing(first, last, beginnings, ends)
     # Spark refuses an end before its start.
-    ends = {t: {p: max(offset, first[t][p]) for p, offset in of_topic.items()} for t, of_topic in last.items()}
-    return kafka_source.read_between(spark, config, _NAME, first, ends)
+    last = {t: {p: max(offset, first[t][p]) for p, offset in ps.items()} for t, ps in last.items()}
+    return kafka_source.read_between(spark, config, _NAME, first, last)
+
+
+def _refuse_missing(first: Offsets, last: Offsets, beginnings: Offsets, ends: Offsets) -> None:
+    """Raise ``ConfigError`` if a batch would lack records that it is to have."""
+    for topic, partitions in first.items():
+        for partition, offset in partitions.items():
+            low, end = beginnings[topic][partition], ends[topic][partition]
+            there = f"{topic}[{partition}] has the records from offset {low} to {end}"
+            if not low <= offset <= end:  # I1
+                raise ConfigError(
+                    f"start: {there}, not from {offset} on: they were removed, or the topic was created again; -2 is "
+                    "the beginning"
+                )
+            if last[topic][partition] > end:
+                raise ConfigError(
+                    f"end: {there}, not up to {last[topic][partition]}: try later, or leave it out for the present end"
+                )

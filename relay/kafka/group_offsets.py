@@ -48,6 +48,11 @@ def up_to(offsets: Offsets, ends: Offsets) -> Offsets:
     return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in offsets.items()}
 
 
+def with_beginnings(offsets: Offsets, beginnings: Offsets) -> Offsets:
+    """Return ``offsets`` with ``beginnings`` in place of -2. One whose record was removed stays as it is."""
+    return {t: {p: beginnings[t][p] if o == EARLIEST else o for p, o in ps.items()} for t, ps in offsets.items()}
+
+
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
     """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``.
 
@@ -141,12 +146,13 @@ class GroupOffsets:
             raise _missing(missing[0], self._servers)
         return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
-    def resolve(self, start: str, *, option: str = "--from") -> Offsets:
+    def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST) -> Offsets:
         """Return the present offsets of ``start``, which errors call ``option``.
 
         It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for those of another group, an ISO time, a
-        time ago such as ``-2h``, or offsets as JSON. The caller stores them, so that a consumer killed before its first
-        batch starts there again. Raises ``ConfigError`` for any other text.
+        time ago such as ``-2h``, or offsets as JSON; ``others``: of partitions that JSON leaves out. The caller stores
+        them, so that a consumer killed before its first batch starts there again. Raises ``ConfigError`` for any other
+        text.
         """
         check_start(start, option=option)
         partitions = self.partitions()
@@ -164,7 +170,7 @@ class GroupOffsets:
                 )
             return committed
         if start.lstrip().startswith("{"):
-            return self._at_the_end(_parse(start, partitions, option))
+            return self._at_the_end(_parse(start, partitions, option, others))
         return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
@@ -213,10 +219,12 @@ class GroupOffsets:
         return _as_offsets(TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found)
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
+        # Before the times: a record that is committed in between would be passed over.
+        ends = {(p.topic, p.partition): self._end_of(p) for p in partitions}
         asked = [TopicPartition(p.topic, p.partition, milliseconds) for p in partitions]
         found = self._call(self._consumer.offsets_for_times, asked, timeout=_TIMEOUT)
         # Negative: the partition has no record from that time on.
-        return _as_offsets(p if p.offset >= 0 else self._end_of(p) for p in found)
+        return _as_offsets(p if p.offset >= 0 else ends[p.topic, p.partition] for p in found)
 
     def _at_the_end(self, offsets: Offsets) -> Offsets:
         """Return ``offsets`` with the present ends for -1: a reader that is killed would find other ones."""
@@ -242,11 +250,11 @@ class GroupOffsets:
             sleep(_STEP)
 
 
-def _parse(text: str, partitions: Sequence[TopicPartition], option: str) -> Offsets:
-    """Parse offsets in Spark's JSON. Partitions that it does not name start at the beginning."""
+def _parse(text: str, partitions: Sequence[TopicPartition], option: str, others: int) -> Offsets:
+    """Parse offsets in Spark's JSON. ``others``: of partitions that it does not name."""
     wanted: Offsets = {}
     for p in partitions:
-        wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
+        wanted.setdefault(p.topic, {})[str(p.partition)] = others
     for topic, partition, offset in _named_offsets(text, option):
         if partition not in wanted.get(topic, {}):
             raise ConfigError(f"{option}: this consumer does not read partition {topic}[{partition}]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from time import monotonic
 from time import time as now
@@ -46,11 +45,7 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
     if time is not None:
         _require_watermark(config, to, time)
         to = "latest"
-    found = group.resolve(to, option="--to")
-    if to.lstrip().startswith("{"):
-        given = json.loads(to)
-        found = {t: {p: given.get(t, {}).get(p, LATEST) for p in ps} for t, ps in found.items()}
-    wanted, ends = group.locate(found)
+    wanted, ends = group.locate(group.resolve(to, option="--to", others=LATEST))
     return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in wanted.items()}
 
 

@@ -54,6 +54,22 @@ def test_a_start_may_be_a_word_a_time_or_a_time_ago(relayed: Config, group: Grou
     assert list(starts.values()) == [EARLIEST, 3, 1, 2, 0, 1]
 
 
+def test_a_record_that_comes_while_a_time_is_looked_up_is_not_passed_over(
+    relayed: Config, group: GroupOffsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1"""
+    end_of, producer = group._end_of, Producer(relayed.kafka.client())
+
+    def publish_and_ask(partition: TopicPartition) -> TopicPartition:
+        producer.produce(partition.topic, b"x", partition=partition.partition)
+        assert producer.flush(30) == 0
+        return end_of(partition)
+
+    monkeypatch.setattr(group, "_end_of", publish_and_ask)
+    begun = datetime.now(UTC).isoformat()
+    assert group.resolve(begun)[relayed.topic("orders")] == {"0": 3, "1": 0, "2": 0}
+
+
 def test_a_start_may_be_where_a_group_stands(relayed: Config, group: GroupOffsets, unique: str) -> None:
     topic = relayed.topic("orders")
     with pytest.raises(ConfigError, match=f"--from committed: group {unique}.log has no committed offsets of {topic}"):

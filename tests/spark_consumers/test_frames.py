@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from relay.change import Change
+from relay.kafka import topics
 from relay.table import Column, KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, truncation
@@ -42,7 +44,7 @@ def run(topic: Topic, script: str) -> Any:
 
 def test_a_batch_has_every_change_between_two_starts(topic: Topic) -> None:
     topic.publish([change("ada", version) for version in range(1, 5)] + [replace_table(change("bob", 9), "lines")])
-    offsets = json.dumps({topic.name: {"0": 1, "1": 1}})
+    offsets = json.dumps({topic.name: {partition: 1 for partition, end in topic.ends().items() if end}})
     found = run(
         topic,
         f"""
@@ -102,6 +104,80 @@ with spark() as session:
     ]
 
 
+def test_the_changes_on_a_topic_with_a_schema_registry_have_all_versions_of_its_columns(
+    topic: Topic, schema_registry: Any
+) -> None:
+    """I1: also those from before there was a registry."""
+    topic.publish_rows(laid_out(id="int", v="int"), typed(1, {"id": 1, "v": 7}))
+    topic.use_registry(schema_registry.url)
+    topic.publish_rows(laid_out(id="int", v="long"), typed(2, {"id": 1, "v": 2**40}))
+    topic.publish_rows(laid_out(id="int", v="long", note="string"), typed(3, {"id": 1, "v": 8, "note": "x"}))
+    found = run(
+        topic,
+        """
+with spark() as session:
+    read = lambda **options: spark_consumers.read_changes(session, config, streaming=False, **options)
+    typed = read(table="orders").orderBy("token_position").select("new.id", "new.v", "new.note").collect()
+    as_json = read(topics=["orders"]).orderBy("token_position").select("new").collect()
+    print(json.dumps([[list(row) for row in typed], [json.loads(row.new) for row in as_json]]))
+""",
+    )
+    assert found == [
+        [[1, 7, None], [1, 2**40, None], [1, 8, "x"]],
+        [{"id": 1, "v": 7}, {"id": 1, "v": 2**40}, {"id": 1, "v": 8, "note": "x"}],
+    ]
+
+
+def test_partitions_that_an_end_leaves_out_are_read_to_their_ends(topic: Topic) -> None:
+    """I1"""
+    customers = [f"c{number}" for number in range(9)]
+    topic.publish([change(customer, 1) for customer in customers])
+    ends = topic.ends()
+    assert all(ends.values())
+    counts = run(
+        topic,
+        f"""
+with spark() as session:
+    frame = spark_consumers.read_changes(
+        session, config, ["orders"], streaming=False, end=json.dumps({{"{topic.name}": {{"0": 1}}}})
+    )
+    print(json.dumps(dict(frame.groupBy("partition").count().collect())))
+""",
+    )
+    assert counts == {"0": 1, "1": ends["1"]}
+
+
+def test_a_batch_is_refused_that_would_lack_changes(topic: Topic) -> None:
+    """I1: what was removed, or is not there, would be missing, and nobody would know."""
+    topic.publish([change("ada", version) for version in range(1, 5)])
+    ((partition, end),) = [(partition, end) for partition, end in topic.ends().items() if end]
+    admin = topics.connect(topic.config)
+    for done in admin.delete_records([TopicPartition(topic.name, int(partition), 2)]).values():
+        done.result(60)
+    said = run(
+        topic,
+        f"""
+with spark() as session:
+    def read(**options):
+        try:
+            given = {{name: json.dumps({{"{topic.name}": {{"{partition}": at}}}}) for name, at in options.items()}}
+            return spark_consumers.read_changes(session, config, ["orders"], streaming=False, **given).count()
+        except Exception as error:
+            return f"{{type(error).__name__}}: {{error}}"
+
+    print(json.dumps([read(start=-2), read(start=2), read(start=1), read(start=9), read(start=2, end=9)]))
+""",
+    )
+    where = f"{topic.name}[{partition}] has the records from offset 2 to {end}, not "
+    assert said == [
+        2,
+        2,
+        f"ConfigError: start: {where}from 1 on: they were removed, or the topic was created again; -2 is the beginning",
+        f"ConfigError: start: {where}from 9 on: they were removed, or the topic was created again; -2 is the beginning",
+        f"ConfigError: end: {where}up to 9: try later, or leave it out for the present end",
+    ]
+
+
 def test_columns_that_no_type_holds_exactly_are_refused_by_name(topic: Topic) -> None:
     topic.publish_rows(laid_out(id="int", v="int"), typed(1, {"id": 1, "v": 7}))
     topic.publish_rows(laid_out(id="int", v="string"), typed(2, {"id": 1, "v": "7"}))
@@ -138,6 +214,42 @@ with spark() as session:
     assert found[0] == [["change", ""], ["framing", "hello"]]
     assert f"{topic.name}[0] offset " in found[1]
     assert ": framing" in found[1]
+
+
+@pytest.mark.parametrize("fields", [100, 1])
+def test_a_record_that_is_no_change_ends_the_query_whatever_it_filters(topic: Topic, fields: int) -> None:
+    """I1: also if Spark interprets the filter, as for tables with many columns."""
+    topic.publish([change("ada", 1)])
+    topic.publish_raw(b"\xc3\x01" + bytes(8) + b"of a schema that is not known")
+    said = run(
+        topic,
+        f"""
+with spark() as session:
+    mine = session.newSession()
+    mine.conf.set("spark.sql.codegen.maxFields", "{fields}")
+    frame = spark_consumers.read_changes(mine, config, ["orders"], streaming=False)
+    try:
+        print(json.dumps(str(frame.where("operation = 'UPDATE' AND `table` = 'orders'").select("new").collect())))
+    except Exception as error:
+        print(json.dumps(str(error)))
+""",
+    )
+    assert ": no schema of it was known when the query started: start the query again" in said
+
+
+def test_a_record_of_an_unknown_schema_is_kept_in_full(topic: Topic) -> None:
+    """I8: it may be stored until its schema is known."""
+    value = b"\xc3\x01" + bytes(8) + b"a long value"
+    topic.publish_raw(value)
+    found = run(
+        topic,
+        """
+with spark() as session:
+    frame = spark_consumers.read_changes(session, config, ["orders"], streaming=False, undecodable="keep")
+    print(json.dumps([[row.status, bytes(row.value).hex()] for row in frame.collect()]))
+""",
+    )
+    assert found == [["schema", value.hex()]]
 
 
 def test_the_changes_of_an_item_are_applied_in_order(topic: Topic) -> None:
