@@ -33,12 +33,14 @@ from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors
+from relay.kafka.created_again import created_again
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, topic_ids, with_beginnings
 
 __all__ = ["ReceivedChange", "Reception", "changes"]
 
 _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
+_LOOK = 15.0  # seconds between two looks for topics that were created again
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
 _SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
 _SHORTEST_SESSION = 6  # seconds, which brokers allow unless they are set otherwise
@@ -130,7 +132,7 @@ class Reception:
         self._reached: dict[_Place, int] = {}
         # Whether it has partitions, the ends to read them to if there are any, and those not read to their ends.
         self._is_assigned = False
-        self._advanced_at = time.monotonic()
+        self._advanced_at = self._looked_at = time.monotonic()
         self._ends: Mapping[_Place, int] | None = None
         self._unread: set[_Place] = set()
         # The record that comes next, if it was read and failed.
@@ -140,7 +142,8 @@ class Reception:
     def open(self, start: str, *, until_caught_up: bool) -> None:
         """Connect, and join the group. Raises ``RelayError``."""
         with ExitStack() as stack:
-            kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
+            self._admin = kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
+            self._ids = topic_ids(self._admin, self._config, self._topics)
             name = self._group or f"{self._config.name}.changes"
             offsets = GroupOffsets(self._config, "changes", self._topics, name=name)
             stack.callback(offsets.close)
@@ -151,8 +154,7 @@ class Reception:
             self._consumer = self._connect(name)
             stack.callback(self._consumer.close)
             if self._group is None:
-                first, _ = offsets.locate(offsets.resolve(start, option="start"))
-                places = _by_place(first).items()
+                places = _by_place(_first_offsets(offsets, start)).items()
                 self._assign(self._consumer, [TopicPartition(*place, offset) for place, offset in places])
             else:
                 _begin_group(offsets, start)
@@ -264,10 +266,23 @@ class Reception:
     # ------------------------------------------------------------------ records
 
     def _next_record(self, seconds: float) -> Message | None:
+        if time.monotonic() - self._looked_at > _LOOK:
+            self._look_for_new_topics()
         try:
             return self._consumer.poll(seconds)
         except KafkaException as error:  # of a callback
             raise Unavailable(f"cannot read the offsets of group {self._group}: {error.args[0].str()}") from error
+
+    def _look_for_new_topics(self) -> None:
+        """Raise ``RelayError`` if a topic was created again: the client goes on at the offset of the old one."""
+        with contextlib.suppress(Unavailable):  # it is looked at again
+            for topic in created_again(self._ids, topic_ids(self._admin, self._config, self._topics)):
+                raise RelayError(f"topic {topic} was created again: to read all its changes, {self._another_start()}")
+        self._looked_at = time.monotonic()
+
+    def _another_start(self) -> str:
+        offsets = f"delete the offsets of group {self._group} and " if self._group else ""
+        return f"{offsets}give another start"
 
     def _read(self, message: Message) -> ReceivedChange | None:
         """Return the change in a record, None for one that has none."""
@@ -304,10 +319,9 @@ class Reception:
     def _failure(self, place: _Place, error: KafkaError) -> RelayError:
         where = f"{place[0]}[{place[1]}]" if place[0] else "the topics"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            go_on = f"delete the offsets of group {self._group} and give" if self._group else "give"
             return RelayError(
                 f"records of {where} were removed before they were read, or the topic was created again: changes are "
-                f"lost. To go on without them, {go_on} another start; give the topic a longer retention"
+                f"lost. To go on without them, {self._another_start()}; give the topic a longer retention"
             )
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return Unavailable(
@@ -352,12 +366,16 @@ def _begin_group(offsets: GroupOffsets, start: str) -> None:
     """Commit ``start`` for a group without offsets, so that all its programs start there, also after a crash."""
     if offsets.committed() is not None:
         return
-    first, _ = offsets.locate(offsets.resolve(start, option="start"))
     try:
-        offsets.commit(first, wait=True)
+        offsets.commit(_first_offsets(offsets, start), wait=True)
     except Unavailable:
         if offsets.committed() is None:
             raise  # else another program of the group was first
+
+
+def _first_offsets(offsets: GroupOffsets, start: str) -> Offsets:
+    """Return where to begin; where records were removed, not behind them, so that reading them fails (I1)."""
+    return with_beginnings(offsets.resolve(start, option="start"), offsets.locate({})[0])
 
 
 def _by_place(offsets: Offsets) -> dict[_Place, int]:

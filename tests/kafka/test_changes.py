@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewPartitions
 import relay
 from relay.change import Operation, Snapshot
 from relay.errors import ConfigError
+from relay.kafka import changes as received
 from relay.kafka import topics
 from tests.spark_consumers.topic import Topic, change, read
 from tests.waiting import wait_until
@@ -127,6 +128,29 @@ def test_removed_changes_are_an_error(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("is_in_group", [False, True])
+@pytest.mark.parametrize("is_of_group", [False, True])
+def test_a_start_at_removed_changes_is_an_error(topic: Topic, is_in_group: bool, is_of_group: bool) -> None:
+    """I1: as that of a program which keeps its offsets by itself, and was away for longer than the retention."""
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    with relay.changes(topic.path, ["orders"], group=f"{topic.name}-other", until_caught_up=True) as changes:
+        place = next(changes)
+        changes.commit()
+    admin = topics.connect(topic.config)
+    for each in admin.delete_records([TopicPartition(topic.name, place.partition, 2)]).values():
+        each.result()
+    stored = json.dumps({topic.name: {str(place.partition): 1}})
+    start = f"committed:{topic.name}-other" if is_of_group else stored
+    group = topic.name if is_in_group else None
+    with (
+        relay.changes(topic.path, ["orders"], group=group, start=start) as changes,
+        pytest.raises(relay.RelayError, match="were removed before they were read"),
+    ):
+        changes.poll(30)
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        assert versions(changes) == [("ada", "3")]
+
+
+@pytest.mark.parametrize("is_in_group", [False, True])
 def test_a_start_past_the_end_of_a_topic_is_an_error(topic: Topic, is_in_group: bool) -> None:
     """I1: the topic was created again, so what it has got since was never read."""
     topic.publish([change("ada", version) for version in range(1, 4)])
@@ -137,6 +161,29 @@ def test_a_start_past_the_end_of_a_topic_is_an_error(topic: Topic, is_in_group: 
         pytest.raises(relay.RelayError, match="the topic was created again: changes are lost"),
     ):
         changes.poll(30)
+
+
+@pytest.mark.parametrize("is_in_group", [False, True])
+def test_a_topic_that_is_created_again_ends_a_program(
+    topic: Topic, is_in_group: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: it would go on at the offset of the old topic, behind changes of the new one."""
+    monkeypatch.setattr(received, "_LOOK", 0.0)
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    with relay.changes(topic.path, ["orders"], group=topic.name if is_in_group else None) as changes:
+        assert versions([next(changes) for _ in range(3)]) == [("ada", str(version)) for version in range(1, 4)]
+        topic.create_again()
+        topic.publish([change("ada", version) for version in range(11, 17)])
+
+        def said() -> str | None:
+            try:
+                changes.poll(1)
+            except relay.RelayError as error:
+                return str(error) if "was created again" in str(error) else None
+            return None
+
+        assert f"topic {topic.name} was created again" in wait_until(said, 60)
+        assert said()  # until the program ends
 
 
 def test_a_gap_is_passed_on(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
