@@ -17,7 +17,7 @@ from relay.config.fields import iso_time, start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import open_reader, read_all_committed
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, check_start
-from relay.kafka.topics import connect
+from relay.kafka.topics import FoundTopic, connect
 
 _WATERMARK = "watermark:"
 _OVERALL = b'["v1"]'
@@ -129,6 +129,16 @@ def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int
             ]
         )
     )
+
+
+def refuse_compacted(topics: Iterable[FoundTopic]) -> None:
+    """Raise ``ConfigError`` if one of ``topics`` with changes is compacted: a log is to have every change."""
+    for each in topics:
+        if each.compacted and not each.topic.compacted:
+            raise ConfigError(
+                f"the replay would make a partial log: topic {each.topic.name} is compacted, so Kafka may have removed "
+                "changes that later ones of the same items have replaced: give --partial to accept that"
+            )
 
 
 def _times(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], str]:

@@ -26,7 +26,7 @@ from relay.config import Config
 from relay.config.fields import iso_time
 from relay.errors import ConfigError, RelayError
 from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids
-from relay.kafka.topics import connect
+from relay.kafka.topics import connect, survey
 from spark_consumers import kafka_source
 from spark_consumers.causes import cause
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
@@ -131,8 +131,9 @@ class _Replay:
     def open(self, asked: dict[str, str], partial: bool) -> None:
         """Find or make the state, and open Spark's session."""
         self._consumer = self._target.consumer()
-        topics, admin = self._consumer.topics, connect(self._config)
-        self._ids = topic_ids(admin, self._config, topics)
+        topics = self._consumer.topics
+        self._admin = connect(self._config)
+        self._ids = topic_ids(self._admin, self._config, topics)
         # Its client is the replay's, and `committed` means the consumer's group.
         self._group = GroupOffsets(self._config, "replay", topics, name=group(self._config, self._consumer.name))
         self._stack.enter_context(closing(self._group))
@@ -189,6 +190,8 @@ class _Replay:
             found = {where: offset for where, offset in found.items() if where in left}
         if found:
             raise bounds.partial_error(self._config, self._consumer.name, found)
+        if self._consumer.name == "log":
+            bounds.refuse_compacted(survey(self._admin, self._config, list(self._config.tables)))
 
     def _changes(self, begin: Offsets, end: Offsets) -> DataFrame:
         """Return what is between two offsets, decoded. The schemas of all of it were published before it."""

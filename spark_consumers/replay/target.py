@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config, CopyConfig, LogConfig, redacted
 from relay.config.addresses import POSTGRES
+from relay.config.locations import are_nested
 from relay.config.sinks import DeltaConfig
 from relay.errors import ConfigError
 from spark_consumers.change_log import log_consumer
@@ -56,6 +57,22 @@ class ReplayTarget:
         )
         if same:
             raise ConfigError(f"--into {self.name} is the {kind} that the config names: give a new place")
+        if self.location is not None:
+            self._refuse_nested(self.location)
+
+    def _refuse_nested(self, location: str) -> None:
+        """Raise ``ConfigError`` for a place inside of one that the config names, which a swap would move along.
+
+        Delta takes the files there for its own that no version needs, and deletes them in time.
+        """
+        copy, log = self.config.copy_, self.config.log
+        taken = [*([log.path] if log else []), *([copy.url] if copy and not copy.is_postgres else [])]
+        for other in taken:
+            if are_nested(self._folder(location), self._folder(other)):
+                raise ConfigError(
+                    f"--into {self.name}: neither it nor {redacted(other)}, which the config names, may be inside of "
+                    "the other: give a place beside it"
+                )
 
     def _of_copy(self, copy: CopyConfig, into: str) -> CopyConfig:
         if not into.startswith(_SCHEMA):

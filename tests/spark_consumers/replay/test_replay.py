@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from relay.change import Change, Operation
 from relay.kafka import topics
@@ -320,6 +322,31 @@ def test_before_the_first_run_a_replay_names_a_topic_and_what_creates_it(
     assert errors(result) == [
         f"topic '{unique}.orders' does not exist at {kafka.bootstrap_servers}: start `relay run`, which creates it"
     ]
+
+
+def test_a_log_is_not_whole_if_its_topic_is_compacted(topic: Topic) -> None:
+    """I1: Kafka may have removed changes, and the offsets do not show it, as markers of transactions have some, too."""
+    topic.publish([*history([1]), line(1)])
+    admin = topics.connect(topic.config)
+    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=[compact])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    into = f"file://{topic.folder}/rebuilt"
+    with pytest.raises(AssertionError, match=f"partial log: topic {topic.name} is compacted"):
+        replay(topic, "log", into)
+    replay(topic, "log", into, "--partial")
+    replay(topic, "copy", f"delta://{topic.folder}/copied")
+
+
+@pytest.mark.parametrize(
+    "into", ["delta://{}/copy/new", "delta://{}/log/new", "delta://{}", "delta://{}/copy/../copy/new"]
+)
+def test_a_place_inside_of_another_one_is_refused(topic: Topic, into: str) -> None:
+    """I1: a swap would rename it along with the present one, and the copy would be gone."""
+    (topic.folder / "copy").mkdir()
+    result = relay("replay", "copy", topic.path, "--into", into.format(topic.folder), "--swap")
+    assert result.exit_code == 2
+    assert "may be inside of the other: give a place beside it" in errors(result)[0]
 
 
 def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic) -> None:
