@@ -104,9 +104,18 @@ RUNNING = Metric(
     "1 while the consumer runs, 0 before its start, after its end, and between a failure and the next attempt.",
     "0 for long: see /healthz and the log.",
 )
+UPTIME = Metric(
+    "relay_consumer_uptime_seconds",
+    "gauge",
+    _OF_ONE,
+    "seconds",
+    "Time since the process of the consumer started.",
+    "If it stays small, the process ends soon after each start; the end of its log says why.",
+)
 
 CONSUMER_CATALOGUE = (
     RECORDS, CHANGES, DEAD_LETTERS, GAPS, RETRIES, BATCH, LAG_RECORDS, LAG_SECONDS, COMMIT_LAG, TOMBSTONE_TTL, RUNNING,
+    UPTIME,
 )  # fmt: skip
 
 _BATCH_BUCKETS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

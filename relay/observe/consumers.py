@@ -27,7 +27,14 @@ STALLED_AFTER = 300.0
 _LOOP = 5  # failures without a batch between them that make a loop: all quick attempts at one batch
 _CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
 _LOOKS = 1000  # kept at most, over any time
-_GAUGES = (metrics.LAG_RECORDS, metrics.LAG_SECONDS, metrics.COMMIT_LAG, metrics.TOMBSTONE_TTL, metrics.RUNNING)
+_GAUGES = (
+    metrics.LAG_RECORDS,
+    metrics.LAG_SECONDS,
+    metrics.COMMIT_LAG,
+    metrics.TOMBSTONE_TTL,
+    metrics.RUNNING,
+    metrics.UPTIME,
+)
 _RECENT = 300.0  # seconds for which the lag of a batch is shown
 
 
@@ -173,6 +180,10 @@ class ConsumerWatch:
         with self._lock:
             return self._state == "running"
 
+    def uptime(self) -> float:
+        """Return the seconds since the process made this watch."""
+        return self._clock() - self._begun
+
     def lag(self) -> tuple[int, float] | None:
         """Return the lag in records and in seconds, None if it is not known."""
         with self._lock:
@@ -240,6 +251,7 @@ class ConsumersObserver(Collector):
         families = {metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels) for metric in _GAUGES}
         for watch in self.watches:
             families[metrics.RUNNING].add_metric([watch.name], float(watch.is_ready))
+            families[metrics.UPTIME].add_metric([watch.name], watch.uptime())
             if watch.tombstone_ttl is not None:
                 families[metrics.COMMIT_LAG].add_metric([watch.name], watch.commit_lag())
                 families[metrics.TOMBSTONE_TTL].add_metric([watch.name], watch.tombstone_ttl)

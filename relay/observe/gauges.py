@@ -16,13 +16,18 @@ Observation = tuple[WorkerStatus | None, float | None, float, float]
 
 
 class Gauges(Collector):
-    """``observe``: returns the latest status and the time. Called from any thread."""
+    """``observe``: returns the latest status and the time. Called from any thread.
 
-    def __init__(self, observe: Callable[[], Observation]) -> None:
+    ``started``: when the worker did, by the monotonic clock.
+    """
+
+    def __init__(self, observe: Callable[[], Observation], started: float) -> None:
         self._observe = observe
+        self._started = started
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         status, turned, now, wall = self._observe()
+        yield _family(metrics.UPTIME, [([], now - self._started)])
         if turned is not None:
             yield _family(metrics.TURN_AGE, [([], now - turned)])
         if status is None:
@@ -63,6 +68,7 @@ _SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.WATERMARK: lambda source, now, wall: source.low_watermark,
     metrics.OPEN: lambda source, now, wall: len(source.open) + len(source.segments),
     metrics.UNFINISHED: lambda source, now, wall: len(source.unfinished()),
+    metrics.PENDING_GAPS: lambda source, now, wall: len(source.pending_gaps),
     metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
     metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,
     metrics.POLL_AGE: lambda source, now, wall: max((now - poll.polled for _, _, poll in source.polls()), default=None),

@@ -220,11 +220,29 @@ TURN_AGE = Metric(
     "Time since the last turn of the worker's main loop.",
     "Above 60 s, /healthz is red: Kafka does not answer, or the process hangs.",
 )
+PENDING_GAPS = Metric(
+    "relay_pending_gaps",
+    "gauge",
+    ("source",),
+    "gaps",
+    "Gaps that a person has to decide about, over all workers. The relay stops at them.",
+    "`relay gaps list CONFIG` shows them, and `relay gaps accept` continues after one.",
+)
+UPTIME = Metric(
+    "relay_uptime_seconds",
+    "gauge",
+    (),
+    "seconds",
+    "Time since this worker started.",
+    "If it stays small, the worker ends soon after each start, as at a gap under `on_gap: fail`; the end of its log "
+    "says why.",
+)
 
 CATALOGUE = (
     CHANGES, BYTES, RECORDS, RETRIED, TRANSACTIONS, FENCED, GAPS, DEAD_LETTERS, READS_FAILED, CLOCKS, COMMIT,
     LATENCY, LAG,
-    SHARD_LAG, WATERMARK, OPEN, UNFINISHED, PARTITIONS, SNAPSHOT_READ, SNAPSHOT_ROWS, POLL_AGE, LISTING_AGE, TURN_AGE,
+    SHARD_LAG, WATERMARK, OPEN, UNFINISHED, PARTITIONS, PENDING_GAPS, SNAPSHOT_READ, SNAPSHOT_ROWS, POLL_AGE,
+    LISTING_AGE, TURN_AGE, UPTIME,
 )  # fmt: skip
 
 _COMMIT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

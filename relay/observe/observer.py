@@ -66,7 +66,7 @@ class Observer:
         # Only the worker's thread uses these two.
         self._taken = 0.0
         self._fencing_since: float | None = None
-        self.metrics.registry.register(Gauges(self._observe))
+        self.metrics.registry.register(Gauges(self._observe, clock()))
 
     @property
     def registry(self) -> CollectorRegistry:

@@ -71,10 +71,12 @@ RELAY = {
     ),
     "Is anything lost or set aside?": (
         Panel("Gaps", "short", (relay.GAPS,), ((f"{relay.GAPS.name}{{SELECTED}}", "{{source}} {{reason}}"),)),
+        _greatest("Gaps that wait for a decision", "short", relay.PENDING_GAPS, "source"),
         _count("Dead letters", relay.DEAD_LETTERS, "source"),
         _count("Disagreeing clocks", relay.CLOCKS, "source"),
     ),
     "Does anything stand still?": (
+        _greatest("Time since the start", "s", relay.UPTIME, "instance"),
         _greatest("Oldest poll of a shard", "s", relay.POLL_AGE, "source, instance"),
         _greatest("Age of the listing of shards", "s", relay.LISTING_AGE, "source"),
         _greatest("Last turn of the main loop", "s", relay.TURN_AGE, "instance"),
@@ -140,6 +142,7 @@ CONSUMERS = {
             (consumer.RUNNING,),
             ((f"min by (consumer) ({consumer.RUNNING.name}{{SELECTED}})", "{{consumer}}"),),
         ),
+        _greatest("Time since the start", "s", consumer.UPTIME, "consumer"),
         _count("Failed attempts", consumer.RETRIES, "consumer"),
         _count("Dead letters", consumer.DEAD_LETTERS, "consumer"),
         _count("Gaps noted", consumer.GAPS, "consumer"),

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from relay.process.managed import free_port
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
+from tests.observe.observed_relay import get
 from tests.operating import Operated
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -119,3 +124,32 @@ def test_a_repair_that_a_new_stream_interrupts_is_made_in_that_stream(relay: Ope
     relay.run()
     snapshot = [change for change in relay.changes() if change["snapshot"] is not None]
     assert [change["key"] for change in snapshot if change["key"]] == [{"id": "k"}]
+
+
+def test_a_relay_that_is_started_again_before_a_gap_shows_that_it_waits_for_a_decision(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """I9, I10: whatever starts it again and again, somebody sees it in the short time until it meets the gap."""
+    lose(relay, stream)
+    port, seen = free_port(), threading.Event()
+    config = yaml.safe_load(relay.path.read_text())
+    relay.path.write_text(yaml.safe_dump({**config, "http": f"127.0.0.1:{port}"}))
+
+    def hold(operation: str) -> None:
+        if operation in ("GetShardIterator", "GetRecords"):
+            seen.wait(60)
+
+    stream.before = hold
+
+    def pending() -> bool:
+        try:
+            return 'relay_pending_gaps{source="s"} 1.0' in get(f"http://127.0.0.1:{port}", "/metrics")[1]
+        except OSError:  # it does not listen yet
+            return False
+
+    worker = start_relay(relay.path)
+    try:
+        wait_until(lambda: pending() or None, 60)
+    finally:
+        seen.set()
+    assert worker.wait(60) == 1, worker.log()
