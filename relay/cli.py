@@ -265,7 +265,8 @@ def consume(
     http: Annotated[
         str | None,
         typer.Option(
-            help="Serve /metrics, /healthz, /readyz and /status.json of these consumers here, such as 127.0.0.1:9410.",
+            help="Serve /metrics, /healthz, /livez, /readyz and /status.json of these consumers here, such as "
+            "127.0.0.1:9410.",
             metavar="HOST:PORT",
             show_default=False,
         ),

@@ -156,24 +156,25 @@ class ConsumerWatch:
             now = self._clock()
             found = list(self._stalls(now))
         error = redacted(self._error) if self._error else None
-        return [Stall(what, seconds, error=error) for what, seconds in found]
+        return [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in found]
 
-    def _stalls(self, now: float) -> Iterator[tuple[str, float]]:
+    def _stalls(self, now: float) -> Iterator[tuple[str, float, bool]]:
+        """Yield what, for how many seconds, and whether it hangs or has ended, so that a restart may help."""
         name = f"consumer {self.name}"
         if self._state == "failed":
-            yield f"{name} has stopped; restart it", now - self._failed[-1]
+            yield f"{name} has stopped; restart it", now - self._failed[-1], True
             return
         if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
-            yield f"{name} fails again and again", now - self._failed[0]
+            yield f"{name} fails again and again", now - self._failed[0], False
         if self._state == "starting" and now - self._begun > self._limit:
-            yield f"{name} has not started; see its log", now - self._begun
+            yield f"{name} has not started; see its log", now - self._begun, not self._failed
         if self._state in ("starting", "stopped"):
             return
         since = max(self._open[0][0], self._progressed) if self._open else now
         if now - since > self._limit + self._apply_every:
-            yield f"{name} makes no progress while {self._waiting} records wait", now - since
+            yield f"{name} makes no progress while {self._waiting} records wait", now - since, not self._failed
         if now - self._looked > self._limit:
-            yield f"{name} cannot see the ends of its topics; see the brokers", now - self._looked
+            yield f"{name} cannot see the ends of its topics; see the brokers", now - self._looked, False
 
     @property
     def is_ready(self) -> bool:

@@ -17,7 +17,10 @@ _LISTING_INTERVAL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A shard, a source, or the worker (where both are None) without progress for ``seconds``."""
+    """A shard, a source, or the worker (where both are None) without progress for ``seconds``.
+
+    ``hangs``: nothing says that it is tried again and fails, so a restart may help.
+    """
 
     what: str
     seconds: float
@@ -25,6 +28,7 @@ class Stall:
     stream: str | None = None
     shard: str | None = None
     error: str | None = None
+    hangs: bool = False
 
 
 def find_stalls(
@@ -37,11 +41,12 @@ def find_stalls(
     """
     found: list[Stall] = []
     if turned is not None and now - turned > limit:
-        found.append(Stall("the worker's main loop hangs; Kafka may not be answering", now - turned))
+        found.append(Stall("the worker's main loop hangs; Kafka may not be answering", now - turned, hangs=True))
     if status is None:
         return found
     if status.unconfirmed_since is not None and now - status.unconfirmed_since > limit:
-        found.append(Stall("published changes cannot be committed; see the log", now - status.unconfirmed_since))
+        what = "published changes cannot be committed; see the log"
+        found.append(Stall(what, now - status.unconfirmed_since, hangs=True))
     # The previous owner's transaction may hold up the fence until it times out: a restart would not shorten that.
     if status.fencing_since is not None and now - status.fencing_since > limit + status.barrier_timeout:
         found.append(Stall("assigned partitions do not pass the fence; see the log", now - status.fencing_since))
@@ -52,7 +57,7 @@ def find_stalls(
         # The end of a parent in them would never be seen, and its children never be read.
         partitions = ", ".join(map(str, sorted(unread)))
         what = f"topic {status.checkpoints} is not read to its end in partitions {partitions}; see the brokers"
-        found.append(Stall(what, max(unread.values())))
+        found.append(Stall(what, max(unread.values()), hangs=True))
     for source in status.sources:
         found += _source_stalls(source, now, wall, limit, status.read_delay)
     return found
@@ -65,7 +70,8 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
         # Many shards share the reads of a worker, so the next one may be due late.
         if now - poll.polled > limit + poll.wait + delay:
             error = redacted(poll.error) if poll.error else None
-            yield Stall("no successful poll of the shard", now - poll.polled, name, stream.label, shard, error)
+            what = "no successful poll of the shard"
+            yield Stall(what, now - poll.polled, name, stream.label, shard, error, hangs=not poll.failures)
     # I10: nothing of it is read, so no poll can be late.
     if source.held_up_since is not None and (held_up := wall - source.held_up_since) > _LISTING_INTERVAL + limit:
         yield Stall("the source cannot be planned, or connected to its stream", held_up, name, source.stream.label)

@@ -1,4 +1,4 @@
-"""HTTP for operators: ``/metrics``, ``/healthz``, ``/readyz``, ``/status.json`` and the status page at ``/``.
+"""HTTP for operators: ``/metrics``, ``/healthz``, ``/livez``, ``/readyz``, ``/status.json``, the status page at ``/``.
 
 The server runs in threads of its own and only reads, so a slow client never delays the worker. Paths and status codes
 are a contract with users.
@@ -45,7 +45,7 @@ _REQUEST_SECONDS = 10.0
 _CONNECTIONS = 32
 """Each has a thread. A client that connects when there are so many takes the place of the oldest."""
 
-PROBES = ("/healthz", "/readyz")
+PROBES = ("/healthz", "/livez", "/readyz")
 """What probes ask, which cannot keep a secret: answered without credentials, but then without details."""
 
 HttpAnswer = tuple[int, str, bytes]
@@ -85,7 +85,7 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     observer.others = Peers([*beside, *config.http.peers], config.http, access).ask
     with serve(observer, host, port, "http", access) as address:
         scheme = "https" if access.tls else "http"
-        log.info("serving the status page, /metrics, /healthz and /readyz at %s://%s", scheme, address)
+        log.info("serving the status page, /metrics, /healthz, /livez and /readyz at %s://%s", scheme, address)
         yield observer
 
 
@@ -116,6 +116,7 @@ def answer(observer: Observed, path: str, accept: str = "") -> HttpAnswer:
     pages: dict[str, Callable[[], HttpAnswer]] = {
         "/metrics": lambda: _metrics(observer, accept),
         "/healthz": lambda: _health(observer),
+        "/livez": lambda: _health(observer, only_hanging=True),
         "/readyz": lambda: _readiness(observer),
         "/status.json": lambda: (200, _JSON, _dumps(observer.report())),
     }
@@ -144,8 +145,8 @@ def _metrics(observer: Observed, accept: str) -> HttpAnswer:
     return 200, content_type, encode(observer.registry)
 
 
-def _health(observer: Observed) -> HttpAnswer:
-    stalls = observer.stalls()
+def _health(observer: Observed, *, only_hanging: bool = False) -> HttpAnswer:
+    stalls = [stall for stall in observer.stalls() if stall.hangs or not only_hanging]
     return 503 if stalls else 200, _JSON, _dumps({"status": "stalled" if stalls else "ok", "stalls": stalls})
 
 

@@ -156,6 +156,8 @@ def test_the_pods_are_restricted_and_are_asked_what_they_answer(values: Path) ->
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             assert answer(Observer("shop"), container[probe]["httpGet"]["path"])[0] != 404
             assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+        # One that is red while a database is down would stop what is read of others.
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
 
 
 @pytest.mark.deploy

@@ -26,7 +26,7 @@ from tests.observe.requests import get
 
 BASIC = {"Authorization": "Basic " + base64.b64encode("ops:pässword:1".encode()).decode()}
 BEARER = {"Authorization": "bearer a-token"}
-PATHS = ("/", "/metrics", "/status.json", "/healthz", "/readyz", "/nothing")
+PATHS = ("/", "/metrics", "/status.json", "/healthz", "/livez", "/readyz", "/nothing")
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def secured() -> Iterator[int]:
 
 @pytest.mark.parametrize("credentials", [BASIC, BEARER], ids=["basic", "bearer"])
 def test_who_has_the_password_or_the_token_sees_everything(secured: int, credentials: dict[str, str]) -> None:
-    assert [get(secured, path, **credentials)[0] for path in PATHS] == [200, 200, 200, 503, 200, 404]
+    assert [get(secured, path, **credentials)[0] for path in PATHS] == [200, 200, 200, 503, 200, 200, 404]
     assert b"shard-7" in get(secured, "/healthz", **credentials)[2]
 
 
@@ -76,7 +76,7 @@ def test_a_stranger_sees_nothing_but_the_status_of_probes(secured: int, authoriz
         assert b"orders" not in body
         if path == "/healthz":
             assert (code, orjson.loads(body)) == (503, {"status": "stalled"})
-        elif path == "/readyz":
+        elif path in ("/livez", "/readyz"):
             assert orjson.loads(body).keys() == {"status"}
         else:
             assert code == 401

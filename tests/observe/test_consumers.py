@@ -100,6 +100,30 @@ def test_health_is_red_when_the_ends_of_the_topics_are_not_seen(observer: Consum
     assert health(observer) == ["consumer copy cannot see the ends of its topics; see the brokers"]
 
 
+def test_only_a_consumer_that_hangs_or_has_stopped_is_red_for_what_restarts_processes(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    """I10: while the store is down, a restart would not help, and it would wait for longer between its attempts."""
+    log, copy = observer.watches
+    for watch in observer.watches:
+        look(watch, 10, clock)
+    for _ in range(5):
+        copy.fail("the store is down")
+        copy.try_again()
+    assert len(health(observer)) == 1
+    assert answer(observer, "/livez")[0] == 200
+    clock.now += 301
+    for watch in observer.watches:
+        look(watch, 10, clock)
+    assert len(health(observer)) == 2
+    assert b"consumer copy" not in answer(observer, "/livez")[2]
+    assert b"consumer log" in answer(observer, "/livez")[2]
+    log.reach(at(10))
+    assert answer(observer, "/livez")[0] == 200
+    log.fail("its table is gone", for_good=True)
+    assert answer(observer, "/livez")[0] == 503
+
+
 def test_health_is_red_while_a_consumer_fails_again_and_again(observer: ConsumersObserver, clock: Clock) -> None:
     copy = observer.watches[1]
     for number in range(5):

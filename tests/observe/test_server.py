@@ -78,6 +78,18 @@ def test_health_is_red_with_the_name_of_the_shard_and_then_green_again(server: O
     assert server.json("/healthz")[0] == 200
 
 
+def test_only_what_hangs_is_red_for_what_restarts_processes(server: ObservedServer) -> None:
+    """I10: while one source's database is down, a restart would stop the others, and not help."""
+    server.knows(status(source(open={"a": polled(61, 9, "throttled")})))
+    assert server.json("/healthz")[0] == 503
+    assert server.json("/livez") == (200, {"status": "ok", "stalls": []})
+    server.knows(status(source(open={"a": polled(61, 9, "throttled"), "b": polled(61)})))
+    code, body = server.json("/livez")
+    assert (code, [stall["shard"] for stall in body["stalls"]]) == (503, ["b"])
+    server.knows(status(source()), turned=NOW - 61)
+    assert server.json("/livez")[0] == 503
+
+
 def test_health_is_red_when_the_worker_hangs(server: ObservedServer) -> None:
     """I10: the server notices without a new status."""
     server.knows(status(source()), turned=NOW - 61)
@@ -140,7 +152,7 @@ def test_metrics_come_in_the_requested_format(server: ObservedServer) -> None:
 
 def test_an_unknown_path_gets_404_with_the_known_paths(server: ObservedServer) -> None:
     code, body = server.json("/health")
-    assert (code, body["there_are"]) == (404, ["/", "/metrics", "/healthz", "/readyz", "/status.json"])
+    assert (code, body["there_are"]) == (404, ["/", "/metrics", "/healthz", "/livez", "/readyz", "/status.json"])
     assert server.get("/healthz?probe=1")[0] == 200
 
 

@@ -121,9 +121,9 @@ capabilities: {drop: [ALL]}
 
 {{- define "relay.probes" -}}
 {{- $scheme := ternary "HTTPS" "HTTP" (ne .Values.http.tls.secret "") }}
-# Red if a shard makes no progress, or a consumer.
+# Red only where a restart may help: not while a database or a store is down, or one source would stop the others.
 livenessProbe:
-  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: /livez, port: http, scheme: {{ $scheme }}}
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
@@ -133,7 +133,7 @@ readinessProbe:
   timeoutSeconds: 5
 # Until it listens: Java and Python may start slowly.
 startupProbe:
-  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: /livez, port: http, scheme: {{ $scheme }}}
   periodSeconds: 3
   timeoutSeconds: 5
   failureThreshold: 100
