@@ -17,6 +17,10 @@ class Denied(Unavailable):
     """The server refuses: a wrong password, a missing privilege, a setting that the relay cannot work with."""
 
 
+class NoTable(Unavailable):
+    """The server has no such table, or database."""
+
+
 class BinlogPurged(Unavailable):
     """The server no longer has the binlogs after the position. Another server may have them."""
 

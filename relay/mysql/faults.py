@@ -7,12 +7,13 @@ import struct
 import pymysql
 
 from relay.errors import RelayError, Unavailable
-from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted
+from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NoTable
 
 _DENIED = frozenset(
     {1044, 1045, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 1873, 2049, 2054, 2059, 2061, 3118, 3159, 4151}
 )
 _TRANSIENT = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1927})
+_NO_TABLE = frozenset({1049, 1146})
 _BINLOG = 1236
 _NOT_LOGGING = 1381
 # How servers refuse a position that is not in their history; the second one refuses a hole in it.
@@ -54,6 +55,8 @@ def refusal(code: int, text: str, address: str) -> RelayError:
         return Denied(message + (needs if code == 1227 else ""))
     if code in _TRANSIENT or 2000 <= code < 2049:
         return Interrupted(message)
+    if code in _NO_TABLE:
+        return NoTable(message)
     if code == _NOT_LOGGING:
         return Denied(f"{message}: set `log_bin` in the server's configuration file and restart it")
     if code != _BINLOG:

@@ -24,6 +24,7 @@ from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, Ta
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.readable import is_there, require_dropped
 from relay.mysql.reshard import first_shards
 from relay.mysql.roles import role_of
 from relay.mysql.text_rows import values_of
@@ -94,11 +95,15 @@ class DatabaseSnapshots:
         for shard in self._shards(published):
             with closing(self._first_server(Shard(shard).name)) as server:
                 rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
-                for table in self._layouts.describe(server):
-                    if tables is not None and table.table not in tables:
+                there = [table.table for table in self._layouts.describe(server)]
+                for table in self._layouts.known():
+                    if table not in rows and (tables is None or table in tables):
+                        is_there(server, self._config.database, table)  # I7: raises if it is only hidden
+                for table in there:
+                    if tables is not None and table not in tables:
                         continue
-                    ChunkQuery(self._config.database, table.table, describe(server, self._config.database, table.table))
-                    found.append((rows.get(table.table, 0), shard, table.table))
+                    ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
+                    found.append((rows.get(table, 0), shard, table))
         found.sort(key=lambda each: (-each[0], *each[1:]))
         parts = [{"shard": shard, "table": table} for _, shard, table in found]
         return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
@@ -159,9 +164,15 @@ def shows(server: ServerConnection, needed: GtidSet, patience: float = _CATCH_UP
 
 
 def describe(server: ServerConnection, database: str, table: str) -> TableDescription:
-    """Return a table as it is now; without columns if it does not exist. Raises ``Unavailable``."""
+    """Return a table as it is now; without columns if it does not exist.
+
+    Raises ``Unavailable``, also if the user may not read it.
+    """
     place = (database, table)
-    return TableDescription.of(server.execute(COLUMNS, place), server.execute(KEY, place))
+    found = TableDescription.of(server.execute(COLUMNS, place), server.execute(KEY, place))
+    if not found.columns:
+        require_dropped(server, database, table)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from relay.mysql.current_server import OpenEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.readable import check_readable
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import role_of
@@ -274,6 +275,7 @@ class MySQLSource:
         if self.config.database not in found:  # I1: events have the name as it is stored
             address = server.account.address
             raise ConfigError(f"source {self.name}: {address} calls the database {found[0]}: write it so")
+        check_readable(server, self.config.database, self.config.named_tables)
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
         return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, raw=True)

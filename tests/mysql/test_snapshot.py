@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -209,3 +210,52 @@ def test_a_snapshot_waits_until_all_shards_are_read(mariadb: Any, unique: str, f
     source = source_of(unique, mariadb)
     with pytest.raises(Unavailable, match="not all shards are being read yet"):
         source.snapshots.measure({shard: Checkpoint(ShardState.READING) for shard in shards})
+
+
+@pytest.fixture
+def limited(server: Any, unique: str) -> Iterator[Callable[[str], None]]:
+    """Run statements as root, where a user called as the database may read its binlog and the table ``item`` only."""
+    with session(server, unique) as execute:
+        execute("create table item (id int primary key)")
+        execute("create table other (id int primary key)")
+        execute("insert item values (1)")
+        own = connect(server.host, server.port, USER, PASSWORD)
+        replication = own.grant.replace("SELECT, ", "").replace(f" {USER}", f" {unique}")
+        own.close()
+        server.execute(f"create user {unique} identified by %s", (PASSWORD,))
+        server.execute(replication)
+        server.execute(f"grant select on {unique}.item to {unique}")
+        yield server.execute
+
+
+def test_a_table_that_a_user_may_no_longer_read_does_not_count_as_dropped(
+    server: Any, unique: str, limited: Callable[[str], None]
+) -> None:
+    """I7: the end of the snapshot would delete all its rows from copies."""
+    limited(f"grant select on {unique}.other to {unique}")
+    source = source_of(unique, server, user=unique, tables=["item", "other"])
+    published = head(source)
+    limited(f"revoke select on {unique}.item from {unique}")
+    said = rf"{unique} may not read the table {unique}\.item, .*GRANT SELECT ON `{unique}`"
+    assert re.search(said, reason(segment_of(source, published, "item").read()))
+    with pytest.raises(Unavailable, match=said):
+        source.snapshots.measure({"-": published})
+    limited(f"grant select on {unique}.item to {unique}")
+    limited(f"drop table {unique}.item")
+    assert [part["table"] for part in source.snapshots.measure({"-": published}).parts] == ["other"]
+    assert read_rows(segment_of(source, published, "item")) == []
+
+
+def test_a_user_who_may_not_read_all_tables_that_are_wanted_is_told_the_grant(
+    server: Any, unique: str, limited: Callable[[str], None]
+) -> None:
+    """I1, I7: what it may not read is not in information_schema, as if it had been dropped."""
+    with pytest.raises(Unavailable, match=rf"may not read all tables of {unique}, .*GRANT SELECT ON `{unique}`"):
+        source_of(unique, server, user=unique)
+    with pytest.raises(Unavailable, match=rf"may not read the table {unique}\.other"):
+        source_of(unique, server, user=unique, tables=["item", "other"])
+    assert [table.table for table in source_of(unique, server, user=unique, tables=["item"]).tables()] == ["item"]
+    limited(f"grant select on {unique}.* to {unique}")
+    limited(f"drop table {unique}.other")
+    for wanted in ({}, {"tables": ["item", "other"]}):
+        assert [table.table for table in source_of(unique, server, user=unique, **wanted).tables()] == ["item"]
