@@ -20,6 +20,7 @@ from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Shard, StreamId
 from relay.mysql import connection
+from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.events import EventStream, Statement
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
@@ -34,6 +35,7 @@ from relay.mysql.roles import role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
+from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
 from relay.sql.snapshots import lowest
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from relay.config import MySQLConfig
 
 log = logging.getLogger(__name__)
+
+_FIRST_EVENT = 5.0  # seconds in which a server sends the begin of its binlog, or refuses to
 
 
 class MySQLSource:
@@ -116,6 +120,22 @@ class MySQLSource:
                 # The shard may have ended, which only its checkpoint says.
                 log.warning("source %s: %s", self.name, error)
         return self.stream
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the servers whose binlog cannot be read now, each with the reason."""
+        addresses = list(dict.fromkeys(address for shard in self._shards.values() for address in shard))
+        problems = call_all("check", [partial(self._problem_of, address) for address in addresses])
+        return {address: problem for address, problem in zip(addresses, problems, strict=True) if problem}
+
+    def _problem_of(self, address: str) -> str:
+        try:
+            with closing(self._connect(address)) as server:
+                self._verify(server)
+                with closing(Dump.from_gtid(server, server.executed())) as dump:
+                    dump.read(_FIRST_EVENT)
+        except RelayError as error:
+            return str(error).removeprefix(f"{address}: ")
+        return ""
 
     def first(self) -> str:
         return self.stream.label

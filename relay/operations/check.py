@@ -34,7 +34,8 @@ from relay.config.template import Template
 from relay.engine.open_source import open_source
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
-from relay.kafka import topics
+from relay.kafka import permissions, topics
+from relay.kafka.settings import KafkaSettings
 from relay.operations.check_machine import checks_of_machine
 from relay.sql.tables import missing_tables
 from relay.table import TableSchema
@@ -106,19 +107,25 @@ def run_check(name: str, check: Check) -> list[Finding]:
 
 def _check_kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
-    tables = list(config.tables)
-    return [
+    found = topics.survey(admin, config, list(config.tables))
+    has_acls = config.kafka.iam is None
+    forbidden = permissions.forbidden_topics(admin, found) if has_acls else {}
+    findings = [
         Finding(f"kafka {config.kafka.bootstrap_servers}", "reachable"),
-        *(_topic_finding(found) for found in topics.survey(admin, config, tables)),
+        *(_topic_finding(each, forbidden.get(each.topic.name, "")) for each in found),
     ]
+    group = KafkaSettings.from_config(config).group
+    if has_acls and (problem := permissions.forbidden_group(admin, group)):
+        findings.append(Finding(f"group {group}", problem, Unavailable.exit_code))
+    return findings
 
 
-def _topic_finding(found: topics.FoundTopic) -> Finding:
+def _topic_finding(found: topics.FoundTopic, forbidden: str) -> Finding:
     topic = found.topic
     name = f"topic {topic.name}"
     count = topics.partitions_text(topic.partitions)
-    if found.problem:
-        return Finding(name, found.problem, Unavailable.exit_code)
+    if problem := found.problem or forbidden:
+        return Finding(name, problem, Unavailable.exit_code)
     if not found.exists:
         return Finding(name, f"will be created with {count}")
     for advice in filter(None, (found.hint, found.advice)):
@@ -180,16 +187,19 @@ def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
     with needs("dynamodb", f'the source "{source.name}"'):
         from relay.dynamodb import config_match, describe
+        from relay.dynamodb.permissions import refusals
         from relay.dynamodb.source import table_schema
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
         found = describe.describe(client, source, streams, patience=_TABLE_TIMEOUT)
         of_model = check_model(client, source)
+        refused = list(refusals(source, client, streams, found))
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     protected = _protected((name, rule.kind) for name, rule in source.rules(found.table).items())
     detail = f"table {found.table}, key {key}, stream of {found.view_type}{protected}"
     stream = Finding(f"source {source.name}", detail)
     findings = [stream, *check_start(source, found), *check_columns(source, found), *of_model]
+    findings += [Finding(f"reading of {source.name}", problem, Unavailable.exit_code) for problem in refused]
     if problem := config_match.refused_rule(found, source):
         findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
     findings += [*check_images(config, found), *check_cache_keys(config, found)]
@@ -209,6 +219,8 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         there = "create it, or remove it from `tables` and `where`"
         raise Unavailable(f"it has no table {', '.join(absent)}: {there}")
     findings = [Finding(f"source {source.name}", f"{source.database}: {count}")]
+    if isinstance(source, MySQLConfig):
+        findings += _server_findings(source)
     for table in tables:
         names = [column.name for column in table.key]
         hashed = ", ".join(names[: table.hash_columns])
@@ -219,6 +231,14 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
             schema = partial(_check_schema, config, config.schema_registry, table)
             findings += run_check(f"schema of {config.topic(table.table)}", schema)
     return findings
+
+
+def _server_findings(source: MySQLConfig) -> list[Finding]:
+    """Report the servers of all shards whose binlog cannot be read now, which the relay would notice later."""
+    from relay.mysql.source import MySQLSource
+
+    unreadable = MySQLSource(source).unreadable()
+    return [Finding(f"server {address}", problem, Unavailable.exit_code) for address, problem in unreadable.items()]
 
 
 def _protected(columns: Iterable[tuple[str, str]]) -> str:

@@ -19,6 +19,8 @@ import pytest
 import yaml
 from botocore.client import BaseClient
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner, Result
 
@@ -31,6 +33,7 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
 from relay.services.kafka import KafkaBroker
+from relay.services.mariadb import MariaDB
 from spark_consumers.sinks.postgres import PostgresDatabase, problems
 from tests.deploy import DEPLOY
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -91,6 +94,28 @@ def test_the_grants_suffice_to_check_to_read_a_binlog_and_to_snapshot(
     shown = relay("tail", str(config), "--from-beginning", "--exit-at-end", "--json").stdout.splitlines()
     keys = {(value["operation"], value["key"]["id"]) for line in shown if (value := json.loads(line)["value"])["key"]}
     assert keys == {("READ", 1), ("INSERT", 2)}
+
+
+def test_check_names_each_server_whose_binlog_a_user_may_not_read(kafka: Any, unique: str, tmp_path: Path) -> None:
+    """It looked at the first server only, and not at its binlog; the relay notices when it needs them."""
+    with MariaDB() as server, MariaDB() as replica:
+        replica.replicate_from(server)
+        server.execute(f"CREATE DATABASE {unique}")
+        server.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY)")
+        for statement in statements("mariadb.sql", legacy=unique, **{"'relay'": f"'{unique}'"}):
+            server.execute(statement)
+        replica.wait_for(server.gtid)
+        config = tmp_path / "relay.yaml"
+        source = {"name": "shop", "type": "mysql", "database": unique, "user": unique, "password": PASSWORD}
+        source["shards"] = {"-": [server.address, replica.address]}  # type: ignore[assignment]
+        kafka_section = {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 2}
+        config.write_text(yaml.safe_dump({"name": unique, "kafka": kafka_section, "sources": [source]}))
+        relay("check", str(config))
+        replica.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM '{unique}'@'%'")
+        said = relay("check", str(config), code=3).output
+        assert f"server {replica.address}: " in said
+        assert "REPLICATION SLAVE" in said
+        assert f"server {server.address}: " not in said
 
 
 def test_the_role_of_a_copy_in_postgresql_lacks_nothing(postgres: Any, database_url: str, unique: str) -> None:
@@ -205,6 +230,49 @@ def test_the_acls_suffice_for_the_relay_its_commands_and_a_consumer(
     ):
         operated.command(*command)
     assert operated.versions("k") == [1, 1]
+
+
+def test_check_says_what_a_user_may_not_do_in_kafka(
+    guarded: KafkaBroker, stream: ScriptedStream, unique: str, tmp_path: Path
+) -> None:
+    """It said that all was well, and the relay then ended at the first topic, or at its group."""
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    operated = Operated(tmp_path, stream, guarded.bootstrap_servers, unique)
+
+    def log_in(user: str) -> None:
+        config = yaml.safe_load(operated.path.read_text())
+        config["kafka"]["producer"] |= login(user)
+        operated.path.write_text(yaml.safe_dump(config))
+
+    def problems() -> dict[str, str]:
+        found = json.loads(operated.command("check", "CONFIG", "--json", code=3).stdout)
+        return {each["check"].removeprefix("topic "): each["detail"] for each in found if not each["ok"]}
+
+    def allow(*operations: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
+        place = (kind, f"{unique}.", ResourcePatternType.PREFIXED, "User:relay", "*")
+        administrator = AdminClient({"bootstrap.servers": guarded.bootstrap_servers, **login("admin")})
+        bindings = [AclBinding(*place, operation, AclPermissionType.ALLOW) for operation in operations]
+        for made in administrator.create_acls(bindings).values():
+            made.result(30)
+
+    log_in("relay")
+    found = problems()
+    assert found.pop(f"group {unique}.relay") == "this user may not join it: allow Read on it"
+    assert f"{unique}.checkpoints" in found
+    assert set(found.values()) == {
+        "it is missing, or this user may not see it, and may not create it: allow Create and Describe on it"
+    }
+    log_in("admin")
+    operated.run()
+    log_in("relay")
+    allow(AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
+    allow(AclOperation.READ, kind=ResourceType.GROUP)
+    found = problems()
+    assert f"{unique}.checkpoints" in found
+    assert set(found.values()) == {"this user may not use it: allow Write on it"}
+    allow(AclOperation.WRITE)
+    operated.command("check", "CONFIG")
 
 
 def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(

@@ -17,6 +17,7 @@ from relay.cli import app
 from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import clients, describe
 from relay.dynamodb.discover import tagged
+from relay.dynamodb.permissions import refusals
 from relay.dynamodb.session import StreamSession, Transient, translated
 from relay.errors import Unavailable
 from relay.process.managed import free_port
@@ -126,3 +127,22 @@ def test_check_names_a_refused_role_in_one_line_and_exits_3(
     )
     settings["external_id"] = "shop-42"
     assert check()["ok"]
+
+
+def test_check_finds_what_the_credentials_may_not_read_before_the_relay_does(
+    aws: AwsServer, aws_user: Keys, table: str, unique: str
+) -> None:
+    streaming = (*READS, "dynamodb:GetShardIterator")
+
+    def refused(*actions: str) -> list[str]:
+        role = aws.role(f"{unique}-{len(actions)}", *actions)
+        wanted = source(aws, table=table, role_arn=role, snapshot="initial")
+        client, streams = clients(wanted, probe=True)
+        return list(refusals(wanted, client, streams, describe(client, wanted, streams)))
+
+    stream, rows = refused(*streaming)
+    assert "dynamodb:GetRecords" in stream
+    assert "dynamodb:Scan" in rows
+    (rows,) = refused(*streaming, "dynamodb:GetRecords")
+    assert "dynamodb:Scan" in rows
+    assert refused(*streaming, "dynamodb:GetRecords", "dynamodb:Scan") == []

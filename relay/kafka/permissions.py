@@ -1,0 +1,76 @@
+"""What a user may do in Kafka as far as brokers say, for ``relay check``: nothing is written to find out.
+
+Brokers do not say it of transactional ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.cimpl import NewTopic
+
+from relay.kafka.topics import FoundTopic
+
+_NAMES = {AclOperation.READ: "Read", AclOperation.WRITE: "Write"}
+_TIMEOUT = 15.0  # seconds of a request; its future gets some more
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+
+
+def forbidden_topics(admin: AdminClient, found: Sequence[FoundTopic]) -> Mapping[str, str]:
+    """Return, by topic, what this user may not do there, and what to allow. Raises nothing: others say what is down."""
+    there = [each.topic.name for each in found if each.exists]
+    missing = [each.topic for each in found if not each.exists]
+    problems: dict[str, str] = {}
+    if there:
+        asked = admin.describe_topics(
+            TopicCollection(there), include_authorized_operations=True, request_timeout=_TIMEOUT
+        )
+        for name, future in asked.items():
+            try:
+                allowed = future.result(_TIMEOUT + 5).authorized_operations
+            except KafkaException:
+                continue
+            if lacking := _lacking(allowed):
+                problems[name] = f"this user may not use it: allow {' and '.join(lacking)} on it"
+    if missing:
+        requests = [
+            NewTopic(topic.name, topic.partitions, replication_factor=-1, config=dict(topic.settings))
+            for topic in missing
+        ]
+        tried = admin.create_topics(requests, validate_only=True, request_timeout=_TIMEOUT)
+        problems |= {name: problem for name, future in tried.items() if (problem := _refusal(future))}
+    return problems
+
+
+def forbidden_group(admin: AdminClient, group: str) -> str:
+    """Return why this user may not be a member of a consumer group; empty if it may, or nobody says."""
+    asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT)
+    try:
+        allowed = asked[group].result(_TIMEOUT + 5).authorized_operations
+    except KafkaException as error:
+        is_refused = error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+        return "this user may not join it: allow Read on it" if is_refused else ""
+    return "this user may not join it: allow Read on it" if "Read" in _lacking(allowed) else ""
+
+
+def _lacking(allowed: Iterable[AclOperation] | None) -> list[str]:
+    """Return what is not allowed; nothing if a broker does not say what is."""
+    return [] if allowed is None else [name for operation, name in _NAMES.items() if operation not in allowed]
+
+
+def _refusal(created: Future[None]) -> str:
+    """Return why a topic that is missing would not be created; empty if it would."""
+    try:
+        created.result(_TIMEOUT + 5)
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        if reason.code() in _FORBIDDEN:
+            return "it is missing, or this user may not see it, and may not create it: allow Create and Describe on it"
+        if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return "this user may not see it: allow Describe on it"
+        return f"it is missing, and cannot be created: {reason.str()}"
+    return ""
