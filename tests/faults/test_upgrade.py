@@ -160,3 +160,24 @@ def test_positions_and_layouts_of_mariadb_are_read_by_another_version(world: Wor
     assert problems(truth, changes, ("customer", "line")) == []
     columns = [frozenset(each["new"] or each["old"]) for *_, each in changes]
     assert {f"extra{number}" for number in range(3)} <= max(columns, key=len)
+
+
+def test_workers_of_two_versions_share_the_work_while_one_replaces_the_other(scene: Scene, previous: Version) -> None:
+    """I1, I2, I3: as an upgrade replaces one worker after the other, and as it is undone."""
+    workload = scene.workload(pause=0.05)
+    workload.start()
+    seen = 0
+    first = scene.relay(version=previous)
+    for version in (THIS_VERSION, previous, THIS_VERSION):
+        seen = scene.wait_for_more(seen)
+        second = scene.relay(version=version)
+        wait_until(lambda log=second.log: "took over" in log() or None, 60)  # type: ignore[misc]
+        for _ in range(3):
+            seen = scene.wait_for_more(seen)
+        assert first.terminate() == 0, first.log()
+        seen = scene.wait_for_more(seen)
+        assert second.is_running, second.log()
+        first = second
+    history = workload.stop()
+    assert first.terminate() == 0, first.log()
+    assert scene.finish(history) == []
