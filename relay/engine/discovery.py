@@ -79,9 +79,8 @@ class JournaledShards:
         """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
         self._again = True
 
-    def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
         """Derive the shards. Return whether they have changed, or are wanted once more."""
-        plan = self._plan()
         if plan is None:
             return False
         self.listed_at = self.clock()
@@ -156,18 +155,20 @@ class ListedShards:
         self._again = True
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
-    def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
         """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
         if self._under_way is not None and self._under_way.done:
             under_way, self._under_way = self._under_way, None
-            return self._take(under_way, checkpoints)
+            return self._take(under_way, checkpoints, plan)
         if self._under_way is None and self.monotonic() >= self._next_at:
             self._begun = self.clock()
             self._again = False
             self._under_way = SlowCall(f"list-{self.source.name}", self._list)
         return False
 
-    def _take(self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def _take(
+        self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint], plan: Plan | None
+    ) -> bool:
         self._next_at = self.monotonic() + _RELIST
         try:
             shards, following = listing.result()
@@ -181,7 +182,7 @@ class ListedShards:
         known = set(self.lineage.listed)
         self.listed_at, self.listed_before = self._begun, self.listed_at
         self.took = self.clock() - self._begun
-        self.lineage.update(unpruned(shards, checkpoints), checkpoints)
+        self.lineage.update(unpruned(shards, checkpoints, plan, self.clock()), checkpoints)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)

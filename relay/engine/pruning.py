@@ -9,18 +9,28 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from relay.engine import gap_decisions
 from relay.engine.snapshot_records import CONTROL, proves_read, records_of
-from relay.lineage import PRUNE_AFTER, Checkpoint, CommittedRecords, Shard, ShardState, StreamId
+from relay.lineage import PRUNE_AFTER, Checkpoint, CommittedRecords, Plan, Shard, ShardState, StreamId
 
 
-def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
-    """Return the listed ``shards`` without those that were pruned and are listed again.
+def unpruned(
+    shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint], plan: Plan | None = None, now: float = 0.0
+) -> list[Shard]:
+    """Return the listed ``shards`` without those that were pruned and are listed again. ``now``: seconds.
 
     A child is read only after its parents have ended (I2). So the parent of a shard that is being read has ended, and
-    if it has no record, that was pruned.
+    if it has no record, that was pruned. But soon after the ``plan`` nothing was: then no listing had it before.
     """
-    read = (checkpoint for checkpoint in checkpoints.values() if checkpoint.state is not ShardState.PLANNED)
-    ended = {parent for checkpoint in read for parent in checkpoint.parents}
+    read = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint.state is not ShardState.PLANNED}
+    ended = {parent for checkpoint in read.values() for parent in checkpoint.parents}
+    if plan is not None and now - plan.planned_at < PRUNE_AFTER:
+        ended -= {parent for name in read if _begins_anew(plan, name) for parent in read[name].parents}
     return [shard for shard in shards if shard.id in checkpoints or shard.id not in ended]
+
+
+def _begins_anew(plan: Plan, shard: str) -> bool:
+    """Whether nothing that comes before ``shard`` was read when the plan was made."""
+    start = plan.shards.get(shard, {})
+    return start.get("type") == "trim_horizon" or "since" in start
 
 
 def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[bytes]:

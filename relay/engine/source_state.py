@@ -15,6 +15,7 @@ from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
 from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.emptied_tables import forget_before
+from relay.engine.late_shard import LateShard, start_of_late
 from relay.engine.look import Look
 from relay.engine.new_tables import NewTables
 from relay.engine.open_shard import OpenShard
@@ -181,7 +182,7 @@ class SourceState:
 
     def poll_listing(self) -> bool:
         """Keep the listing fresh, without waiting for it. Return whether a new one has arrived."""
-        has_arrived = self.discovery.poll(self.checkpoints)
+        has_arrived = self.discovery.poll(self.checkpoints, self.plan)
         if has_arrived and self.caught_up is not None:
             self.caught_up.keep(self.lineage.listed.values())
         return has_arrived
@@ -200,7 +201,7 @@ class SourceState:
         return {
             key: self._open_checkpoints.first(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
             # Another worker may have pruned some since they were listed.
-            for shard in unpruned(self.lineage.listed.values(), self.checkpoints)
+            for shard in unpruned(self.lineage.listed.values(), self.checkpoints, plan, self.clock())
             if shard.id not in self.checkpoints
             and not self._open_checkpoints.has_begun(shard.id)
             and partition_of(key := self.stream.checkpoint_key(shard.id)) in owned
@@ -215,7 +216,7 @@ class SourceState:
         self._opened_in = state
         known = self.new_tables.known_in(plan)
         ready = self.lineage.ready(self.checkpoints, plan.shards, plan.passed)
-        for shard in unpruned(ready, self.checkpoints):
+        for shard in unpruned(ready, self.checkpoints, plan, self.clock()):
             if shard.id in self.open:
                 continue
             key = self.stream.checkpoint_key(shard.id)
@@ -223,9 +224,10 @@ class SourceState:
                 continue
             committed = self.checkpoints.get(shard.id)
             parents = {parent: self.checkpoints[parent] for parent in shard.parents if parent in self.checkpoints}
+            late = self.lineage.late(shard.id, self.checkpoints) if not self.source.has_journals else []
             opening = Opening(
                 shard,
-                plan.start_of(shard),
+                start_of_late(plan, late) or plan.start_of(shard),
                 committed,
                 floor=self.lineage.floor(shard, self.checkpoints, plan.floor),
                 read_until=read_until(shard, plan, committed, parents, self.clock()),
@@ -235,7 +237,10 @@ class SourceState:
             )
             begin = position_text(opening.position or {}) or "its start"
             log.info("source %s: reading shard %s from %s", self.source.name, shard.id, begin)
-            self.open[shard.id] = self.readers.open(self.source.open(opening), key, self)
+            reader = self.source.open(opening)
+            if late:
+                reader = LateShard(reader, self.stream, clock=self.clock)
+            self.open[shard.id] = self.readers.open(reader, key, self)
             self._open_checkpoints.open(shard, committed)
 
     def close_shards(self, lost: set[int] | None = None) -> None:

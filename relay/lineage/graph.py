@@ -86,6 +86,20 @@ class Lineage:
             return False
         return checkpoint.state is ShardState.READING or all(parent in checkpoints for parent in checkpoint.parents)
 
+    def late(self, shard: str, checkpoints: Mapping[str, Checkpoint]) -> list[str]:
+        """Return the descendants of ``shard`` that were begun before it: no listing had it then."""
+        found: list[str] = []
+        waiting, seen = [*self.children(shard)], {shard}
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting.extend(self.children(name))
+                checkpoint = checkpoints.get(name)
+                if checkpoint is not None and checkpoint.state in (ShardState.READING, ShardState.FINISHED):
+                    found.append(name)
+        return found
+
     def _has_ended(
         self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]
     ) -> bool:

@@ -30,6 +30,27 @@ def test_a_listed_shard_without_a_record_whose_child_was_begun_was_pruned() -> N
     assert unpruned(listed, {**checkpoints, "p": Checkpoint(ShardState.FINISHED)}) == listed
 
 
+@pytest.mark.parametrize(
+    ("start", "kept"),
+    [
+        ({"type": "trim_horizon"}, ["p", "c"]),
+        ({"since": 990.0}, ["p", "c"]),
+        ({"type": "after_sequence", "sequence": "7"}, ["c"]),
+        ({"type": "passed"}, ["c"]),
+        (None, ["c"]),
+    ],
+)
+def test_soon_after_the_plan_a_shard_that_no_listing_had_is_not_taken_for_one_that_was_pruned(
+    start: dict[str, Any] | None, kept: list[str]
+) -> None:
+    """I1: but a token says that what comes before its shards was read."""
+    listed = [Shard("p"), Shard("c", ("p",))]
+    checkpoints = {"c": Checkpoint(ShardState.READING, parents=("p",))}
+    plan = Plan("trim_horizon", 1000.0, {"c": start} if start is not None else {}, {})
+    assert [shard.id for shard in unpruned(listed, checkpoints, plan, 1000.0 + PRUNE_AFTER - 1)] == kept
+    assert [shard.id for shard in unpruned(listed, checkpoints, plan, 1000.0 + PRUNE_AFTER)] == ["c"]
+
+
 @pytest.mark.services
 class TestOnKafka:
     @pytest.fixture

@@ -10,7 +10,7 @@ from relay.engine.snapshot_requests import SnapshotRequest
 from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.kafka.publisher import Aborted
-from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
+from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
 from relay.source import UnknownShard
 from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of
@@ -234,6 +234,7 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     relay.write("parent", Checkpoint(ShardState.FINISHED))
     relay.write("child", Checkpoint(ShardState.READING, parents=("parent",)))
+    relay.now += PRUNE_AFTER
     relay.owned.clear()
     relay.serve()
     relay.view.apply(relay.stream.checkpoint_key("parent"), None)

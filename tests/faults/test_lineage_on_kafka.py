@@ -180,6 +180,27 @@ def test_a_shard_that_listings_lack_for_a_while_is_read_all_the_same(
     assert published_versions(config)[0] == table.histories
 
 
+def test_a_shard_that_is_listed_after_its_children_were_begun_is_a_gap(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I1, I2, I9"""
+    config = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
+    table = SplittingTable(stream, seed=9)
+    table.write(20)
+    table.split()
+    table.write(20)
+    stream.shards[full("root")].listed = False
+    run_until_caught_up(config)
+    stream.shards[full("root")].listed = True
+    run_until_caught_up(config)
+    histories, ids = published_versions(config)
+    assert (sum(map(len, histories.values())), set(ids.values())) == (20, {1})
+    gaps = tail_topic(config, f"{unique}.gaps")
+    assert [(gap["value"]["reason"], gap["value"]["shard"]) for gap in gaps] == [("shard lost", full("root"))]
+    run_until_caught_up(config)
+    assert tail_topic(config, f"{unique}.gaps") == gaps
+
+
 def test_empty_pages_of_a_closed_shard_do_not_make_the_relay_caught_up(config: Path, stream: ScriptedStream) -> None:
     """I1: only the end of a closed shard says that it was read, however many empty pages are between its records."""
     for shard, empty in (("closed", 20), ("open", 4)):

@@ -120,6 +120,14 @@ def test_a_shard_is_read_also_while_listings_lack_it() -> None:
     assert asked_for == {"begun", "next", "waiting"}
 
 
+def test_a_shard_is_late_if_a_descendant_was_begun() -> None:
+    """I2: no listing had it then."""
+    graph = lineage_of(Shard("g"), Shard("p", ("g",)), Shard("c", ("p",)), Shard("d", ("p",)))
+    checkpoints = {"p": Checkpoint(ShardState.PLANNED), "c": Checkpoint(ShardState.READING)}
+    assert graph.late("g", checkpoints) == graph.late("p", checkpoints) == ["c"]
+    assert graph.late("c", checkpoints) == graph.late("d", checkpoints) == []
+
+
 def test_a_shard_is_pruned_only_when_unlisted_old_and_its_children_have_records() -> None:
     parent = finished(updated_at=1000.0, children=("c",))
     late = 1000.0 + PRUNE_AFTER
