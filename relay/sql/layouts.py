@@ -80,7 +80,7 @@ class LayoutCache:
 
 
 class SkippedTables:
-    """The tables that are not relayed for lack of a key. Thread-safe. ``database``: or keyspace."""
+    """The tables that are not relayed although nothing says so. Thread-safe. ``database``: or keyspace."""
 
     def __init__(self, source: str, database: str) -> None:
         self.source = source
@@ -90,17 +90,17 @@ class SkippedTables:
         self._lock = threading.Lock()
 
     def warn(self, table: str, columns: Sequence[Column]) -> None:
+        """Warn, once for each table, that its changes are not relayed for lack of a key (I1)."""
+        some = columns[0].name if columns else "id"
+        self.warn_because(
+            table,
+            f"the table has no primary key. Name the columns that identify a row, such as `key: {{{table}: [{some}]}}`",
+        )
+
+    def warn_because(self, table: str, why: str) -> None:
         """Warn, once for each table, that its changes are not relayed (I1)."""
         with self._lock:
             if table in self._warned_of:
                 return
             self._warned_of.add(table)
-        log.warning(
-            "source %s: changes of %s.%s are not relayed: the table has no primary key. Name the columns that identify "
-            "a row, such as `key: {%s: [%s]}`",
-            self.source,
-            self.database,
-            table,
-            table,
-            columns[0].name if columns else "id",
-        )
+        log.warning("source %s: changes of %s.%s are not relayed: %s", self.source, self.database, table, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,16 @@ LARGEST_UNNAMED = 64 << 20
 
 INTERNAL = ("_vt_", "_vt.")
 """How the names of Vitess' internal tables begin."""
+
+_HIDDEN = re.compile(r"_.*_old|_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9]{14}_(?:gho|ghc|del|new|vrepl)")
+
+
+def is_hidden(table: str) -> bool:
+    """Whether Vitess, by its name, takes a table for one of an online schema change, and sends no rows of it.
+
+    Source: IsOnlineDDLTableName in its go/vt/schema.
+    """
+    return _HIDDEN.fullmatch(table) is not None
 
 
 @dataclass(frozen=True, slots=True)

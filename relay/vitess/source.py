@@ -34,7 +34,7 @@ from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, collations, explain_silence, row_images
 from relay.vitess.reader import VitessShardReader
-from relay.vitess.settings import INTERNAL, VStreamSettings
+from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
 from relay.vitess.snapshot import KeyspaceSnapshots
 from relay.vitess.start import ShardHistory
@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN_TABLE = "VT05005"
 """The code of vtgate's error for a table that its vschema does not have."""
+
+
+_AS_HIDDEN = "for a table of an online schema change, and does not send its changes"
 
 
 def tables_of(entry: VitessConfig) -> list[str]:
@@ -236,12 +239,19 @@ class VitessSource:
         if self.config.tables is None:
             if table.startswith(INTERNAL):
                 return None
+            if is_hidden(table):
+                self._skipped.warn_because(table, f"Vitess takes {table} {_AS_HIDDEN}")
+                return None
             if not key and not primary:
                 self._skipped.warn(table, columns)
                 return None
             self._look_up_vindex(table)
         elif table not in self.config.tables:
             return None
+        elif is_hidden(table):  # I1
+            raise RelayError(
+                f"source {self.name}: Vitess takes {table} {_AS_HIDDEN}: rename it, or remove it from `tables`"
+            )
         hash_key, vindex = ([], "") if key else self._vindexes.get(table, ([], ""))
         names = [column.name for column in columns]
         compute = (

@@ -15,6 +15,11 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.services.vitess import Vitess, database
 from relay.source import Opening, Page, Segment
+from relay.vitess.call import Call
+from relay.vitess.client import Vtgate, events_of
+from relay.vitess.events import EventKind
+from relay.vitess.head import select_all
+from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource, tables_of
 from tests import needs
 from tests.reads import reason
@@ -105,6 +110,41 @@ def test_a_primary_key_keeps_its_own_order_which_the_stream_does_not_have(
     found = source.layout(later, table.row or (), ["a", "b", "c"])
     assert found is not None
     assert [column.name for column in found.schema.key] == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("name", ["_orders_old", "_0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f_20240101000000_gho"])
+def test_a_table_that_vitess_leaves_out_of_streams_is_skipped_with_a_warning_or_refused_if_named(
+    cluster: Vitess, make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """I1: it is called like one of an online schema change, so a copy would have its rows, and never their changes."""
+    below = cluster.mariadb.connect(database=database("plain", "0"), autocommit=True)
+    with closing(below) as connection, connection.cursor() as cursor:
+        cursor.execute(f"create table {name} (id bigint primary key)")
+        try:
+            source = make(keyspace="plain")
+            source.connect()
+            assert name not in [table.table for table in source.tables()]
+            assert f"changes of plain.{name} are not relayed: Vitess" in caplog.text
+            with pytest.raises(RelayError, match=f"Vitess takes {name} for a table of an online schema change"):
+                make(keyspace="plain", tables=[name]).connect()
+            (shard,) = source.shards()
+            start = source.starting_points([shard], time.time).shards["0"]
+            cursor.execute(f"insert into {name} values (1)")  # which Vitess really does not send
+            with closing(Vtgate(cluster.vtgate)) as vtgate:
+                at = pb.ShardGtid(keyspace="plain", shard="0", gtid=start["gtid"])
+                with closing(vtgate.vstream([at], {name: select_all(name)})) as stream:
+                    kinds = {event.type for answer in _until_committed(stream) for event in events_of(answer)}
+            assert EventKind.ROW not in kinds
+        finally:
+            cursor.execute(f"drop table {name}")
+
+
+def _until_committed(stream: Call) -> Iterator[bytes]:
+    for _ in range(100):
+        for answer in stream.take(0.5):
+            yield answer
+            if any(event.type == EventKind.COMMIT for event in events_of(answer)):
+                return
 
 
 def test_tables_without_a_key_are_skipped_with_a_warning_or_refused_if_named(
