@@ -60,6 +60,11 @@ _BLOBS = ("blob", "text", "json", "geometry")
 _FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 
+# What Go writes of characters that it does not print: \x01, \a, \U000e0001. Others are escaped as in JSON.
+_GO_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|U([0-9a-f]{8})|([av])|.)", re.DOTALL)
+_LETTERS = {"a": "07", "v": "0b"}
+
+
 class PartialRow(Exception):
     """Some columns of a row were not logged."""
 
@@ -228,7 +233,27 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
         if not charsets.is_utf8(charset):
             environment[f"t{at}"] = charsets.decoder(charset)
             return kind, f"t{at}({_VALUE})"
+    if base == "json" and not copied:
+        environment["js"] = _document
+        return kind, f"js({_VALUE})"
     return kind, _expression(base, kind, inside)
+
+
+def _document(raw: bytes) -> str:
+    """Return a document of a binlog as JSON: Vitess quotes the texts in it as Go does."""
+    text = str(raw, "utf_8")
+    return _GO_ESCAPE.sub(_as_json, text) if "\\" in text else text  # I8
+
+
+def _as_json(escape: re.Match[str]) -> str:
+    code, wide, letter = escape.groups()
+    if wide is not None:
+        return chr(int(wide, 16))
+    if code is None and letter is None:
+        return escape[0]
+    if code is not None and code > "7f":
+        raise ValueError(f"a text in it has the byte {code}, which is no UTF-8")
+    return f"\\u00{code or _LETTERS[letter]}"
 
 
 def _base(column_type: str) -> str:

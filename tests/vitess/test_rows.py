@@ -18,6 +18,8 @@ from relay.vitess.rows import PartialRow, decoder
 from tests.vitess.reading import layout
 from tests.vitess.scripted import made
 
+# What is written as Go quotes it, which Vitess does in documents of the binlog, as JSON.
+JSON_TEXT = r'"\u0001\u007f\u0007\u000b\n\" \\x01 ' + "\U000e0001" + r' \u200b"'
 _ID = pb.Field(name="id", type=265, flags=2, charset=63, column_type="bigint(20)")
 
 
@@ -53,7 +55,10 @@ def value(column_type: str, raw: bytes, *, charset: int = 45, copied: bool = Fal
         ("year(4)", b"0000", 0),
         ("char(4)", b"a", "a"),
         ("json", b'{"a": 1.50}', '{"a": 1.50}'),
+        ("json", rb'"\x01\x7f\a\v\n\" \\x01 \U000e0001 \u200b"', JSON_TEXT),
+        ("json", rb'{"\x1f": "a"}', r'{"\u001f": "a"}'),
         ("longtext", b'{"a": 1.50}', '{"a": 1.50}'),
+        ("longtext", rb'"\x01"', r'"\x01"'),
         ("binary(4)", b"ab", b"ab\0\0"),
         ("binary(4)", b"ab\0\0", b"ab\0\0"),
         ("varbinary(4)", b"ab\0", b"ab\0"),
