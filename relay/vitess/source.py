@@ -210,14 +210,9 @@ class VitessSource:
         )
 
     def _known_tables(self, relayed: Mapping[str, Table] | None = None) -> Tables:
-        return Tables(
-            self.layout,
-            self._layouts,
-            relayed,
-            followed=self._followed(),
-            keyspace=self.config.keyspace,
-            collations=partial(collations, self._vtgate, self.config.keyspace, self.config.tablet_type),
-        )
+        keyspace, followed = self.config.keyspace, self._followed()
+        ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
+        return Tables(self.layout, self._layouts, relayed, followed=followed, keyspace=keyspace, collations=ask)
 
     def _followed(self) -> FollowedTables:
         return FollowedTables(
@@ -252,7 +247,10 @@ class VitessSource:
             raise RelayError(
                 f"source {self.name}: Vitess takes {table} {_AS_HIDDEN}: rename it, or remove it from `tables`"
             )
-        hash_key, vindex = ([], "") if key else self._vindexes.get(table, ([], ""))
+        hash_key, vindex = self._vindexes.get(table, ([], ""))
+        if key:
+            self._check_sharding(table, key, hash_key)
+            hash_key, vindex = [], ""
         names = [column.name for column in columns]
         compute = (
             _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
@@ -270,6 +268,18 @@ class VitessSource:
         )
         self._seen.setdefault(table, found)
         return found
+
+    def _check_sharding(self, table: str, key: Sequence[str], vindex: Sequence[str]) -> None:
+        """Warn of a ``key`` that rows in different shards may share. ``vindex``: the columns of the primary vindex."""
+        lower = [column.lower() for column in key]
+        if missing := [column for column in vindex if column and column.lower() not in lower]:
+            log.warning(
+                "source %s: the changes of a row of %s that moves to another shard come in no order: add %s to its "
+                "`key`, or the row may be missing from copies then",
+                self.name,
+                table,
+                ", ".join(missing),
+            )
 
     def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
         """Return a primary key in its own order, which the stream does not have. Raises ``Unavailable``."""

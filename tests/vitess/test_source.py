@@ -93,6 +93,19 @@ def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Calla
     assert table.hash_columns == 1
 
 
+def test_a_key_without_the_columns_that_a_table_is_sharded_by_is_warned_of(
+    make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    """I2, I7: a row may be deleted in one shard and inserted in another, in either order."""
+    for key in (["line", "customer"], ["customer"]):
+        make(tables=["orders"], key={"orders": key}).connect()
+    assert "in no order" not in caplog.text
+    make(tables=["orders"], key={"orders": ["line"]}).connect()
+    assert (
+        "the changes of a row of orders that moves to another shard come in no order: add customer to " in caplog.text
+    )
+
+
 def test_a_primary_key_keeps_its_own_order_which_the_stream_does_not_have(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
