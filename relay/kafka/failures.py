@@ -34,6 +34,9 @@ _TRANSIENT = {
     KafkaError._NOENT,  # "no leaders found", for a topic that was just created
 }
 
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+_TO_ALLOW = " Allow this user Create, Describe, DescribeConfigs, Read and Write on it"
+
 
 def is_transient(error: KafkaError) -> bool:
     """Return whether a retry may help: leaders move, brokers restart, and new topics spread slowly."""
@@ -42,5 +45,6 @@ def is_transient(error: KafkaError) -> bool:
 
 def failure_of(error: KafkaException, what: str) -> Unavailable:
     """Return what to raise when a request has failed, `NoAnswer` if the next one may not. ``what``: it cannot do."""
-    failure = NoAnswer if is_transient(error.args[0]) else Unavailable
-    return failure(f"{what}: {error.args[0].str()}")
+    reason: KafkaError = error.args[0]
+    failure = NoAnswer if is_transient(reason) else Unavailable
+    return failure(f"{what}: {reason.str()}{_TO_ALLOW if reason.code() in _FORBIDDEN else ''}")

@@ -40,6 +40,13 @@ class Producers:
 
     def open(self) -> list[Publisher]:
         """Open the producers, and so abort what a predecessor of this name left open. Raises ``Unavailable``."""
+        try:
+            return self._opened()
+        except Unavailable:
+            self.release()  # at a start there is no worker yet that would
+            raise
+
+    def _opened(self) -> list[Publisher]:
         for _ in range(_TRIES):
             publishers: list[Publisher] = []
             try:

@@ -193,14 +193,17 @@ class Publisher:
                 f"{self.transactional_id}: {name}: {failure.str()}: the max.message.bytes of a topic was lowered after "
                 "this process started. Nothing was skipped; restart the relay to apply the new limit"
             ) from error
+        if failure.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            # It is fatal, but another producer would be refused as well.
+            raise Unavailable(
+                f"this user may not use the transactional id {self.transactional_id}: allow Describe and Write on it: "
+                f"{failure.str()}"
+            ) from error
         if failure.fatal():
             raise Fenced(f"{name}: {failure.str()}") from error
         if failure.txn_requires_abort():
             raise Aborted(f"{name}: {failure.str()}") from error
-        if failure.code() in (
-            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        ):
+        if failure.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
             raise Unavailable(
                 f"{self.transactional_id}: the broker does not allow this user to publish: {failure.str()}"
             ) from error

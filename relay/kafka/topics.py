@@ -335,8 +335,7 @@ def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[
         except KafkaException as error:
             raise failure_of(
                 error,
-                f"cannot read the settings of topic {resource.name!r} (with ACLs, the relay needs DescribeConfigs on "
-                "it)",
+                f"cannot read the settings of topic {resource.name!r}",
             ) from error
         found[resource.name] = {name: entry.value for name, entry in entries.items()}
     return found

@@ -206,7 +206,7 @@ def test_the_acls_suffice_for_the_relay_its_commands_and_a_consumer(
     config["kafka"]["producer"] |= login("relay")
     config["cache"] = {"url": redis_server.url, "namespace": unique, "keys": {TABLE: ["item:{id}"]}}
     operated.path.write_text(yaml.safe_dump(config))
-    operated.run(code=3)  # nothing is allowed yet
+    assert "Allow this user Create," in operated.run(code=3).stderr
 
     admin = tmp_path / "admin.properties"
     admin.write_text("".join(f"{key}={value}\n" for key, value in login("admin").items()))
@@ -273,6 +273,10 @@ def test_check_says_what_a_user_may_not_do_in_kafka(
     assert set(found.values()) == {"this user may not use it: allow Write on it"}
     allow(AclOperation.WRITE)
     operated.command("check", "CONFIG")
+    # Brokers do not say who may use a transactional id, so the relay has to.
+    said = operated.run(code=3).stderr
+    assert f"this user may not use the transactional id {unique}-" in said
+    assert "allow Describe and Write on it" in said
 
 
 def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(
