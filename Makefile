@@ -107,4 +107,4 @@ $(OWN_UV):
 	@echo "installing uv $(UV_VERSION)"
 	@rm -rf $(RELAY_CACHE)/uv-$(UV_VERSION) && mkdir -p $(RELAY_CACHE)
 	@$(PYTHON) -m venv $(RELAY_CACHE)/uv-$(UV_VERSION) || { echo "Python's venv module is needed: install e.g. python3-venv"; exit 1; }
-	@$(RELAY_CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(RELAY_CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION) || { echo "cannot install uv: give pip a package index, or put uv on the PATH"; exit 1; }
