@@ -185,12 +185,33 @@ def test_a_consumer_is_replaced_before_the_next_begins_and_keeps_its_checkpoint(
 
 
 @pytest.mark.deploy
+def test_the_executors_of_a_cluster_reach_the_driver_in_its_pod() -> None:
+    """No DNS has the name of a pod, and a NetworkPolicy lets nobody in but at the ports that it names."""
+    everything = CHART / "ci" / "everything-values.yaml"
+    asked = {name: pod["containers"][0] for name, pod in pods(everything)}
+    assert "--conf=spark.driver.host=$(POD_IP)" in asked["shop-relay-log"]["args"]
+    assert not [arg for arg in asked["shop-relay-cache"]["args"] if "driver.host" in arg]  # its executors are its own
+    assert asked["shop-relay-log"]["env"][0] == {
+        "name": "POD_IP",
+        "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+    }
+    (lets_in,) = [
+        each["spec"] for each in of_kind(everything, "NetworkPolicy") if each["spec"]["policyTypes"] == ["Ingress"]
+    ]
+    assert lets_in["ingress"] == [{"from": [{"podSelector": {"matchLabels": {"spark-role": "worker"}}}]}]
+    assert lets_in["podSelector"]["matchExpressions"][0]["values"] == ["worker"]
+    # Without Spark, `relay consume` takes no settings of it.
+    python = CHART / "ci" / "python-cache-values.yaml"
+    assert "driver.host" not in helm("template shop", python, "--set", "config.spark.master=spark://spark:7077")
+
+
+@pytest.mark.deploy
 def test_no_secret_is_in_what_the_chart_renders() -> None:
     everything = CHART / "ci" / "everything-values.yaml"
     assert of_kind(everything, "Secret") == []
     for _, pod in pods(everything):
         (container,) = pod["containers"]
-        hidden = {each["name"] for each in container["env"] if "valueFrom" in each}
+        hidden = {each["name"] for each in container["env"] if "secretKeyRef" in each.get("valueFrom", ())}
         assert hidden == {
             "KAFKA_PASSWORD", "LEGACY_PASSWORD", "POSTGRES_PASSWORD",
             "RELAY_HTTP_USER", "RELAY_HTTP_PASSWORD", "RELAY_HTTP_BEARER",
@@ -214,7 +235,7 @@ def test_the_page_of_each_worker_shows_all_workers_and_consumers() -> None:
     expected += [f"{each}:{port}" for each, port in services.items() if each != name]
     assert page_of(values)["peers"] == expected
     # They may reach each other.
-    (policy,) = of_kind(values, "NetworkPolicy")
+    policy, *_ = of_kind(values, "NetworkPolicy")
     allowed = [each for rule in policy["spec"]["ingress"] for each in rule["from"]]
     assert {"podSelector": policy["spec"]["podSelector"]} in allowed
 
