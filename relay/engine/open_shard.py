@@ -90,8 +90,6 @@ class OpenShard:
     wait: float = 0.0
     # Whether a read is under way, or its result has not been taken yet.
     running: bool = False
-    # Whether the next read is known to find changes that wait already.
-    has_backlog: bool = False
     # Position and `Page.reached` of the last page.
     _last: tuple[Position | None, float | None] = (None, None)
 
@@ -121,6 +119,10 @@ class OpenShard:
     @property
     def largest_page(self) -> int:
         return STREAMED_PAGE if self.reader.streams else LARGEST_PAGE
+
+    def has_backlog_after(self, page: Page) -> bool:
+        """Whether the read after ``page`` is expected to find changes that wait already."""
+        return not page.rest and (page.full or (self.reader.streams and page.records >= _MANY))
 
     def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
         """Return the seconds from the begin of the read that gave ``result`` to the next; ``longest``: when idle."""

@@ -60,6 +60,8 @@ class ReaderPool:
         self._late = 0.0
         # Every open shard by identity, how many of them stream, and how many reads are under way or not yet taken.
         self._open: dict[int, OpenShard] = {}
+        # Those that are known to have more, by identity.
+        self._behind: set[int] = set()
         self._streaming = 0
         self._running = 0
         # The most bytes that the pages of those reads can have.
@@ -80,6 +82,7 @@ class ReaderPool:
     def shut(self, shard: OpenShard) -> None:
         """Stop reading ``shard``, and close its reader as soon as no read of it is under way."""
         shard.closed = True
+        self._behind.discard(id(shard))
         if not shard.running:
             self._close_reader(shard)
 
@@ -88,14 +91,15 @@ class ReaderPool:
             self._streaming -= shard.reader.streams
             shard.reader.close()
 
-    def again(self, shard: OpenShard, wait: float) -> None:
+    def again(self, shard: OpenShard, wait: float, *, has_backlog: bool = False) -> None:
         """Read ``shard`` again, ``wait`` seconds after its last read began or as soon as that is past.
 
-        Without a wait it is taken to have a backlog.
+        ``has_backlog``: whether that read is expected to find changes that wait already.
         """
         if shard.error is None:
             shard.wait = wait
-        shard.has_backlog = wait == 0.0
+        if has_backlog:
+            self._behind.add(id(shard))
         self._schedule(shard, wait)
         self._start()  # the next page is read while this one is published
 
@@ -105,7 +109,7 @@ class ReaderPool:
     @property
     def has_backlog(self) -> bool:
         """Whether a shard that is being read is known to have more."""
-        return any(shard.has_backlog for shard in self._open.values() if not shard.closed)
+        return bool(self._behind)
 
     @property
     def longest_wait(self) -> float:
@@ -225,7 +229,7 @@ class ReaderPool:
     def _unpack(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
         shard.running = False
         self._running -= 1
-        shard.has_backlog = False
+        self._behind.discard(id(shard))
         if shard.yields:
             self._segments_read -= 1
             while self._postponed:

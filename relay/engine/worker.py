@@ -274,7 +274,8 @@ class Worker:
         match result:
             case Page():
                 if not result.finished:
-                    self._readers.again(shard, shard.wait_after(result, self._readers.longest_wait))
+                    wait = shard.wait_after(result, self._readers.longest_wait)
+                    self._readers.again(shard, wait, has_backlog=shard.has_backlog_after(result))
                 self._publishing.page(shard, result)
             case Unreadable():
                 wait = shard.wait_after(result)

@@ -212,13 +212,14 @@ def test_a_shard_whose_pace_is_limited_rests_as_long_as_its_page_says(pump: Read
     assert reading.wait_after(replace(PAGE, records=500, full=True, rest=2.5)) == 2.5
 
 
-def test_there_is_a_backlog_while_a_shard_is_read_again_without_a_pause(pump: ReaderPool) -> None:
+def test_there_is_a_backlog_while_a_shard_is_read_that_has_one(pump: ReaderPool) -> None:
     def has_backlog() -> bool:
         return pump.has_backlog
 
     reading = pump.open(Reads(PAGE, PAGE), b"", OWNER)
     assert not has_backlog(), "nothing is known of a shard that has not been read"
-    take(pump, reading)
+    assert pump.take(10.0)
+    pump.again(reading, 0.0, has_backlog=True)
     assert has_backlog()
     assert pump.take(10.0)
     assert not has_backlog(), "it may have been its last page"
@@ -226,12 +227,32 @@ def test_there_is_a_backlog_while_a_shard_is_read_again_without_a_pause(pump: Re
     assert not has_backlog()
 
 
+@pytest.mark.parametrize(
+    ("streams", "page", "expected"),
+    [
+        (False, replace(PAGE, records=1000, full=True), True),
+        (False, replace(PAGE, records=1000), False),
+        (True, replace(PAGE, records=1000, full=True), True),
+        (True, replace(PAGE, records=1000), True),
+        (True, replace(PAGE, records=3), False),
+        (True, PAGE, False),
+        (True, replace(PAGE, records=1000, full=True, rest=2.5), False),
+    ],
+)
+def test_a_stream_that_brings_many_records_at_a_time_has_a_backlog_and_an_idle_one_has_none(
+    pump: ReaderPool, streams: bool, page: Page, expected: bool
+) -> None:
+    """It is read again at once if it is idle, and after a pause while many come."""
+    reading = pump.open(Reads(streams=streams), b"", OWNER)
+    assert reading.has_backlog_after(page) == expected
+
+
 def test_a_shard_that_is_given_up_has_no_backlog(pump: ReaderPool) -> None:
     reads = Reads(PAGE, PAGE)
     reading = pump.open(reads, b"", OWNER)
     assert pump.take(10.0)
     reads.may_end.clear()
-    pump.again(reading, 0.0)
+    pump.again(reading, 0.0, has_backlog=True)
     before = pump.has_backlog
     pump.shut(reading)
     assert (before, pump.has_backlog) == (True, False)
