@@ -153,6 +153,7 @@ class ListedShards:
     def soon(self) -> None:
         """List again soon: a listing that is under way is too old."""
         self._again = True
+        self._wait = _RELIST_SOON  # also for the listing after that one: a single one may lack shards
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
     def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
