@@ -103,7 +103,7 @@ class DynamoDBSource:
         start = self.config.start
         if self.config.stream_arn is not None or isinstance(start, StartAtToken) or start == "latest":
             return self.stream.label
-        since = self.config.start_time(time.time())
+        since = self._since(time.time())
         labels = self._labels()
         begun = [label for label in labels if since is not None and describe.created(label) <= since]
         return begun[-1] if begun else labels[0]
@@ -148,11 +148,15 @@ class DynamoDBSource:
                     f"{self.config.start.stream_arn}, but the source reads {self.session.stream_arn}"
                 )
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
-        # I1: by the clock of the service, which dates the records.
-        since = self.config.start_time(now - self._described.clock_ahead)
+        since = self._since(now)
         start: Start = HORIZON if since is None else {"since": since}
         self._heads = start, heads
         return StartingPoints({shard.id: start for shard in shards}, now)
+
+    def _since(self, now: float) -> float | None:
+        """Return the time at which reading starts, given at ``now``; None for the horizon."""
+        # I1: by the clock of the service, which dates records and streams.
+        return self.config.start_time(now - self._described.clock_ahead)
 
     def _take_heads(self, shards: Sequence[Shard]) -> dict[str, str]:
         """Return, by shard, iterators at the heads. They must be requested before the time of the plan.

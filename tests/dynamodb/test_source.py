@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -94,6 +95,29 @@ def test_a_stream_that_is_listed_for_longer_than_it_exists_is_not_read(
 
     stream.before = refuse
     assert labels(stream, region="us-east-1") == (first, following)
+
+
+def test_a_stream_that_may_not_be_described_is_not_left_out(stream: ScriptedStream) -> None:
+    """I1: its changes would be skipped with a warning about another permission. Whoever reads it is refused aloud."""
+    stream.disabled(FIRST), stream.disabled(SECOND)
+
+    def refuse(operation: str) -> None:
+        if operation == "DescribeStream" and not stream.requests[-1]["StreamArn"].endswith(LABEL):
+            raise Refused("AccessDeniedException")
+
+    stream.before = refuse
+    assert labels(stream, region="us-east-1") == (FIRST, [SECOND, LABEL, LABEL])
+
+
+def test_a_duration_ago_is_counted_by_the_clock_of_the_service_also_where_it_chooses_the_stream(
+    stream: ScriptedStream,
+) -> None:
+    """I1: on a machine whose clock is ahead, the end of the stream before it would be skipped."""
+    stream.set_clock(-20.0)
+    stream.disabled(FIRST), stream.disabled(SECOND)
+    since_newest = int(time.time() - 20.0 - datetime.fromisoformat(f"{LABEL}Z").timestamp())
+    assert labels(stream, region="us-east-1", start=f"-{since_newest + 10}s")[0] == SECOND
+    assert labels(stream, region="us-east-1", start=f"-{since_newest - 10}s")[0] == LABEL
 
 
 def test_a_stream_that_is_named_in_the_config_is_neither_preceded_nor_followed(stream: ScriptedStream) -> None:
