@@ -222,5 +222,5 @@ def decoder(name: str) -> Decoder:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether text in this character set is UTF-8."""
-    return _PYTHON.get(name) == "utf_8"
+    """Whether text in this character set is UTF-8. Before MySQL 8.0.30 and MariaDB 10.6, utf8mb3 is called utf8."""
+    return name == "utf8" or _PYTHON.get(name) == "utf_8"

@@ -21,7 +21,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
 from tests.reads import pages_of
 from tests.vitess.reading import START, is_at_head, new, until
-from tests.vitess.scripted import HOLDS, KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script, fields
+from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Log, Script, ScriptedVtgate, Step, copy_script, fields
 
 VINDEX = "show vschema vindexes on `customer`"
 COLUMNS = (Column("id", "long"), Column("name", "string"))
@@ -33,9 +33,10 @@ def source_of(
     vindex: list[dict[str, str | None]] | str,
     tables: list[str] | None = None,
     script: Script | None = None,
+    answers: dict[str, Answer] | None = None,
     **settings: Any,
 ) -> Iterator[VitessSource]:
-    with ScriptedVtgate(script or log.script, {VINDEX: vindex}) as vtgate:
+    with ScriptedVtgate(script or log.script, {VINDEX: vindex, **(answers or {})}) as vtgate:
         place = {"type": "vitess", "vtgate": vtgate.address, "keyspace": KEYSPACE, "keyrange": "-"}
         entry = {"name": "s", "tables": tables, **place, **settings}
         with closing(VitessSource(VitessConfig.model_validate(entry))) as source:
@@ -231,6 +232,25 @@ def test_a_table_whose_name_comes_with_its_keyspace_is_copied_without_it() -> No
         ("customer", {"id": 1, "name": "x"}),
         ("customer", {"id": 2, "name": "y"}),
     ]
+
+
+@pytest.mark.parametrize("utf8", ["utf8", "utf8mb3", "utf8mb4"])
+def test_a_table_may_have_utf8_by_each_of_its_names_beside_text_that_vitess_does_not_know(utf8: str) -> None:
+    """I8: before MySQL 8.0.30, utf8mb3 is called utf8."""
+    log = Log()
+    text, unknown = log.layouts["customer"].fields[1], pb.Field()
+    unknown.CopyFrom(text)
+    unknown.name, unknown.charset = "note", 0
+    log.layouts["customer"].fields.append(unknown)
+    log.add((None, (b"1", "模".encode(), "模".encode("gbk"))))
+    asked = (
+        "select column_name, character_set_name from information_schema.columns"
+        f" where table_schema = '{KEYSPACE}' and table_name = 'customer' and character_set_name is not null"
+    )
+    names: Answer = [{"n": "name", "of": utf8}, {"n": "note", "of": "gbk"}]
+    with source_of(log, [], ["customer"], answers={asked: names}) as source:
+        changes = read_all(source, START, [])
+    assert [change.new for change in changes] == [{"id": 1, "name": "模", "note": "模"}]
 
 
 def test_a_table_that_is_called_like_another_with_its_keyspace_keeps_its_name() -> None:
