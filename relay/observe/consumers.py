@@ -161,18 +161,20 @@ class ConsumerWatch:
     def _stalls(self, now: float) -> Iterator[tuple[str, float, bool]]:
         """Yield what, for how many seconds, and whether it hangs or has ended, so that a restart may help."""
         name = f"consumer {self.name}"
+        # One that failed once may hang in its next attempt.
+        fails = bool(self._failed) and now - self._failed[-1] <= self._limit + self._apply_every
         if self._state == "failed":
             yield f"{name} has stopped; restart it", now - self._failed[-1], True
             return
         if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
             yield f"{name} fails again and again", now - self._failed[0], False
         if self._state == "starting" and now - self._begun > self._limit:
-            yield f"{name} has not started; see its log", now - self._begun, not self._failed
+            yield f"{name} has not started; see its log", now - self._begun, not fails
         if self._state in ("starting", "stopped"):
             return
         since = max(self._open[0][0], self._progressed) if self._open else now
         if now - since > self._limit + self._apply_every:
-            yield f"{name} makes no progress while {self._waiting} records wait", now - since, not self._failed
+            yield f"{name} makes no progress while {self._waiting} records wait", now - since, not fails
         if now - self._looked > self._limit:
             yield f"{name} cannot see the ends of its topics; see the brokers", now - self._looked, False
 

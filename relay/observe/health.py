@@ -14,12 +14,15 @@ STALLED_AFTER = 60.0
 _LISTING_INTERVAL = 60.0
 """Seconds between two listings of shards when nothing happens."""
 
+_LONGEST_READ = 240.0
+"""Seconds after which a read fails by itself: it waits for a thread, and its calls give up after a minute each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A shard, a source, or the worker (where both are None) without progress for ``seconds``.
 
-    ``hangs``: nothing says that it is tried again and fails, so a restart may help.
+    ``hangs``: it neither advances nor fails, so a restart may help.
     """
 
     what: str
@@ -71,7 +74,8 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
         if now - poll.polled > limit + poll.wait + delay:
             error = redacted(poll.error) if poll.error else None
             what = "no successful poll of the shard"
-            yield Stall(what, now - poll.polled, name, stream.label, shard, error, hangs=not poll.failures)
+            hangs = poll.reading_since is not None and now - poll.reading_since > limit + _LONGEST_READ
+            yield Stall(what, now - poll.polled, name, stream.label, shard, error, hangs)
     # I10: nothing of it is read, so no poll can be late.
     if source.held_up_since is not None and (held_up := wall - source.held_up_since) > _LISTING_INTERVAL + limit:
         yield Stall("the source cannot be planned, or connected to its stream", held_up, name, source.stream.label)

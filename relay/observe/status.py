@@ -18,12 +18,14 @@ class Poll(NamedTuple):  # made for every open shard, in a third of the time of 
 
     ``polled``: the monotonic time of the last successful read, or of its opening. ``failures``: failed reads since;
     ``error``: that of the last one. ``wait``: seconds from ``polled`` to the next read, as it was scheduled.
+    ``reading_since``: when the read that is under way began; None if there is none.
     """
 
     polled: float
     failures: int
     error: str | None
     wait: float = 0.0
+    reading_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

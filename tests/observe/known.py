@@ -51,8 +51,9 @@ def finished(**fields: Any) -> Checkpoint:
     return Checkpoint(ShardState.FINISHED, **fields)
 
 
-def polled(ago: float, failures: int = 0, error: str | None = None) -> Poll:
-    return Poll(NOW - ago, failures, error)
+def polled(ago: float, failures: int = 0, error: str | None = None, *, reading_for: float | None = None) -> Poll:
+    since = None if reading_for is None else NOW - reading_for
+    return Poll(NOW - ago, failures, error, reading_since=since)
 
 
 def listed(*shards: Shard) -> dict[str, Shard]:

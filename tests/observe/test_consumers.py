@@ -113,12 +113,18 @@ def test_only_a_consumer_that_hangs_or_has_stopped_is_red_for_what_restarts_proc
     assert len(health(observer)) == 1
     assert answer(observer, "/livez")[0] == 200
     clock.now += 301
+    copy.fail("the store is down")
+    copy.try_again()
     for watch in observer.watches:
         look(watch, 10, clock)
-    assert len(health(observer)) == 2
+    assert len(health(observer)) == 3
     assert b"consumer copy" not in answer(observer, "/livez")[2]
     assert b"consumer log" in answer(observer, "/livez")[2]
     log.reach(at(10))
+    clock.now += 301
+    look(copy, 10, clock)
+    assert b"consumer copy" in answer(observer, "/livez")[2]  # it failed before, and now its next attempt hangs
+    copy.reach(at(10))
     assert answer(observer, "/livez")[0] == 200
     log.fail("its table is gone", for_good=True)
     assert answer(observer, "/livez")[0] == 503

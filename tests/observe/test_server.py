@@ -83,9 +83,14 @@ def test_only_what_hangs_is_red_for_what_restarts_processes(server: ObservedServ
     server.knows(status(source(open={"a": polled(61, 9, "throttled")})))
     assert server.json("/healthz")[0] == 503
     assert server.json("/livez") == (200, {"status": "ok", "stalls": []})
-    server.knows(status(source(open={"a": polled(61, 9, "throttled"), "b": polled(61)})))
+    late = {"b": polled(200), "c": polled(200, reading_for=150)}  # other reads, which fail late, keep the threads
+    server.knows(status(source(open={"a": polled(61, 9, "throttled"), **late})))
+    assert len(server.json("/healthz")[1]["stalls"]) == 3
+    assert server.json("/livez")[0] == 200
+    hanging = polled(400, 3, "the connection was lost", reading_for=301)
+    server.knows(status(source(open={"d": hanging, **late})))
     code, body = server.json("/livez")
-    assert (code, [stall["shard"] for stall in body["stalls"]]) == (503, ["b"])
+    assert (code, [stall["shard"] for stall in body["stalls"]]) == (503, ["d"])
     server.knows(status(source()), turned=NOW - 61)
     assert server.json("/livez")[0] == 503
 

@@ -1,0 +1,50 @@
+"""What a worker's status says of the reads of its shards."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from relay.engine.reader_pool import ReaderPool
+from relay.engine.status import polls
+from relay.lineage import Shard
+from relay.observe.health import find_stalls
+from relay.source import ReadResult, Unreadable
+from tests.clock import Clock
+from tests.observe.known import WALL, source, status
+from tests.waiting import wait_until
+
+SHARD = Shard("s")
+
+
+class Throttled:
+    """A reader whose reads fail once they ``may_end``."""
+
+    shard, streams = SHARD, False
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.may_end.set()
+
+    def read(self) -> ReadResult:
+        assert self.may_end.wait(30)
+        return Unreadable(SHARD, 0.0, "throttled")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_only_a_read_that_neither_ends_nor_fails_hangs() -> None:
+    """I10: a restart may end that one, also if reads before it failed."""
+    clock, reads = Clock(100.0), Throttled()
+    pool = ReaderPool(clock=clock)
+    reading = pool.open(reads, b"", cast(Any, None))
+    wait_until(lambda: pool.take(0.0), 10)
+    for hangs in (False, True):
+        clock.now += 400
+        [stall] = find_stalls(status(source(open=polls({"s": reading}))), clock.now, clock.now, WALL)
+        assert (stall.error, stall.hangs) == ("throttled", hangs)
+        reads.may_end.clear()
+        pool.again(reading, 0.0)
+    reads.may_end.set()
+    pool.close()
