@@ -119,8 +119,8 @@ class TableCopy:
             self._discard_batch("was cut off")
         elif kind == EventKind.FIELD and _is_copied(event):
             self._discard_batch("has several layouts")
-            if self._has_layout and not self._resumes:
-                raise BrokenStream("vtgate goes on after a row of it with another tablet")  # I1
+            if self._has_layout and not self._resumes:  # I1
+                raise BrokenStream("vtgate goes on after a row of it with another tablet")
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True
         elif kind == EventKind.VGTID:
