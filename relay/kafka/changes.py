@@ -33,14 +33,13 @@ from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader
-from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, topic_ids, with_beginnings
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings
+from relay.kafka.same_topics import SameTopics
 
 __all__ = ["ReceivedChange", "Reception", "changes"]
 
 _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
-_LOOK = 15.0  # seconds between two looks for topics that were created again
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
 _SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
 _SHORTEST_SESSION = 6  # seconds, which brokers allow unless they are set otherwise
@@ -132,7 +131,7 @@ class Reception:
         self._reached: dict[_Place, int] = {}
         # Whether it has partitions, the ends to read them to if there are any, and those not read to their ends.
         self._is_assigned = False
-        self._advanced_at = self._looked_at = time.monotonic()
+        self._advanced_at = time.monotonic()
         self._ends: Mapping[_Place, int] | None = None
         self._unread: set[_Place] = set()
         # The record that comes next, if it was read and failed.
@@ -142,8 +141,8 @@ class Reception:
     def open(self, start: str, *, until_caught_up: bool) -> None:
         """Connect, and join the group. Raises ``RelayError``."""
         with ExitStack() as stack:
-            self._admin = kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
-            self._ids = topic_ids(self._admin, self._config, self._topics)
+            admin = kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
+            self._same = SameTopics(admin, self._config, self._topics)
             name = self._group or f"{self._config.name}.changes"
             offsets = GroupOffsets(self._config, "changes", self._topics, name=name)
             stack.callback(offsets.close)
@@ -266,19 +265,12 @@ class Reception:
     # ------------------------------------------------------------------ records
 
     def _next_record(self, seconds: float) -> Message | None:
-        if time.monotonic() - self._looked_at > _LOOK:
-            self._look_for_new_topics()
+        for topic in self._same.created_again():  # the client goes on at the offset of the old one
+            raise RelayError(f"topic {topic} was created again: to read all its changes, {self._another_start()}")
         try:
             return self._consumer.poll(seconds)
         except KafkaException as error:  # of a callback
             raise Unavailable(f"cannot read the offsets of group {self._group}: {error.args[0].str()}") from error
-
-    def _look_for_new_topics(self) -> None:
-        """Raise ``RelayError`` if a topic was created again: the client goes on at the offset of the old one."""
-        with contextlib.suppress(Unavailable):  # it is looked at again
-            for topic in created_again(self._ids, topic_ids(self._admin, self._config, self._topics)):
-                raise RelayError(f"topic {topic} was created again: to read all its changes, {self._another_start()}")
-        self._looked_at = time.monotonic()
 
     def _another_start(self) -> str:
         offsets = f"delete the offsets of group {self._group} and " if self._group else ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from time import monotonic, sleep
 from time import time as now
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._topic import TopicDescription
 
 from relay.config import Config
 from relay.config.fields import start_time
@@ -24,6 +26,9 @@ EARLIEST, LATEST = -2, -1
 
 Offsets = dict[str, dict[str, int]]
 """By topic and partition, as in Spark's JSON, the batch lines and ``--from``."""
+
+Answers = Mapping[str, Future[TopicDescription]]
+"""What brokers say of topics, once they have answered."""
 
 _TIMEOUT = 15.0  # seconds
 _GRACE = 5.0  # seconds more, in which the client says that no broker has answered
@@ -58,11 +63,21 @@ def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict
 
     Older brokers have none: those topics are left out.
     """
+    return answered_ids(ask_topic_ids(admin, topics), config)
+
+
+def ask_topic_ids(admin: AdminClient, topics: Sequence[str]) -> Answers:
+    """Ask for the ids of topics, without waiting for the answers."""
+    return admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT)
+
+
+def answered_ids(answers: Answers, config: Config) -> dict[str, str]:
+    """Return the ids that brokers answer, as `topic_ids`."""
     servers = config.kafka.bootstrap_servers
     ids: dict[str, str] = {}
     topic = ""
     try:
-        for topic, described in admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT).items():
+        for topic, described in answers.items():
             ids[topic] = str(described.result(_TIMEOUT + _GRACE).topic_id)
         return {topic: number for topic, number in ids.items() if number != NO_ID}
     except KafkaException as error:

@@ -13,8 +13,8 @@ from confluent_kafka.cimpl import NewPartitions
 import relay
 from relay.change import Operation, Snapshot
 from relay.errors import ConfigError
-from relay.kafka import changes as received
-from relay.kafka import topics
+from relay.kafka import same_topics, topics
+from tests.kafka.proxy import ProxiedBroker
 from tests.spark_consumers.topic import Topic, change, read
 from tests.waiting import wait_until
 
@@ -168,7 +168,7 @@ def test_a_topic_that_is_created_again_ends_a_program(
     topic: Topic, is_in_group: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1: it would go on at the offset of the old topic, behind changes of the new one."""
-    monkeypatch.setattr(received, "_LOOK", 0.0)
+    monkeypatch.setattr(same_topics, "_LOOK", 0.0)
     topic.publish([change("ada", version) for version in range(1, 4)])
     with relay.changes(topic.path, ["orders"], group=topic.name if is_in_group else None) as changes:
         assert versions([next(changes) for _ in range(3)]) == [("ada", str(version)) for version in range(1, 4)]
@@ -184,6 +184,22 @@ def test_a_topic_that_is_created_again_ends_a_program(
 
         assert f"topic {topic.name} was created again" in wait_until(said, 60)
         assert said()  # until the program ends
+
+
+def test_changes_come_while_a_broker_does_not_say_whether_topics_were_created_again(
+    tmp_path: Path, unique: str, broker: ProxiedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: a program that waited for that would leave its group."""
+    monkeypatch.setattr(same_topics, "_LOOK", 0.0)
+    topic = Topic(tmp_path, unique, broker.bootstrap_servers, "redis://127.0.0.1:1/0")
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    with relay.changes(topic.path, ["orders"]) as changes:
+        broker.proxy.lose(client="-admin")
+        assert versions([next(changes) for _ in range(3)]) == [("ada", str(version)) for version in range(1, 4)]
+        asked = len(broker.proxy.lost)
+        for _ in range(3):
+            assert changes.poll(0.1) is None
+        assert len(broker.proxy.lost) == asked > 0  # it has not given up on the first answer
 
 
 def test_a_gap_is_passed_on(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
