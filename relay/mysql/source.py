@@ -122,8 +122,13 @@ class MySQLSource:
         return self.stream
 
     def unreadable(self) -> Mapping[str, str]:
-        """Return the servers whose binlog cannot be read now, each with the reason."""
-        addresses = list(dict.fromkeys(address for shard in self._shards.values() for address in shard))
+        """Return the servers whose binlog cannot be read now, each with the reason.
+
+        Those of a shard that others replace are left out: it may have ended, and its servers be gone.
+        """
+        listed = list(self._shards)
+        lasting = [shard for shard in listed if reshard_of(shard, listed) is None]
+        addresses = list(dict.fromkeys(address for shard in lasting for address in self._shards[shard]))
         problems = call_all("check", [partial(self._problem_of, address) for address in addresses])
         return {address: problem for address, problem in zip(addresses, problems, strict=True) if problem}
 

@@ -17,10 +17,14 @@ from relay.lineage import Checkpoint, ShardState
 from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import Handover, HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
+from relay.mysql.source import MySQLSource
+from relay.process.managed import free_port
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.mysql.fake_servers import A, B, FakeServer
+from tests.mysql.reading import session
 from tests.mysql.resharding import PLAIN, VITESS, World, create_tables, reshard_under_load
+from tests.mysql.shards import config
 from tests.waiting import wait_until
 
 ALL = KeyRange()
@@ -193,6 +197,16 @@ def test_a_shard_is_read_until_its_replication_writes_checkpoints(
     end = HandoverCheck("-", lambda: ["-", "-80", "80-"], lambda _: connected_to(low), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="reshard_checkpoint_table"):
         decided(end, "MariaDB/0-1-1")
+
+
+@pytest.mark.services
+def test_a_check_asks_no_server_of_a_shard_that_others_replace(mariadb: Any, unique: str) -> None:
+    """It may have ended, and its servers be gone, while the config still lists it."""
+    gone = f"127.0.0.1:{free_port()}"
+    halves = {half: [mariadb.address] for half in ("-80", "80-")}
+    with session(mariadb, unique):
+        assert MySQLSource(config(unique, {"-": [gone], **halves})).unreadable() == {}
+        assert list(MySQLSource(config(unique, {"-": [gone]})).unreadable()) == [gone]
 
 
 @pytest.mark.services
