@@ -14,9 +14,9 @@ ENDED = {"shard-00000": Checkpoint(ShardState.FINISHED, updated_at=1.0)}
 
 
 def wait_for_listing(discovery: ListedShards) -> None:
-    discovery.poll(ENDED)
+    discovery.poll(ENDED, None)
     deadline = time.monotonic() + 60
-    while not discovery.poll(ENDED):
+    while not discovery.poll(ENDED, None):
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
