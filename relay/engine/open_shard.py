@@ -121,8 +121,11 @@ class OpenShard:
         return STREAMED_PAGE if self.reader.streams else LARGEST_PAGE
 
     def has_backlog_after(self, page: Page) -> bool:
-        """Whether the read after ``page`` is expected to find changes that wait already."""
-        return not page.rest and (page.full or (self.reader.streams and page.records >= _MANY))
+        """Whether the read after ``page`` is expected to find changes that wait already.
+
+        A stream is read again before its source has sent as many as fill a page.
+        """
+        return not page.rest and (page.full or (self.reader.streams and page.records > 0))
 
     def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
         """Return the seconds from the begin of the read that gave ``result`` to the next; ``longest``: when idle."""
