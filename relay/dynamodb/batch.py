@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from botocore.exceptions import ClientError
 
 from relay.dynamodb.batch_answers import batch_get_item
+from relay.dynamodb.session import FROM_PROXIES
 from relay.dynamodb.values import canonical_number
 from relay.errors import RelayError, Unavailable
 
@@ -263,4 +264,4 @@ def _request(
 def _is_transient(error: ClientError) -> bool:
     """Whether DynamoDB failed or throttled, so that the same request may succeed later."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status >= 500 or error.response.get("Error", {}).get("Code", "") in _THROTTLED
+    return status >= 500 or status in FROM_PROXIES or error.response.get("Error", {}).get("Code", "") in _THROTTLED

@@ -186,8 +186,9 @@ _UNAUTHORISED = {
 }
 # The last is of the quota of the account. The names of others have `Throttl` in them.
 _TOO_MUCH = {"ProvisionedThroughputExceededException", "LimitExceededException", "RequestLimitExceeded"}
-# A timeout and a limit. DynamoDB itself answers 400 and a code.
-_FROM_PROXIES = {408, 429}
+
+FROM_PROXIES = {408, 429}
+"""Answers of proxies that are worth another try: a timeout and a limit. DynamoDB itself answers 400 and a code."""
 
 
 @contextmanager
@@ -206,7 +207,7 @@ def translated(stream_arn: str) -> Iterator[None]:
         if code in _UNAUTHORISED:
             raise Unavailable(f"the AWS credentials may not read {stream_arn}: {error}") from error
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if status >= 500 or status in _FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH:
+        if status >= 500 or status in FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH:
             raise Transient(str(error)) from error
         raise RelayError(f"DynamoDB refused a call on {stream_arn}: {error}") from error
     except Refused as error:

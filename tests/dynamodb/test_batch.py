@@ -242,7 +242,9 @@ def test_a_load_that_progresses_waits_briefly_and_one_that_stalls_ever_longer(
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
 
 
-@pytest.mark.parametrize("stall", [0, Refused("ThrottlingException")])
+@pytest.mark.parametrize(
+    "stall", [0, Refused("ThrottlingException"), Refused("of a proxy", 408), Refused("of a proxy", 429)]
+)
 def test_a_load_that_makes_no_progress_ends_with_an_error(tables: ScriptedTables, client: Any, stall: Any) -> None:
     """I10"""
     tables.script = iter([50] + [stall] * 1000)
