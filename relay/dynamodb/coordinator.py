@@ -131,7 +131,7 @@ class Coordinator:
 
         Raises ``InvalidStream`` if the stream lists no shard of the token.
         """
-        found = resume(token, self._list().shards, lambda: self._list().shards)
+        found = resume(token, self._list().shards, lambda: self._list().shards, self.session.has)
         self.graph.add(found.shards.values())
         self.graph.end(*found.finished, *found.lost)
         for name, position in found.lost.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay.lineage import Shard
 from relay.stream_token import TRIM_HORIZON, InvalidStream, Position, StreamToken
@@ -32,18 +32,31 @@ class Resumption:
     """Shards that were not read to the end and are no longer listed, and where reading them stopped."""
     expired: tuple[str, ...]
     """The token's shards that are no longer listed, lost or finished."""
+    unlisted: frozenset[str] = frozenset()
+    """Those of ``shards`` that can be read although no listing had them."""
 
 
-def resume(token: StreamToken, listing: Iterable[Shard], list_again: Callable[[], Iterable[Shard]]) -> Resumption:
+def resume(
+    token: StreamToken,
+    listing: Iterable[Shard],
+    list_again: Callable[[], Iterable[Shard]],
+    has: Callable[[str], bool],
+) -> Resumption:
     """Apply ``token`` to the complete ``listing`` of a stream.
 
-    A shard is lost only if two listings lack it, because one may be incomplete: ``list_again`` is called if one would
-    be. Raises ``InvalidStream`` if the stream lists none of the token's shards and none of their ancestors.
+    Listings may lack a shard for a while. It is lost only if two lack it, and it cannot be read: ``list_again`` is
+    called if one would be, and then ``has``, which says whether it can be. Raises ``InvalidStream`` if the stream has
+    none of the token's shards and none of their ancestors.
     """
     shards = {shard.id: shard for shard in listing}
     found = resumption(token, shards)
     if found.lost:
-        found = resumption(token, {shard.id: shard for shard in list_again()} | shards)
+        shards = {shard.id: shard for shard in list_again()} | shards
+        found = resumption(token, shards)
+    if unlisted := frozenset(filter(has, found.lost)):  # I1
+        parents = {entry.shard_id: entry.parent for entry in token.shards}
+        named = {name: Shard(name, (parent,) if (parent := parents.get(name)) else ()) for name in unlisted}
+        found = replace(resumption(token, shards | named), unlisted=unlisted)
     for shard in found.expired:
         log.info("stream %s no longer lists shard %s: dropping it from the token", token.stream_arn, shard)
     meant = {*token.active, *(shard.shard_id for shard in token.shards)} | found.finished

@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from relay.aws import Refused
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
-from relay.stream_token import ITERATOR_TYPES, Position
+from relay.stream_token import ITERATOR_TYPES, TRIM_HORIZON, Position
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -169,6 +169,18 @@ class StreamSession:
                 ShardIteratorType=ITERATOR_TYPES[position.type],  # type: ignore[arg-type]
                 **arguments,
             ).get("ShardIterator")
+
+    def has(self, shard: str) -> bool:
+        """Whether records of ``shard`` can be read, be it listed or not. Raises ``Unavailable``."""
+
+        def ask() -> bool:
+            try:
+                self.iterator(shard, TRIM_HORIZON)
+            except (ShardNotFound, TrimmedData):
+                return False
+            return True
+
+        return retried(ask, f"asking for shard {shard} of {self.stream_arn}", sleep=self._sleep)
 
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""

@@ -147,7 +147,8 @@ class DynamoDBSource:
                     f"source {self.name}: the token in {self.config.start.path} is of the stream "
                     f"{self.config.start.stream_arn}, but the source reads {self.session.stream_arn}"
                 )
-            return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
+            token = StreamToken.from_json(self.config.start.content)
+            return begin_at_token(token, shards, self.shards, self.session.has, now)
         since = self._since(now)
         start: Start = HORIZON if since is None else {"since": since}
         self._heads = start, heads

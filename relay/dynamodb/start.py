@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relay.dynamodb.resume import resume
+from relay.errors import Unavailable
 from relay.lineage import PASSED, Checkpoint, Plan, Shard, ShardState, Start
 from relay.source import StartingPoints
 from relay.stream_token import LATEST, TRIM_HORIZON, Position, ShardToken, StreamToken
@@ -14,14 +15,24 @@ HORIZON: Mapping[str, Any] = TRIM_HORIZON.to_json()
 
 
 def begin_at_token(
-    token: StreamToken, listed: Sequence[Shard], list_again: Callable[[], Sequence[Shard]], now: float
+    token: StreamToken,
+    listed: Sequence[Shard],
+    list_again: Callable[[], Sequence[Shard]],
+    has: Callable[[str], bool],
+    now: float,
 ) -> StartingPoints:
     """Return where each shard of ``listed`` starts by ``token``, by the rule of `resume`. ``now``: seconds.
 
     Shards that the token has finished are passed. A position at a shard's head, which is not exact (I4), becomes the
-    time ``now``. Raises ``InvalidStream`` if the stream lists no shard of the token.
+    time ``now``. Raises ``InvalidStream`` if the stream has no shard of the token, and ``Unavailable`` if its listings
+    lack one of them for a while.
     """
-    found = resume(token, listed, list_again)
+    found = resume(token, listed, list_again, has)
+    if found.unlisted:  # I1: the relay reads what was listed
+        raise Unavailable(
+            f"stream {token.stream_arn} does not list {', '.join(sorted(found.unlisted))} of the token now, although "
+            "it can be read: start again in some minutes"
+        )
 
     def start(shard: str) -> Start:
         if shard in found.finished:

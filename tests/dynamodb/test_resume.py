@@ -97,7 +97,7 @@ def test_a_second_listing_is_requested_only_before_a_shard_is_lost(case: Drawn) 
 
     lost = bool(apply(case).lost)
     try:
-        found = resume(case.token, case.listed, list_again)
+        found = resume(case.token, case.listed, list_again, lambda shard: False)
     except InvalidStream:
         assert not lost
     else:
@@ -118,7 +118,7 @@ def test_a_stream_and_the_relay_resume_at_the_same_positions(case: Drawn) -> Non
     session = StreamSession(DirectClient(scripted), ARN)  # type: ignore[arg-type]
     stream = Coordinator(session, on_gap=gaps.append, clock=lambda: NOW, sleep=lambda seconds: None)
     try:
-        plan = begin_at_token(case.token, case.listed, lambda: case.listed, NOW)
+        plan = begin_at_token(case.token, case.listed, lambda: case.listed, session.has, NOW)
     except InvalidStream:
         with pytest.raises(InvalidStream):
             stream.start_at_token(case.token)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.dynamodb import InvalidStream, Stream
 from relay.dynamodb.start import begin_at_token, token_of
+from relay.errors import Unavailable
 from relay.lineage import Checkpoint, Plan, Shard, ShardState
 from relay.stream_token import StreamToken
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
@@ -36,7 +37,7 @@ def shards(*edges: str) -> list[Shard]:
 
 def begin(given: dict[str, Any], *listed: list[Shard]) -> Any:
     listings = [*listed, listed[-1]]
-    return begin_at_token(StreamToken.from_json(given), listings[0], lambda: listings[1], NOW)
+    return begin_at_token(StreamToken.from_json(given), listings[0], lambda: listings[1], lambda shard: False, NOW)
 
 
 def test_shards_start_at_the_token_and_finished_shards_are_not_read() -> None:
@@ -72,11 +73,19 @@ def test_an_active_shard_that_expired_is_lost_only_if_two_listings_lack_it() -> 
     assert found.shards == {full("1"): HORIZON}
 
 
+def test_a_relay_does_not_begin_while_its_stream_lacks_a_shard_of_the_token_that_can_be_read() -> None:
+    """I1: it would be a gap, or be missing until it is listed again."""
+    given = StreamToken.from_json(token(["0", "1"], ("0", None, "after_sequence", "5"), ("1", None, "latest", None)))
+    listed = shards("1")
+    with pytest.raises(Unavailable, match=f"does not list {full('0')} of the token now"):
+        begin_at_token(given, listed, lambda: listed, lambda shard: True, NOW)
+
+
 def test_the_lost_shards_of_a_token_do_not_depend_on_the_time() -> None:
     """I9: otherwise its gap would have another id at every start, and accepting it would change nothing."""
     given = StreamToken.from_json(token(["0", "1"], ("0", None, "latest", None), ("1", None, "after_sequence", "5")))
     listed = shards("1")
-    one, other = (begin_at_token(given, listed, lambda: listed, NOW + later) for later in (0, 60))
+    one, other = (begin_at_token(given, listed, lambda: listed, lambda shard: False, NOW + later) for later in (0, 60))
     assert one.lost == other.lost == {full("0"): {"type": "latest"}}
 
 

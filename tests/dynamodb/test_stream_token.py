@@ -242,7 +242,7 @@ def test_the_children_of_an_expired_shard_start_at_their_horizons(
     scripted.put("c", "k", 1)
     scripted.put("d", "k", 2)
     taken = token(["p"], ("p", None, "after_sequence", "5"), ("c", "p", None, None), ("d", "p", None, None))
-    scripted.shards[full("p")].listed = False
+    scripted.forget("p")
     stream = opened(client, taken, on_gap=gaps.append)
     assert active(stream) == ["c", "d"]
     assert [gap.shard for gap in gaps] == [full("p")]
@@ -291,6 +291,23 @@ def test_a_shard_that_one_listing_left_out_is_not_lost(client: DynamoDBStreamsCl
 
     scripted.before = list_again
     assert active(opened(client, taken, on_gap=gaps.append)) == ["a", "b"]
+    assert gaps == []
+
+
+def test_a_shard_that_listings_lack_for_a_while_is_read_on_from_its_token(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """I1, I2: and its child after it."""
+    gaps: list[Gap] = []
+    lineage(scripted, "p>c", "other")
+    first = scripted.put("p", "k", 1)
+    scripted.put("p", "k", 2)
+    scripted.close("p")
+    scripted.put("c", "k", 3)
+    taken = token(["p", "other"], ("p", None, "after_sequence", first), ("other", None, "trim_horizon", None))
+    scripted.shards[full("p")].listed = False
+    stream = opened(client, taken, on_gap=gaps.append)
+    assert versions(read(stream)) == [2, 3]
     assert gaps == []
 
 
