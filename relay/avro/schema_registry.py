@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -164,7 +165,7 @@ class RegistrySchemas:
         for topic in topics:
             subject = f"{topic}-value"
             with self._asking(f"look up {subject}"):
-                for version in self._versions(subject):
+                for version in self._versions(subject, deleted=True):  # I1: of values that are there still
                     if is_of_changes(version.schema):
                         self._known.setdefault(confluent_header(version.id), version.schema)
 
@@ -243,17 +244,18 @@ class RegistrySchemas:
             self._client.delete_config(subject)
         self._levels.pop(subject, None)
 
-    def _versions(self, subject: str) -> list[_Version]:
-        """Return the versions of a subject, oldest first."""
-        found = [self._client.get_version(subject, number) for number in self._numbers(subject)]
+    def _versions(self, subject: str, *, deleted: bool = False) -> list[_Version]:
+        """Return the versions of a subject, oldest first. ``deleted``: also those, as long as the registry has them."""
+        numbers = self._numbers(subject, deleted=deleted)
+        found = [self._client.get_version(subject, number, deleted=deleted) for number in numbers]
         return [
             _Version(one.version, one.schema_id, _parsed(one.schema))
             for one in found
             if one.version is not None and one.schema_id is not None
         ]
 
-    def _numbers(self, subject: str) -> list[int]:
-        return sorted(self._none_if_missing(self._client.get_versions, subject) or [])
+    def _numbers(self, subject: str, *, deleted: bool = False) -> list[int]:
+        return sorted(self._none_if_missing(partial(self._client.get_versions, deleted=deleted), subject) or [])
 
     def _compatibility(self, subject: str) -> str | None:
         """Return the compatibility of a subject, None if it has none of its own."""

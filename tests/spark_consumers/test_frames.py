@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from relay.change import Change
 from relay.kafka import topics
@@ -107,11 +109,13 @@ with spark() as session:
 def test_the_changes_on_a_topic_with_a_schema_registry_have_all_versions_of_its_columns(
     topic: Topic, schema_registry: Any
 ) -> None:
-    """I1: also those from before there was a registry."""
+    """I1: also those from before there was a registry, and those that somebody has deleted there since."""
     topic.publish_rows(laid_out(id="int", v="int"), typed(1, {"id": 1, "v": 7}))
     topic.use_registry(schema_registry.url)
     topic.publish_rows(laid_out(id="int", v="long"), typed(2, {"id": 1, "v": 2**40}))
     topic.publish_rows(laid_out(id="int", v="long", note="string"), typed(3, {"id": 1, "v": 8, "note": "x"}))
+    with closing(SchemaRegistryClient({"url": schema_registry.url})) as client:
+        client.delete_version(f"{topic.name}-value", 1)
     found = run(
         topic,
         """
