@@ -159,12 +159,13 @@ class ConsumerWatch:
         return [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in found]
 
     def _stalls(self, now: float) -> Iterator[tuple[str, float, bool]]:
-        """Yield what, for how many seconds, and whether it hangs or has ended, so that a restart may help."""
+        """Yield what, for how many seconds, and whether it hangs, so that a restart may help."""
         name = f"consumer {self.name}"
         # One that failed once may hang in its next attempt.
         fails = bool(self._failed) and now - self._failed[-1] <= self._limit + self._apply_every
         if self._state == "failed":
-            yield f"{name} has stopped; restart it", now - self._failed[-1], True
+            # Not by the liveness probe: a new process would refuse to start, and the consumers beside it end.
+            yield f"{name} has stopped; restart it", now - self._failed[-1], False
             return
         if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
             yield f"{name} fails again and again", now - self._failed[0], False
