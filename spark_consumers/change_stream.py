@@ -58,7 +58,7 @@ def changes(
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
     names = [*topics_of_changes(config, topics), config.internal("gaps")]
     noted = on_gap or (lambda gap: log_event("gap", name, **gap))
-    consumer = _BatchConsumer(name, names, at_most, interval, delta, noted)
+    consumer = _BatchConsumer(name, names, at_most, interval, delta, noted, is_selective=bool(topics))
     return ChangeStream(config, consumer, start, checkpoint, spark)
 
 
@@ -106,7 +106,15 @@ class _BatchConsumer:
     executor_modules: Sequence[str] = ()
 
     def __init__(
-        self, name: str, topics: Sequence[str], at_most: int, interval: str | None, delta: bool, on_gap: OnGap
+        self,
+        name: str,
+        topics: Sequence[str],
+        at_most: int,
+        interval: str | None,
+        delta: bool,
+        on_gap: OnGap,
+        *,
+        is_selective: bool,
     ) -> None:
         self.name = name
         self.topics = topics
@@ -116,19 +124,20 @@ class _BatchConsumer:
         self.delta = delta
         self.apply_batch: Apply | None = None
         self._on_gap = on_gap
+        self._is_selective = is_selective
 
     def lock(self) -> Lock | None:
         """Return None: what the batches write to is not known here."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        # A checkpoint may have others, which are no longer asked for.
-        return decoder.changes(records.where(F.col("topic").isin(list(self.topics))))
+        return decoder.changes(records)
 
     def apply(
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
     ) -> dict[str, int]:
         """Pass a batch on. Raises ``UnknownSchemas`` before that, ``Unavailable``, and what ``apply_batch`` raises."""
         assert self.apply_batch is not None
+        self._refuse_others(end)
         batch = batch.persist()
         try:
             statuses: dict[str, int] = dict(batch.groupBy("status").count().collect())
@@ -146,3 +155,12 @@ class _BatchConsumer:
             }
         finally:
             batch.unpersist()
+
+    def _refuse_others(self, end: Offsets) -> None:
+        """Raise ``ConfigError`` if the checkpoint goes on in topics that the program has left out since."""
+        others = sorted(end.keys() - set(self.topics))
+        if others and self._is_selective:  # I1: if they are asked for again, what was passed over would be missing
+            raise ConfigError(
+                f"{self.name}: topic {others[0]} is no longer asked for, but the checkpoint has offsets of it: give "
+                'another `checkpoint`, with start="committed" to go on there'
+            )

@@ -50,9 +50,9 @@ def topic(tmp_path: Path, unique: str, kafka: Any, spark_process: SparkProcess) 
     return Topic(tmp_path, unique, kafka.bootstrap_servers, "redis://127.0.0.1:1/0", spark_process)
 
 
-def applied(topic: Topic) -> list[Any]:
+def applied(topic: Topic, script: str = SCRIPT) -> list[Any]:
     assert topic.spark is not None
-    topic.spark.run(SCRIPT, str(topic.path))
+    topic.spark.run(script, str(topic.path))
     found = [json.loads(line) for line in (topic.folder / "applied").read_text().splitlines()]
     (topic.folder / "applied").unlink()
     return found
@@ -88,20 +88,33 @@ def test_a_gap_comes_before_the_batch_that_it_came_with(topic: Topic) -> None:
     assert (found["source"], found["reason"], found["found_at"]) == ("orders", "trimmed", 7.0)
 
 
-def test_a_topic_that_is_no_longer_asked_for_is_passed_over(topic: Topic) -> None:
-    def line(version: int) -> Change:
-        found = change("bob", version)
-        found.source = found.table = "lines"
-        return found
+def line(version: int) -> Change:
+    found = change("bob", version)
+    found.source = found.table = "lines"
+    return found
 
+
+def test_a_topic_that_is_no_longer_asked_for_is_not_passed_over(topic: Topic) -> None:
+    """I1: it may be asked for again."""
     topic.publish([change("ada", 1), line(2)])
     both = SCRIPT.replace('["orders"]', '["orders", "lines"]')
-    assert topic.spark is not None
-    topic.spark.run(both, str(topic.path))
-    assert sorted(json.loads((topic.folder / "applied").read_text())[1]) == ["1", "2"]
-    (topic.folder / "applied").unlink()
+    assert [sorted(found) for _, found in applied(topic, both)] == [["1", "2"]]
     topic.publish([change("ada", 3), line(4)])
-    assert applied(topic) == [[1, ["3"]]]
+    with pytest.raises(AssertionError, match=f"topic {topic.config.topic('lines')} is no longer asked for"):
+        applied(topic)
+    elsewhere = SCRIPT.replace('folder / "point"', 'folder / "other", start="committed"')
+    assert applied(topic, elsewhere) == [[0, ["3"]]]
+    assert [sorted(found) for _, found in applied(topic, both)] == [["3", "4"]]
+
+
+def test_a_table_that_left_the_config_is_read_to_its_end_where_all_were_asked_for(topic: Topic) -> None:
+    """I1: it may have been dropped."""
+    everything = SCRIPT.replace('["orders"], ', "")
+    topic.publish([change("ada", 1), line(2)])
+    assert [sorted(found) for _, found in applied(topic, everything)] == [["1", "2"]]
+    topic.publish([change("ada", 3), line(4)])
+    topic.leave_out("lines")
+    assert [sorted(found) for _, found in applied(topic, everything)] == [["3", "4"]]
 
 
 def test_the_names_of_the_relays_own_consumers_are_taken(topic: Topic) -> None:
