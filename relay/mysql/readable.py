@@ -32,12 +32,17 @@ def is_there(server: ServerConnection, database: str, table: str) -> bool:
 
 
 def check_readable(server: ServerConnection, database: str, named: Collection[str]) -> None:
-    """Raise ``Denied`` if the user may not read a table of ``named``, or without names any table of the database."""
+    """Raise ``Denied`` if the user may not read a table of ``named``, or without names any table of the database.
+
+    Raises ``NoTable`` for one that is dropped at this moment.
+    """
     if named:
         wanted = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
         shown = {str(name) for (name,) in server.execute(wanted, (database,))}
         for table in named:
-            if table not in shown:
+            if table in shown:
+                require_all_columns(server, database, table)  # I1
+            else:
                 is_there(server, database, table)
         return
     try:
@@ -47,6 +52,20 @@ def check_readable(server: ServerConnection, database: str, named: Collection[st
             f"{server.account.address}: {server.account.user} may not read all tables of {database}, and those "
             f"that it may not read would count as dropped: run `{_grant(server, database)}`, or name tables in "
             "`tables`"
+        ) from None
+
+
+def require_all_columns(server: ServerConnection, database: str, table: str) -> None:
+    """Raise ``Denied`` if the user may read some columns of a table only: ``information_schema`` leaves out the others.
+
+    Not by a SELECT, which would wait for a table that somebody has locked. Raises ``NoTable`` if there is none.
+    """
+    try:
+        server.execute(f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
+    except Denied:
+        raise Denied(
+            f"{server.account.address}: {server.account.user} may not read all columns of the table "
+            f"{database}.{table}: run `{_grant(server, database)}`"
         ) from None
 
 

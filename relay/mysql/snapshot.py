@@ -24,7 +24,7 @@ from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, Ta
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.readable import is_there, require_dropped
+from relay.mysql.readable import require_all_columns, require_dropped
 from relay.mysql.reshard import first_shards
 from relay.mysql.roles import role_of
 from relay.mysql.text_rows import values_of
@@ -53,7 +53,7 @@ _LOOK_EVERY = 0.05  # seconds between two questions whether it does
 _ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 FirstServer = Callable[[str], ServerConnection]
-"""Connects to the first server of a shard that answers. Raises ``Unavailable``."""
+"""Connects to the first server of a shard whose tables can be read. Raises ``Unavailable``."""
 
 
 class DatabaseSnapshots:
@@ -96,9 +96,6 @@ class DatabaseSnapshots:
             with closing(self._first_server(Shard(shard).name)) as server:
                 rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
                 there = [table.table for table in self._layouts.describe(server)]
-                for table in self._layouts.known():
-                    if table not in rows and (tables is None or table in tables):
-                        is_there(server, self._config.database, table)  # I7: raises if it is only hidden
                 for table in there:
                     if tables is not None and table not in tables:
                         continue
@@ -126,13 +123,17 @@ class DatabaseSnapshots:
     def open(self, segment: Segment) -> ChunkReader:
         return ChunkReader(self._config, segment, self._layouts, self._server_of)
 
-    def _server_of(self, shard: str, needed: GtidSet) -> ServerConnection:
-        """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``."""
+    def _server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
+        """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``.
+
+        ``failed``: the addresses of those that have given no page, which are tried last.
+        """
         addresses = self._addresses(shard)
-        problems: dict[str, str] = {}
+        others, problems = [each for each in addresses if each not in failed], dict[str, str]()
+        last = [each for each in failed if each in addresses]
         # A primary is only read if no replica can be.
-        for any_role in (False, True) if len(addresses) > 1 else (True,):
-            for address in [each for each in addresses if each not in problems]:
+        for group, any_role in ((others if len(addresses) > 1 else [], False), (others, True), (last, True)):
+            for address in [each for each in group if each not in problems]:
                 try:
                     with ExitStack() as stack:
                         server = stack.enter_context(closing(self._connect(address)))
@@ -213,7 +214,7 @@ class ChunkReader:
         config: MySQLConfig,
         segment: Segment,
         layouts: Layouts,
-        server_of: Callable[[str, GtidSet], ServerConnection],
+        server_of: Callable[[str, GtidSet, Sequence[str]], ServerConnection],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -227,6 +228,9 @@ class ChunkReader:
         self._position = RowsPosition.from_json(segment.position) if segment.position else RowsPosition()
         self._changes = TransactionChanges(config.name, segment.shard.id)
         self._server: ServerConnection | None = None
+        # Whether it has given a page. The addresses of servers that have given none, the last one at the end.
+        self._has_read = False
+        self._failed: list[str] = []
         # What the rows that the server shows may replace at most, in seconds.
         self._lowest = 0
         # The table as it was when it was last read.
@@ -245,11 +249,19 @@ class ChunkReader:
         """Return the next page, about one megabyte. Raises ``RelayError`` on what is final."""
         begun = self.clock()
         try:
-            server = self._server = self._server or self._open()
-            return self._read(server, begun)
+            page = self._read(self._server or self._open(), begun)
         except Unavailable as error:
-            self.close()
+            self._leave()  # I10
             return Unreadable(self.shard, begun, str(error))
+        self._has_read = True
+        return page
+
+    def _leave(self) -> None:
+        """Close a server that cannot be read. Others are tried before it if it refuses all, as without a grant."""
+        if self._server is not None and not self._has_read:
+            address = self._server.account.address
+            self._failed = [*(each for each in self._failed if each != address), address]
+        self.close()
 
     def _open(self) -> ServerConnection:
         """Connect to a server that shows what is published of the shard."""
@@ -258,14 +270,10 @@ class ChunkReader:
         if checkpoint is None or checkpoint.position is None:
             raise Unavailable(f"source {self._config.name}: nothing of shard {shard} is published yet")
         needed = BinlogPosition.from_json(checkpoint.position).needed
-        server = self._server_of(Shard(shard).name, needed)
-        try:
-            for statement in SESSION:
-                server.execute(statement)
-        except BaseException:
-            server.close()
-            raise
-        self._lowest = lowest(checkpoint)
+        server = self._server = self._server_of(Shard(shard).name, needed, self._failed)
+        self._lowest, self._has_read = lowest(checkpoint), False
+        for statement in SESSION:
+            server.execute(statement)
         log.info("source %s: reading table %s from %s", self._config.name, self.table, server.account.address)
         return server
 
@@ -279,6 +287,7 @@ class ChunkReader:
                 if table is None:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
                     return self._page([], 0, 0, begun, None, finished=True)
+                require_all_columns(server, self._config.database, self.table)  # I1
                 shows_values = not table.schema.protected
                 try:
                     query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)

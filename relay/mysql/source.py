@@ -70,7 +70,8 @@ class MySQLSource:
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
         self._tokens = _tokens(config)
-        self.snapshots = DatabaseSnapshots(config, self.layouts, self._addresses, self._connect, self._first_server)
+        readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
+        self.snapshots = DatabaseSnapshots(config, self.layouts, self._addresses, self._connect, readable)
 
     def __repr__(self) -> str:
         return f"<MySQLSource[{self.name}: {self.config.database}, shards {', '.join(self._shards)}]>"

@@ -103,6 +103,23 @@ def test_a_server_that_lacks_what_is_published_is_not_read(kind: Any, primary: A
         primary.restart()
 
 
+def test_what_a_replica_refuses_to_a_snapshot_is_read_from_the_next_server(primary: Any, replica: Any) -> None:
+    """I10: it would be asked again for ever."""
+    with session(primary, "shop") as execute:
+        execute("create table item (id int primary key)")
+        execute("insert item values (1)")
+    replica.wait_for(primary.gtid)
+    source = source_of("shop", replica, primary)
+    published = head(source)
+    with session(replica, "shop") as execute:
+        execute("set sql_log_bin = 0")
+        execute(f"revoke select on *.* from {USER}")
+    assert [part["table"] for part in source.snapshots.measure({"-": published}).parts] == ["item"]
+    reader = segment_of(source, published, "item")
+    assert f"{replica.address}: {USER} may not read the table shop.item" in reason(reader.read())
+    assert len(read_rows(reader)) == 1
+
+
 def test_a_segment_resumes_after_its_last_row_and_has_the_table_of_now(mariadb: Any, unique: str, filled: Any) -> None:
     """I1, I3: a column that was added meanwhile is in the rows after it."""
     source = source_of(unique, mariadb)
@@ -259,3 +276,20 @@ def test_a_user_who_may_not_read_all_tables_that_are_wanted_is_told_the_grant(
     limited(f"drop table {unique}.other")
     for wanted in ({}, {"tables": ["item", "other"]}):
         assert [table.table for table in source_of(unique, server, user=unique, **wanted).tables()] == ["item"]
+
+
+def test_a_user_who_may_read_some_columns_only_is_told_the_table_and_the_grant(
+    server: Any, unique: str, limited: Callable[[str], None]
+) -> None:
+    """I1: information_schema leaves out the others. The server says "SHOW command denied"."""
+    limited(f"alter table {unique}.other add v int")
+    limited(f"grant select (id) on {unique}.other to {unique}")
+    said = rf"may not read all columns of the table {unique}\.other: run `GRANT SELECT ON `{unique}`\.\* TO {unique}`"
+    with pytest.raises(Unavailable, match=said):
+        source_of(unique, server, user=unique, tables=["item", "other"])
+    limited(f"grant select on {unique}.other to {unique}")
+    source = source_of(unique, server, user=unique, tables=["item", "other"])
+    published = head(source)
+    limited(f"revoke select on {unique}.other from {unique}")
+    limited(f"grant select (id) on {unique}.other to {unique}")
+    assert re.search(said, reason(segment_of(source, published, "other").read()))
