@@ -1,9 +1,13 @@
-"""What a change costs in a copy of a million rows in Delta, against one of a hundred thousand."""
+"""What a change costs in a copy of a million rows in Delta, against one of a hundred thousand.
+
+And what it costs in both sizes by a plain MERGE without tokens, to tell how much of the growth is Delta's own.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -11,7 +15,7 @@ from spark_consumers.copy import TableCopies
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.target import STATE
 from spark_consumers.table_consumer import TableBatch
-from tests.benchmarks.copy_delta import apply, copies
+from tests.benchmarks.copy_delta import apply, copies, create, merge
 from tests.benchmarks.decoded import Batches, in_batches, spark
 from tests.benchmarks.harness import Benchmark, in_turn, median
 
@@ -50,8 +54,13 @@ def _run(name: str, items: Mapping[str, range], which: str) -> Benchmark:
             _fill(session, delta.table(f"{folder}/{table}/orders/orders"), rows)
             batches[table].written.clear()
         contenders: dict[str, Callable[[], float]] = {}
-        for table in _TABLES:
-            contenders |= in_batches(batches[table], {table: _apply(tables[table])})
+        for table, rows in _TABLES.items():
+            plain = f"{folder}/plain_{table}"
+            create(session, plain)
+            _fill_plain(session, delta.table(plain), rows)
+            contenders |= in_batches(
+                batches[table], {table: _apply(tables[table]), f"plain {table}": partial(merge, path=plain)}
+            )
         rates = {table: median(found) for table, found in in_turn(ROUNDS, contenders).items()}
         seen = session.read.format("delta").load(f"{folder}/large/orders/orders").count()
     return Benchmark(
@@ -63,7 +72,10 @@ def _run(name: str, items: Mapping[str, range], which: str) -> Benchmark:
         expected=LARGE + sum(item >= LARGE for item in batches["large"].written),
         seen=seen,
         aa=rates["again"] / rates["small"],
-        note=f"{LARGE} against {SMALL} rows; batches of {ROWS} {which}; median of {ROUNDS}",
+        note=(
+            f"{LARGE} against {SMALL} rows; batches of {ROWS} {which}; median of {ROUNDS}; by a plain MERGE "
+            f"{1e6 / rates['plain large']:.0f} and {1e6 / rates['plain small']:.0f} us"
+        ),
     )
 
 
@@ -74,9 +86,17 @@ def _apply(copy: TableCopies) -> Callable[[TableBatch], object]:
 def _fill(session: SparkSession, table: str, rows: int) -> None:
     """Replace the contents by ``rows`` rows, in files of 100,000, which are in the order of the keys."""
     state = "null, false, concat('e', id), false, 0L, 'bench.orders', 0, id - 1000000000"
+    columns = f"(customer, order_id, item, {', '.join(STATE)}, _relay_updated_at)"
+    _overwrite(session, table, rows, columns, f", {state}, current_timestamp()")
+
+
+def _fill_plain(session: SparkSession, table: str, rows: int) -> None:
+    _overwrite(session, table, rows, "(customer, order_id, item)", "")
+
+
+def _overwrite(session: SparkSession, table: str, rows: int, columns: str, more: str) -> None:
     session.range(0, rows, 1, max(1, rows // 100_000)).createOrReplaceTempView("numbers")
     session.sql(
-        f"INSERT OVERWRITE {table} (customer, order_id, item, {', '.join(STATE)}, _relay_updated_at) "
-        f"SELECT concat('customer-', lpad(id % 5000, 5, '0')), CAST(id AS STRING), repeat('x', 400), {state}, "
-        "current_timestamp() FROM numbers"
+        f"INSERT OVERWRITE {table} {columns} "
+        f"SELECT concat('customer-', lpad(id % 5000, 5, '0')), CAST(id AS STRING), repeat('x', 400){more} FROM numbers"
     )
