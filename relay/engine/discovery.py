@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from relay.engine.journals import shards_of
 from relay.engine.pruning import unpruned
 from relay.errors import RelayError, StreamGone, Unavailable
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from relay.process.slow_call import SlowCall
 from relay.source import Source
 
@@ -22,6 +22,13 @@ log = logging.getLogger(__name__)
 _RELIST = 60.0
 _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
+
+
+def _still_planned(plan: Plan | None, now: float) -> set[str]:
+    """Return the shards of ``plan`` that have a checkpoint, or are to get one; none once some may have been pruned."""
+    if plan is None or now - plan.planned_at > PRUNE_AFTER / 2:
+        return set()
+    return plan.shards.keys() - plan.passed
 
 
 class JournaledShards:
@@ -183,7 +190,8 @@ class ListedShards:
         known = set(self.lineage.listed)
         self.listed_at, self.listed_before = self._begun, self.listed_at
         self.took = self.clock() - self._begun
-        self.lineage.update(unpruned(shards, checkpoints, plan, self.clock()), checkpoints)
+        expected = {*checkpoints, *_still_planned(plan, self.clock())}  # I1
+        self.lineage.update(unpruned(shards, checkpoints, plan, self.clock()), expected)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)

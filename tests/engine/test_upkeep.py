@@ -165,6 +165,23 @@ def test_the_first_listing_after_the_end_of_a_shard_may_lack_its_children(
     assert relay.state.stream == relay.stream
 
 
+def test_a_planned_shard_that_the_first_listing_lacks_is_not_taken_for_read(
+    source: ScriptedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: it has no checkpoint yet, and ``--until-caught-up`` would end without it."""
+    kept, lacking = source.shards()
+    listings = iter([[kept, lacking], [kept]])
+    monkeypatch.setattr(source, "shards", lambda: next(listings, [kept, lacking]))
+    relay = Maintained(source, until_caught_up=True)
+    relay.now = 1010.0
+    relay.serve_until(lambda: kept.id in relay.checkpoints)
+    relay.write(kept.id, Checkpoint(ShardState.READING, {"type": "scripted", "sequence": 1}, progress=1011.0))
+    assert not relay.state.is_caught_up()
+    relay.serve_until(lambda: lacking.id in relay.checkpoints)
+    relay.write(lacking.id, Checkpoint(ShardState.READING, {"type": "scripted", "sequence": 1}, progress=1011.0))
+    relay.serve_until(relay.state.is_caught_up)
+
+
 def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: ScriptedSource) -> None:
     """I10: the stream before it is followed by another one then."""
     relay = Maintained(source)
