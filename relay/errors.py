@@ -29,6 +29,14 @@ class NoAnswer(Unavailable):
     """Something does not answer now, and may later."""
 
 
+def group_refused(group: str) -> Unavailable:
+    """Return what to raise where a broker does not let this user read as a consumer ``group``."""
+    return Unavailable(
+        f"this user may not use the consumer group {group}: allow Read on it, and on the other groups whose names "
+        "begin with that of the relay"
+    )
+
+
 class MissingExtra(Unavailable, ModuleNotFoundError):
     """A package that only an extra of the distribution installs is not installed."""
 

@@ -25,7 +25,7 @@ from relay.avro.framing import (
     fingerprint,
     single_object_header,
 )
-from relay.errors import NoAnswer, RelayError, Unavailable
+from relay.errors import NoAnswer, RelayError, Unavailable, group_refused
 from relay.extras import needs
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class TopicSchemas:
     def __init__(self, client: Mapping[str, Any], topic: str, patience: float = _PATIENCE) -> None:
         self._client = dict(client)
         self._topic = topic
+        self._group = f"{topic}.reader"  # required, but never joined and never committed to
         self._patience = patience
         # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
@@ -77,7 +78,7 @@ class TopicSchemas:
         self._consumer = Consumer(
             {
                 **self._client,
-                "group.id": f"{topic}.reader",  # required, but never joined and never committed to
+                "group.id": self._group,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
@@ -199,6 +200,8 @@ class TopicSchemas:
                 deadline = time.monotonic() + self._patience
             elif error.code() == KafkaError._PARTITION_EOF:
                 return
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise group_refused(self._group)
             elif not error.retriable():
                 raise self._unavailable(f"cannot be read: {error.str()}")
             elif time.monotonic() > deadline:

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError, Unavailable, group_refused
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.failures import is_transient
@@ -146,6 +146,8 @@ class Assignment:
                     "transaction.timeout.ms): raise transaction.timeout.ms, or lower group.min.session.timeout.ms on "
                     "the broker"
                 )
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise group_refused(self.group)
             elif error.fatal() or error.code() in _FATAL_ERRORS:
                 raise Unavailable(f"group {self.group}: {error.str()}")
             else:
@@ -244,7 +246,6 @@ class Assignment:
 
 
 _FATAL_ERRORS = {
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError, Unavailable, group_refused
 from relay.kafka.failures import is_transient
 from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
@@ -68,6 +68,7 @@ class CheckpointView(CommittedRecords):
     ) -> None:
         super().__init__()
         self.topic = topic
+        self.group = f"{topic}.view"  # never joined, never committed to
         self.stopping = stopping
         self.clock = clock
         # How many records were read.
@@ -83,7 +84,7 @@ class CheckpointView(CommittedRecords):
         self._consumer = Consumer(
             {
                 **client,
-                "group.id": f"{topic}.view",  # never joined, never committed to
+                "group.id": self.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
@@ -237,6 +238,8 @@ class CheckpointView(CommittedRecords):
                 return
             if is_transient(error):
                 return
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise group_refused(self.group)
             raise Unavailable(f"cannot read topic {self.topic}: {error.str()}")
         key = message.key()
         if where is None or offset is None or key is None:

@@ -232,6 +232,20 @@ def test_the_acls_suffice_for_the_relay_its_commands_and_a_consumer(
     assert operated.versions("k") == [1, 1]
 
 
+def log_in(operated: Operated, user: str) -> None:
+    config = yaml.safe_load(operated.path.read_text())
+    config["kafka"]["producer"] |= login(user)
+    operated.path.write_text(yaml.safe_dump(config))
+
+
+def allow(broker: KafkaBroker, prefix: str, *operations: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
+    place = (kind, prefix, ResourcePatternType.PREFIXED, "User:relay", "*")
+    administrator = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **login("admin")})
+    bindings = [AclBinding(*place, operation, AclPermissionType.ALLOW) for operation in operations]
+    for made in administrator.create_acls(bindings).values():
+        made.result(30)
+
+
 def test_check_says_what_a_user_may_not_do_in_kafka(
     guarded: KafkaBroker, stream: ScriptedStream, unique: str, tmp_path: Path
 ) -> None:
@@ -240,43 +254,50 @@ def test_check_says_what_a_user_may_not_do_in_kafka(
     stream.put("root", "k", 1)
     operated = Operated(tmp_path, stream, guarded.bootstrap_servers, unique)
 
-    def log_in(user: str) -> None:
-        config = yaml.safe_load(operated.path.read_text())
-        config["kafka"]["producer"] |= login(user)
-        operated.path.write_text(yaml.safe_dump(config))
-
     def problems() -> dict[str, str]:
         found = json.loads(operated.command("check", "CONFIG", "--json", code=3).stdout)
         return {each["check"].removeprefix("topic "): each["detail"] for each in found if not each["ok"]}
 
-    def allow(*operations: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
-        place = (kind, f"{unique}.", ResourcePatternType.PREFIXED, "User:relay", "*")
-        administrator = AdminClient({"bootstrap.servers": guarded.bootstrap_servers, **login("admin")})
-        bindings = [AclBinding(*place, operation, AclPermissionType.ALLOW) for operation in operations]
-        for made in administrator.create_acls(bindings).values():
-            made.result(30)
-
-    log_in("relay")
+    log_in(operated, "relay")
     found = problems()
     assert found.pop(f"group {unique}.relay") == "this user may not join it: allow Read on it"
     assert f"{unique}.checkpoints" in found
     assert set(found.values()) == {
         "it is missing, or this user may not see it, and may not create it: allow Create and Describe on it"
     }
-    log_in("admin")
+    log_in(operated, "admin")
     operated.run()
-    log_in("relay")
-    allow(AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
-    allow(AclOperation.READ, kind=ResourceType.GROUP)
+    log_in(operated, "relay")
+    allow(guarded, f"{unique}.", AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
+    allow(guarded, f"{unique}.", AclOperation.READ, kind=ResourceType.GROUP)
     found = problems()
     assert f"{unique}.checkpoints" in found
     assert set(found.values()) == {"this user may not use it: allow Write on it"}
-    allow(AclOperation.WRITE)
+    allow(guarded, f"{unique}.", AclOperation.WRITE)
     operated.command("check", "CONFIG")
     # Brokers do not say who may use a transactional id, so the relay has to.
     said = operated.run(code=3).stderr
     assert f"this user may not use the transactional id {unique}-" in said
     assert "allow Describe and Write on it" in said
+
+
+def test_a_relay_that_may_not_use_its_group_names_it_and_what_to_allow(
+    guarded: KafkaBroker, stream: ScriptedStream, unique: str, tmp_path: Path
+) -> None:
+    """It said that a topic could not be read."""
+    stream.shard("root")
+    operated = Operated(tmp_path, stream, guarded.bootstrap_servers, unique)
+    log_in(operated, "relay")
+    topic = (AclOperation.CREATE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    allow(guarded, f"{unique}.", *topic, AclOperation.READ, AclOperation.WRITE)
+    allow(guarded, f"{unique}-", AclOperation.DESCRIBE, AclOperation.WRITE, kind=ResourceType.TRANSACTIONAL_ID)
+    said = "this user may not use the consumer group {}: allow Read on it, and on the other groups"
+    assert re.search(said.format(rf"{unique}\.[a-z.]+"), operated.run(code=3).stderr)
+    for reader in ("schemas.reader", "checkpoints.view"):
+        allow(guarded, f"{unique}.{reader}", AclOperation.READ, kind=ResourceType.GROUP)
+    assert said.format(f"{unique}.relay") in operated.run(code=3).stderr
+    allow(guarded, f"{unique}.", AclOperation.READ, kind=ResourceType.GROUP)
+    operated.run()
 
 
 def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(
