@@ -238,6 +238,7 @@ class ShardEvents:
 
     def _define(self, event: pb.VEvent) -> None:
         transaction, statement = self._transaction, event.statement
+        self.rows.tables.altered()
         parsed = classify(statement, "")
         at = transaction.executed or event.event_gtid or f"the position after {self.position.executed}"
         if (table := self._effects.partly_emptied(parsed)) is not None:

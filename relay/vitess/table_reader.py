@@ -225,6 +225,7 @@ class CopiedTableReader:
             self.position = replace(self.position, left=(rest, *self.position.left[1:]))
         log.info("source %s: copying table %s of shard %s", self.stream.source, self.table, rest.shard)
         self._opened_at = self.clock()
+        self._tables.altered()  # since the copy before this one
         call = self.vtgate.vstream(
             [
                 pb.ShardGtid(

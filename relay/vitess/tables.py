@@ -59,6 +59,10 @@ class Tables:
         """Return the same, also for a table that was dropped after it was relayed: then only its key is sure."""
         return self._known.get(name) or self._relayed.get(name)
 
+    def altered(self) -> None:
+        """A table may have been altered: Vitess describes it as before if only an unknown character set is another."""
+        self._decoders.clear()  # I8
+
     def decoder(self, event: pb.FieldEvent, *, copied: bool) -> VStreamRowDecoder | None:
         """Return how the rows after ``event`` are read; see ``rows.decoder``."""
         event = self._unqualified(event)

@@ -290,6 +290,27 @@ def test_text_is_carried_also_in_character_sets_that_vitess_does_not_know(
     assert [change.new for change in (*streamed, *copied)] == [{"id": 1, "v": text, "e": text}] * 2
 
 
+def test_text_is_carried_after_its_column_got_another_character_set_that_vitess_does_not_know(
+    cluster: Vitess, make: Callable[..., VitessSource], unique: str
+) -> None:
+    """I8: Vitess describes the column as before, and bytes of the one are other text in the other."""
+    below = cluster.mariadb.connect(database=database("plain", "0"), autocommit=True, charset="utf8mb4")
+    with closing(below) as connection, connection.cursor() as cursor:
+        cursor.execute(f"create table {unique} (id bigint primary key, v varchar(9) character set gbk)")
+        source = make(keyspace="plain", tables=[unique])
+        source.connect()
+        (shard,) = source.shards()
+        start = source.starting_points([shard], time.time).shards["0"]
+        cursor.execute(f"insert into {unique} values (1, '一')")
+        with closing(source.open(Opening(shard, start))) as reader:
+            changes = [change for page in _until(reader, 1) for change in page.changes]
+            cursor.execute(f"alter table {unique} modify v varchar(9) character set big5")
+            cursor.execute(f"insert into {unique} values (2, '一')")
+            changes += [change for page in _until(reader, 1) for change in page.changes]
+        cursor.execute(f"drop table {unique}")
+    assert [change.new for change in changes] == [{"id": 1, "v": "一"}, {"id": 2, "v": "一"}]
+
+
 def test_a_snapshot_has_each_table_of_each_shard_and_also_those_created_after_the_start(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
