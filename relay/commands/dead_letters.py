@@ -13,14 +13,14 @@ from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_c
 from relay.errors import ConfigError
 
 app = Commands(
-    help="Inspect and redrive changes that could not be published in full or not be decoded.",
+    help="Inspect, redrive and dismiss changes that could not be published in full or not be decoded.",
     no_args_is_help=True,
 )
 
 
 @app.command("list")
 def list_(config: ConfigArgument, settings: SetOption = None, as_json: JsonOption = False) -> None:
-    """List the dead letters: reason, item, size, and whether they were redriven."""
+    """List the dead letters: reason, item, size, and whether they were redriven or dismissed."""
     loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetters
 
@@ -56,7 +56,7 @@ def redrive(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Redrive all that have not been redriven yet.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Redrive all that were neither redriven nor dismissed.")] = False,
     since: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +111,28 @@ def redrive(
     letters.redrive(chosen, show_sent, dry_run=dry_run)
 
 
+@app.command()
+def dismiss(
+    config: ConfigArgument,
+    names: Annotated[list[str], typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)],
+    as_json: JsonOption = False,
+    settings: SetOption = None,
+) -> None:
+    """Note that you have seen dead letters that nobody will redrive.
+
+    They stay in the topic and in `list`. `status` no longer counts them, and `redrive --all` leaves them out.
+    """
+    loaded = load_config(config, settings)
+    from relay.operations.dead_letters import DeadLetter, DeadLetters
+
+    letters = DeadLetters(loaded)
+
+    def show_dismissed(letter: DeadLetter) -> None:
+        typer.echo(json.dumps(letter.to_json(letters.tables)) if as_json else f"{letter.id} dismissed")
+
+    letters.dismiss([letters.find(name) for name in names], show_dismissed)
+
+
 def _time(since: str) -> float:
     """Return the seconds since the epoch of ``--since``. Raises ``ConfigError``."""
     from relay.config.fields import start_time
@@ -127,7 +149,8 @@ def _time(since: str) -> float:
 
 
 def _line(row: dict[str, Any]) -> str:
-    state = "redriven" if row["redriven"] else "pending" if row["whole"] else "in part"
+    waits = "pending" if row["whole"] else "in part"
+    state = "redriven" if row["redriven"] else "dismissed" if row["dismissed"] else waits
     place = f"{row['topic']}[{row['partition']}]" + ("" if row["offset"] is None else f" offset {row['offset']}")
     reason = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
     key = "" if row["key"] is None else f"  key {json.dumps(row['key'])}"

@@ -24,6 +24,8 @@ TOO_LARGE = "too large"
 NOT_ENCODABLE = "not encodable"
 REDRIVEN_SUFFIX = b"/redriven"
 """The suffix of the key of the record that marks a dead letter as redriven."""
+DISMISSED_SUFFIX = b"/dismissed"
+"""The suffix of the key of the record that marks a dead letter as one that a person has decided not to redrive."""
 
 _LONGEST_DETAIL = 1000
 

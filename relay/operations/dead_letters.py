@@ -31,7 +31,7 @@ from relay.config.fields import duration_text, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import read_committed
-from relay.kafka.dead_letters import REDRIVEN_SUFFIX
+from relay.kafka.dead_letters import DISMISSED_SUFFIX, REDRIVEN_SUFFIX
 from relay.kafka.limits import Headers, Limits, record_size
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
@@ -44,6 +44,9 @@ _REMEMBERED = 0.9
 """The part of ``copy.tombstone_retention`` in which a change is sent again: the rest is for a copy that is behind."""
 
 Records = Generator[Message, None, None]
+
+_Record = tuple[str, bytes, bytes, int, Headers]
+"""What `Publisher.send` takes: topic, value, key, partition and headers."""
 
 
 @dataclass
@@ -63,6 +66,7 @@ class DeadLetter:
     written_at: datetime
     chunks: dict[int, tuple[int, int]] = field(default_factory=dict)
     redriven: bool = False
+    dismissed: bool = False
 
     def text(self, name: str) -> str:
         return self.headers.get(name, b"").decode("utf-8", "replace")
@@ -70,6 +74,11 @@ class DeadLetter:
     @property
     def size(self) -> int:
         return sum(size for _, size in self.chunks.values())
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether somebody has yet to redrive or dismiss it."""
+        return not self.redriven and not self.dismissed
 
     @property
     def is_complete(self) -> bool:
@@ -101,6 +110,7 @@ class DeadLetter:
             "encoding": self.encoding,
             "written_at": json_values(self.written_at),
             "redriven": self.redriven,
+            "dismissed": self.dismissed,
         }
 
 
@@ -124,12 +134,12 @@ class DeadLetters:
     def pending(
         self, *, since: float | None = None, reason: str | None = None, at_most: int | None = None
     ) -> list[DeadLetter]:
-        """Return those that have not been redriven, the oldest first, at most so many.
+        """Return those that have been neither redriven nor dismissed, the oldest first, at most so many.
 
         ``since``: only those written at or after this time, in seconds since the epoch. ``reason``: only those whose
         reason has this text in it. Raises ``ConfigError`` if none has, but there are others.
         """
-        found = [letter for letter in self.all() if not letter.redriven]
+        found = [letter for letter in self.all() if letter.is_pending]
         if reason is not None:
             reasons = sorted({letter.text("reason") for letter in found})
             found = [letter for letter in found if reason in letter.text("reason")]
@@ -174,11 +184,9 @@ class DeadLetters:
         ``dry_run``: send nothing, and call it for those that would be sent. Raises ``RelayError`` at the end, with one
         line per dead letter that could not be sent.
         """
-        found = topics.survey(self._admin, self.config, list(self.tables.values()))
-        targets = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
-        settings = KafkaSettings.from_config(self.config)
-        limits = Limits.from_topics([each for each in found if each.exists], settings.producer)
-        name = f"{self.config.name}-redrive-{secrets.token_hex(8)}"
+        found = self._topics()
+        targets = {each.topic.name: each for each in found if each.topic.name in self.tables}
+        limits = Limits.from_topics(found, self._producer)
         problems: list[str] = []
         publisher = None
         with contextlib.closing(open_schemas(self.config)) as schemas:
@@ -187,8 +195,10 @@ class DeadLetters:
                     record = self._build_record(letter, targets.get(letter.topic), schemas)
                     _check_size(letter, record_size(*record), limits.records[letter.topic])
                     if not dry_run:
-                        publisher = publisher or Publisher(limits.producer(settings.producer), name)
-                        self._send(publisher, letter, *record)
+                        publisher = publisher or self._publisher(limits)
+                        value, key, headers = record
+                        sent = (letter.topic, value, key, letter.partition, headers)
+                        self._commit(publisher, letter, "redriven", sent, self._mark(letter, REDRIVEN_SUFFIX))
                 except Unavailable:
                     raise
                 except RelayError as error:
@@ -200,14 +210,36 @@ class DeadLetters:
         if problems:
             raise RelayError("\n".join(problems))
 
-    def _send(self, publisher: Publisher, letter: DeadLetter, value: bytes, key: bytes, headers: Headers) -> None:
+    def dismiss(self, letters: Sequence[DeadLetter], on_dismissed: Callable[[DeadLetter], None]) -> None:
+        """Note that nobody waits for ``letters`` any longer, and call ``on_dismissed`` after each."""
+        publisher = self._publisher(Limits.from_topics(self._topics(), self._producer))
+        for letter in letters:
+            self._commit(publisher, letter, "dismissed", self._mark(letter, DISMISSED_SUFFIX))
+            letter.dismissed = True
+            on_dismissed(letter)
+
+    @property
+    def _producer(self) -> Mapping[str, Any]:
+        return KafkaSettings.from_config(self.config).producer
+
+    def _topics(self) -> list[FoundTopic]:
+        """Return the topics of the relay that exist."""
+        return [each for each in topics.survey(self._admin, self.config, list(self.tables.values())) if each.exists]
+
+    def _publisher(self, limits: Limits) -> Publisher:
+        return Publisher(limits.producer(self._producer), f"{self.config.name}-redrive-{secrets.token_hex(8)}")
+
+    def _mark(self, letter: DeadLetter, suffix: bytes) -> _Record:
+        return self._topic, b"", letter.id.encode() + suffix, 0, [("consumer", _RELAY.encode())]
+
+    def _commit(self, publisher: Publisher, letter: DeadLetter, done: str, *records: _Record) -> None:
         try:
             publisher.begin()
-            publisher.send(letter.topic, value, key, letter.partition, headers)
-            publisher.send(self._topic, b"", letter.id.encode() + REDRIVEN_SUFFIX, 0, [("consumer", _RELAY.encode())])
+            for record in records:
+                publisher.send(*record)
             publisher.commit_without_offsets()
         except (Aborted, Fenced) as error:
-            raise Unavailable(f"dead letter {letter.id} was not redriven: {error}") from error
+            raise Unavailable(f"dead letter {letter.id} was not {done}: {error}") from error
         except RelayError:
             with contextlib.suppress(Aborted, Fenced):
                 publisher.abort()
@@ -222,7 +254,7 @@ class DeadLetters:
         if letter.encoding != "avro":
             raise RelayError(
                 f"it cannot be encoded: {letter.text('detail')}. The next change of the item supersedes it; "
-                f"`relay dead-letters show {letter.id}` prints it"
+                f"`relay dead-letters show` prints it, and `relay dead-letters dismiss` notes that you have seen it"
             )
         value = self.value(letter)
         headers: Headers = [(name, letter.headers[name]) for name in ("event_id", "token") if name in letter.headers]
@@ -262,10 +294,12 @@ class DeadLetters:
 
     def _add(self, message: Message) -> None:
         name = (_key(message) or b"").decode("utf-8", "replace")
-        if name.endswith(REDRIVEN_SUFFIX.decode()):
-            if letter := self._letters.get(name.removesuffix(REDRIVEN_SUFFIX.decode())):
-                letter.redriven = True
-            return
+        for suffix in (REDRIVEN_SUFFIX.decode(), DISMISSED_SUFFIX.decode()):
+            if name.endswith(suffix):
+                if letter := self._letters.get(name.removesuffix(suffix)):
+                    letter.redriven |= suffix == REDRIVEN_SUFFIX.decode()
+                    letter.dismissed |= suffix == DISMISSED_SUFFIX.decode()
+                return
         headers = {header: text for header, text in _headers(message) if isinstance(text, bytes)}
         at = message.offset() or 0
         try:

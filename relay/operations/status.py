@@ -87,7 +87,7 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """A relay. ``dead_letters``: the number that has not been redriven. ``at``: seconds since the epoch."""
+    """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch."""
 
     name: str
     at: float
@@ -270,4 +270,4 @@ def _request(request: SnapshotRequest) -> dict[str, Any]:
 def _count_dead_letters(admin: AdminClient, config: Config) -> int:
     if config.internal("dead_letters") not in topics.list_topics(admin, config):
         return 0
-    return sum(not letter.redriven for letter in DeadLetters(config).all())
+    return sum(letter.is_pending for letter in DeadLetters(config).all())

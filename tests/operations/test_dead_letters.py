@@ -149,6 +149,40 @@ def test_a_change_that_cannot_be_encoded_stops_the_relay_or_becomes_a_dead_lette
     assert listed(path)[0]["redriven"] is False
 
 
+def test_a_dead_letter_that_cannot_be_sent_again_waits_until_it_is_dismissed(
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
+) -> None:
+    """Else `redrive --all` fails for ever, and hides those of tomorrow."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_unencodable="dead_letter")
+    for version in (1, 2):
+        stream.write("k", version, text={"S": HALF})
+    run_until_caught_up(path)
+    first, second = listed(path)
+
+    def waiting() -> int:
+        status = relay("status", path, "--json")
+        return int(json.loads(status.stdout)["dead_letters"])
+
+    assert waiting() == 2
+    unknown = relay("dead-letters", "dismiss", path, first["id"], "x")
+    assert (unknown.exit_code, errors(unknown)[0].split(" has ")[1].startswith("no dead letter 'x'")) == (2, True)
+    assert listed(path) == [first, second]
+    done = relay("dead-letters", "dismiss", path, first["id"])
+    assert (done.exit_code, done.stdout) == (0, f"{first['id']} dismissed\n")
+    assert listed(path) == [{**first, "dismissed": True}, second]
+    assert relay("dead-letters", "list", path).stdout.startswith(f"{first['id']}  dismissed  not encodable: ")
+    assert waiting() == 1
+    (refused,) = errors(relay("dead-letters", "redrive", path, "--all"))
+    assert f"dead letter {second['id']} was not redriven" in refused
+    assert "relay dead-letters dismiss" in refused
+    (line,) = relay("dead-letters", "dismiss", path, second["id"], "--json").stdout.splitlines()
+    assert json.loads(line) == {**second, "dismissed": True}
+    assert waiting() == 0
+    again = relay("dead-letters", "redrive", path, "--all")
+    assert (again.exit_code, again.stdout) == (0, "no dead letters to redrive\n")
+    assert json.loads(relay("dead-letters", "show", path, first["id"]).stdout)["dismissed"] is True
+
+
 def test_on_a_compacted_topic_a_redriven_change_does_not_replace_a_newer_one(
     tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
