@@ -222,7 +222,7 @@ class Reception:
             raise ConfigError("commit: name the group whose offsets are to be committed: changes(..., group=...)")
         if not self._reached:
             return
-        wanted = [TopicPartition(*place, offset) for place, offset in self._reached.items()]
+        wanted = [self._same.offset(*place, offset) for place, offset in self._reached.items()]
         try:
             refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
         except KafkaException as error:
@@ -238,6 +238,7 @@ class Reception:
         if self._group is not None and partitions:
             partitions = consumer.committed(partitions, timeout=_PATIENCE)
             refuse_errors(partitions)
+            self._same.compare(partitions)  # I1
         for each in partitions:
             if each.offset < 0:
                 each.offset = EARLIEST  # it was added after the group's first start
@@ -265,12 +266,13 @@ class Reception:
     # ------------------------------------------------------------------ records
 
     def _next_record(self, seconds: float) -> Message | None:
-        for topic in self._same.created_again():  # the client goes on at the offset of the old one
-            raise RelayError(f"topic {topic} was created again: to read all its changes, {self._another_start()}")
         try:
-            return self._consumer.poll(seconds)
+            found = self._consumer.poll(seconds)
         except KafkaException as error:  # of a callback
             raise Unavailable(f"cannot read the offsets of group {self._group}: {error.args[0].str()}") from error
+        for topic in self._same.created_again():  # the client goes on at the offset of the old one
+            raise RelayError(f"topic {topic} was created again: to read all its changes, {self._another_start()}")
+        return found
 
     def _another_start(self) -> str:
         offsets = f"delete the offsets of group {self._group} and " if self._group else ""

@@ -1,19 +1,26 @@
-"""Looks now and then whether topics that are read were created again."""
+"""Whether topics that are read were created again: while they are read, and since a group has committed its offsets.
+
+Kafka deletes the offsets of a topic with the topic. But a program may commit before it notices, and then end: the next
+one would go on at those offsets in the new topic. So the id of the topic is committed with them.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
 from relay.errors import Unavailable
-from relay.kafka.created_again import created_again
+from relay.kafka.created_again import NO_ID, created_again
 from relay.kafka.group_offsets import Answers, answered_ids, ask_topic_ids, topic_ids
 
 _LOOK = 15.0  # seconds between two looks
+_ID = "relay.topic="
+"""How what is committed with an offset begins; the id of the topic follows."""
 
 
 class SameTopics:
@@ -27,6 +34,8 @@ class SameTopics:
         self._looked_at = time.monotonic()
         # The last question, until its answer was looked at.
         self._asked: Answers | None = None
+        # The topics that were created again, once that is known: nobody goes on then.
+        self._again: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<SameTopics[{len(self._topics)} topics]>"
@@ -36,12 +45,18 @@ class SameTopics:
         if self._asked is None:
             if time.monotonic() - self._looked_at > _LOOK:
                 self._asked = ask_topic_ids(self._admin, self._topics)
-            return ()
-        if not all(answer.done() for answer in self._asked.values()):
-            return ()
-        found: Collection[str] = ()
-        with suppress(Unavailable):  # it is looked at again
-            found = created_again(self._ids, answered_ids(self._asked, self._config))
-        if not found:
+        elif all(answer.done() for answer in self._asked.values()):
+            with suppress(Unavailable):  # it is looked at again
+                self._again |= created_again(self._ids, answered_ids(self._asked, self._config)).keys()
             self._asked, self._looked_at = None, time.monotonic()
-        return found
+        return self._again
+
+    def offset(self, topic: str, partition: int, offset: int) -> TopicPartition:
+        """Return an offset to commit, with the id of its topic."""
+        return TopicPartition(topic, partition, offset, f"{_ID}{self._ids.get(topic, NO_ID)}")
+
+    def compare(self, committed: Iterable[TopicPartition]) -> None:
+        """Note whether the committed offsets of a group are those of other topics, which had the same names."""
+        found = {each.topic: (each.metadata or "") for each in committed}
+        known = {topic: said.removeprefix(_ID) for topic, said in found.items() if said.startswith(_ID)}
+        self._again |= created_again(known, self._ids).keys()

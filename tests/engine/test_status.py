@@ -39,7 +39,7 @@ def test_only_a_read_that_neither_ends_nor_fails_hangs() -> None:
     clock, reads = Clock(100.0), Throttled()
     pool = ReaderPool(clock=clock)
     reading = pool.open(reads, b"", cast(Any, None))
-    wait_until(lambda: pool.take(0.0), 10)
+    wait_until(lambda: pool.take(0.0) or None, 30)
     for hangs in (False, True):
         clock.now += 400
         [stall] = find_stalls(status(source(open=polls({"s": reading}))), clock.now, clock.now, WALL)
