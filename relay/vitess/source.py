@@ -31,6 +31,7 @@ from relay.sql.protection import check_protected
 from relay.sql.snapshots import lowest
 from relay.sql.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
+from relay.vitess.cascades import warn_of_cascades
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, collations, explain_silence, row_images
 from relay.vitess.reader import VitessShardReader
@@ -351,6 +352,8 @@ class VitessSource:
             if name not in found:
                 log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
         self._primary_keys = {name: each.primary for name, each in found.items()}
+        target = f"{self.config.keyspace}:{self._shards[0]}@{self._settings.tablet_type.lower()}"
+        warn_of_cascades(self.name, self._vtgate, target, found)
         for name in self.config.tables or ():
             self._look_up_vindex(name)
         self._layouts = self._lay_out_all(found)
