@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,10 @@ class TestOnKafka:
         stream.split("root", "leaf")
         stream.put("leaf", "k", 2, old=1)
         relay.run()
-        self.write(relay, {StreamId("s", LABEL).checkpoint_key(full("root")): None})
+        config, read = load(relay.path), StreamId("s", LABEL)
+        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
+            plan = replace(view.plans[read], planned_at=time.time() - PRUNE_AFTER)
+        self.write(relay, {read.plan_key: plan.to_json(), read.checkpoint_key(full("root")): None})
         stream.put("leaf", "k", 3, old=2)
         relay.run()
         assert relay.versions() == [1, 2, 3]
