@@ -220,7 +220,7 @@ class Config(ConfigModel):
         log, copy = self.log, self.copy_
         # I1: of what is in the folder of a table in Delta, VACUUM deletes what is not the table's.
         if log is not None and copy is not None and not copy.is_postgres and are_nested(log.path, copy.url):
-            yield ("copy", "url"), "neither it nor `log.path` may be inside of the other: Delta would delete its files"
+            yield ("copy", "url"), "neither it nor `log.path` may be inside the other: Delta would delete its files"
 
     def topic(self, table: str) -> str:
         """Return the topic of the changes of ``table``."""

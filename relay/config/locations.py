@@ -11,7 +11,7 @@ WITHOUT_COLON = r"[A-Za-z][A-Za-z0-9+.-]*//"
 
 
 def are_nested(one: str, other: str) -> bool:
-    """Whether one of two locations is inside of the other, or is the same."""
+    """Whether one of two locations is inside the other, or is the same."""
     first, second = (f"{_plain(each).rstrip('/')}/" for each in (one, other))
     return first.startswith(second) or second.startswith(first)
 

@@ -38,7 +38,7 @@ def test_the_upkeep_of_delta_is_refused_for_a_copy_in_postgresql(file: Path) -> 
 def test_the_copy_and_the_log_are_not_inside_of_one_another(file: Path, log: str, copy: str) -> None:
     """I1: Delta deletes the files in the folder of a table that are not the table's."""
     [problem] = refused(file, placed(log, copy))
-    assert "`copy.url`: neither it nor `log.path` may be inside of the other" in problem
+    assert "`copy.url`: neither it nor `log.path` may be inside the other" in problem
 
 
 @pytest.mark.parametrize(

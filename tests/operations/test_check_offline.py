@@ -71,7 +71,9 @@ def checked(path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     for kind, key in (("log", "path"), ("copy", "url")):
         scheme, _, place = data.get(kind, {}).get(key, "").partition("://")
         if scheme in ("file", "delta"):
-            settings.append(f"{kind}.{key}={scheme}://{path.parent if place else ''}")
+            folder = path.parent / kind
+            folder.mkdir(exist_ok=True)
+            settings.append(f"{kind}.{key}={scheme}://{folder if place else ''}")
     options = [option for setting in settings for option in ("--set", setting)]
     result = relay("check", path, "--offline", "--json", *options)
     assert result.exit_code == 0, result.output

@@ -346,7 +346,7 @@ def test_a_place_inside_of_another_one_is_refused(topic: Topic, into: str) -> No
     (topic.folder / "copy").mkdir()
     result = relay("replay", "copy", topic.path, "--into", into.format(topic.folder), "--swap")
     assert result.exit_code == 2
-    assert "may be inside of the other: give a place beside it" in errors(result)[0]
+    assert "may be inside the other: give a place beside it" in errors(result)[0]
 
 
 def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic) -> None:
