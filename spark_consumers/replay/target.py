@@ -70,7 +70,7 @@ class ReplayTarget:
         for other in taken:
             if are_nested(self._folder(location), self._folder(other)):
                 raise ConfigError(
-                    f"--into {self.name}: neither it nor {redacted(other)}, which the config names, may be inside of "
+                    f"--into {self.name}: neither it nor {redacted(other)}, which the config names, may be inside "
                     "the other: give a place beside it"
                 )
 

@@ -341,7 +341,7 @@ def test_a_log_is_not_whole_if_its_topic_is_compacted(topic: Topic) -> None:
 @pytest.mark.parametrize(
     "into", ["delta://{}/copy/new", "delta://{}/log/new", "delta://{}", "delta://{}/copy/../copy/new"]
 )
-def test_a_place_inside_of_another_one_is_refused(topic: Topic, into: str) -> None:
+def test_a_place_inside_another_one_is_refused(topic: Topic, into: str) -> None:
     """I1: a swap would rename it along with the present one, and the copy would be gone."""
     (topic.folder / "copy").mkdir()
     result = relay("replay", "copy", topic.path, "--into", into.format(topic.folder), "--swap")
