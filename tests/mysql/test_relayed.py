@@ -306,7 +306,8 @@ def test_new_tables_of_one_name_that_two_workers_have_met_end_both(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:
     """I8: or the rows of two databases are on one topic."""
-    names = [f"{unique}_{number}" for number in range(6)]
+    # So many that one worker hardly ever gets them all.
+    names = [f"{unique}_{number}" for number in range(12)]
     for name in names:
         mariadb.execute(f"CREATE DATABASE {name}")
     login = {"user": USER, "password": PASSWORD, "shards": {"-": [mariadb.address]}}
