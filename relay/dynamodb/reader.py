@@ -67,7 +67,7 @@ class DynamoDBShardReader:
         self.since: float = start.get("since", 0.0)
         # Whether they are dropped now: not after the shard's head, nor once something was published. Otherwise a host
         # whose clock is ahead would drop new records.
-        self._drops_older = head is None and (checkpoint is None or checkpoint.token is None)
+        self._drops_older = self.since > 0 and head is None and (checkpoint is None or checkpoint.token is None)
         # The last timestamp of this lineage, in seconds.
         self.floor = opening.floor
         # Up to when the shard has been read, in seconds since the epoch.
@@ -118,7 +118,7 @@ class DynamoDBShardReader:
         except IteratorExpired:
             cursor.restart()
             # No record was read yet: reading restarts at the horizon, before the start.
-            self._drops_older = True
+            self._drops_older = self.since > 0
             return None
 
     def _page(self, page: RawPage, begun: float) -> Page:
@@ -129,10 +129,8 @@ class DynamoDBShardReader:
         progress: float | None = None
         if page.fresh:
             self._head.new_iterator()
-        drops_older = self._drops_older and self.since > 0
-        block = None if drops_older else self.format.block(records, self.floor)
+        block = None if self._drops_older else self.format.block(records, self.floor)
         if block is not None:
-            self._drops_older = False
             self.floor, behind, read, size = block.floor, block.behind, block.size, block.size
             progress = float(block.created)
         for index, record in enumerate(records if block is None else ()):
@@ -151,8 +149,8 @@ class DynamoDBShardReader:
             read += weight
             if change.token is not None:
                 self.floor = change.token.timestamp
-            if not drops_older or may_be_from(created, self.since):
-                self._drops_older = drops_older = False
+            if not self._drops_older or may_be_from(created, self.since):
+                self._drops_older = False
                 changes.append(change)
                 size += weight  # I11
         found = changes if block is None else ChangeParts([block.changes])
