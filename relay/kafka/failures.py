@@ -35,7 +35,12 @@ _TRANSIENT = {
 }
 
 _FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
-_TO_ALLOW = " Allow this user Create, Describe, DescribeConfigs, Read and Write on it"
+_TO_ALLOW = ". Allow this user Create, Describe, DescribeConfigs, Read and Write on it"
+
+
+def is_forbidden(error: KafkaError) -> bool:
+    """Return whether a broker does not allow this user to use a topic, or to create one."""
+    return error.code() in _FORBIDDEN
 
 
 def is_transient(error: KafkaError) -> bool:
@@ -47,4 +52,4 @@ def failure_of(error: KafkaException, what: str) -> Unavailable:
     """Return what to raise when a request has failed, `NoAnswer` if the next one may not. ``what``: it cannot do."""
     reason: KafkaError = error.args[0]
     failure = NoAnswer if is_transient(reason) else Unavailable
-    return failure(f"{what}: {reason.str()}{_TO_ALLOW if reason.code() in _FORBIDDEN else ''}")
+    return failure(f"{what}: {reason.str().rstrip('.')}{_TO_ALLOW if is_forbidden(reason) else ''}")

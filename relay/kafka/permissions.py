@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
+from relay.kafka.failures import is_forbidden
 from relay.kafka.topics import FoundTopic
 
 _NAMES = {AclOperation.READ: "Read", AclOperation.WRITE: "Write"}
 _TIMEOUT = 15.0  # seconds of a request; its future gets some more
-_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
 
 def forbidden_topics(admin: AdminClient, found: Sequence[FoundTopic]) -> Mapping[str, str]:
@@ -50,11 +50,10 @@ def forbidden_group(admin: AdminClient, group: str) -> str:
     """Return why this user may not be a member of a consumer group; empty if it may, or nobody says."""
     asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT)
     try:
-        allowed = asked[group].result(_TIMEOUT + 5).authorized_operations
+        is_refused = "Read" in _lacking(asked[group].result(_TIMEOUT + 5).authorized_operations)
     except KafkaException as error:
         is_refused = error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-        return "this user may not join it: allow Read on it" if is_refused else ""
-    return "this user may not join it: allow Read on it" if "Read" in _lacking(allowed) else ""
+    return "this user may not join it: allow Read on it" if is_refused else ""
 
 
 def _lacking(allowed: Iterable[AclOperation] | None) -> list[str]:
@@ -68,7 +67,7 @@ def _refusal(created: Future[None]) -> str:
         created.result(_TIMEOUT + 5)
     except KafkaException as error:
         reason: KafkaError = error.args[0]
-        if reason.code() in _FORBIDDEN:
+        if is_forbidden(reason):
             return "it is missing, or this user may not see it, and may not create it: allow Create and Describe on it"
         if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return "this user may not see it: allow Describe on it"
