@@ -129,6 +129,12 @@ def select_all(table: str) -> str:
     return f"select * from `{quoted}`"
 
 
+def literal(text: str) -> str:
+    """Return ``text`` as a literal of a statement."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
+
+
 def is_serving(vtgate: Vtgate, keyspace: str, shard: str) -> bool:
     """Whether a shard holds rows of its keyspace, and no reshard has ended it. Raises ``RelayError``."""
     return any(f"{keyspace}/{shard}" in row.values() for row in vtgate.execute("show vitess_shards", timeout=3))
@@ -163,8 +169,7 @@ def purged_set(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, flav
         logs = vtgate.execute("show binary logs", target, timeout=3)
         if not logs or not (first := next(iter(logs[0].values()))):
             return None
-        name = first.replace("'", "''")
-        return _first(vtgate.execute(f"select binlog_gtid_pos('{name}', 4)", target, timeout=3), flavour)
+        return _first(vtgate.execute(f"select binlog_gtid_pos({literal(first)}, 4)", target, timeout=3), flavour)
     except (RelayError, GtidError):
         return None
 
@@ -202,10 +207,10 @@ def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> M
 
     Raises ``Unavailable``, and ``RelayError`` for a character set that cannot be carried.
     """
-    database, name = (text.replace("\\", "\\\\").replace("'", "''") for text in (keyspace, table))
     statement = (
         "select column_name, character_set_name from information_schema.columns"
-        f" where table_schema = '{database}' and table_name = '{name}' and character_set_name is not null"
+        f" where table_schema = {literal(keyspace)} and table_name = {literal(table)}"
+        " and character_set_name is not null"
     )
     try:
         found = [list(row.values()) for row in vtgate.execute(statement, f"{keyspace}@{tablet_type.lower()}")]
@@ -233,12 +238,11 @@ def key_order(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, table
 
     Raises ``Unavailable``.
     """
-    name = table.replace("\\", "\\\\").replace("'", "''")
     statement = (
         "select s.column_name, c.column_type, c.collation_name from information_schema.statistics s"
         " join information_schema.columns c on c.table_schema = s.table_schema and c.table_name = s.table_name"
         " and c.column_name = s.column_name where s.table_schema = database() and s.index_name = 'PRIMARY'"
-        f" and s.table_name = '{name}' order by s.seq_in_index"
+        f" and s.table_name = {literal(table)} order by s.seq_in_index"
     )
     try:
         rows = vtgate.execute(statement, f"{keyspace}:{shard}@{tablet_type.lower()}")
