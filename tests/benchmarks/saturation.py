@@ -63,30 +63,25 @@ def run() -> list[Benchmark]:
             most = contest.follow(connection.cursor(), backlog)
             low, half, again = (contest.follow(connection.cursor(), most.rate * share) for share in (LOW, SHARE, SHARE))
             alone_most, alone = (contest.alone(connection.cursor(), each.rate) for each in (most, half))
-    expected, seen, aa = contest.written, contest.seen, again.p99 / half.p99
+
+    def result(name: str, followed: _Followed, yardstick: float, note: str) -> Benchmark:
+        return Benchmark(
+            name=name,
+            figure=followed.p99,
+            yardstick=yardstick,
+            unit="ms p99, commit to reader",
+            ratio=followed.p99 / yardstick,
+            expected=contest.written,
+            seen=contest.seen,
+            aa=again.p99 / half.p99,
+            note=note,
+        )
+
+    of_half = f"{SHARE:.0%} of what the server commits: {half.text}; aim 100; {LOW:.0%}: {low.text}"
+    of_most = f"as much as the server commits: {most.text}; of a backlog {backlog:.0f} rows/s"
     return [
-        Benchmark(
-            name="saturation",
-            figure=half.p99,
-            yardstick=alone,
-            unit="ms p99, commit to reader",
-            ratio=half.p99 / alone,
-            expected=expected,
-            seen=seen,
-            aa=aa,
-            note=f"{SHARE:.0%} of what the server commits: {half.text}; aim 100; {LOW:.0%}: {low.text}",
-        ),
-        Benchmark(
-            name="saturation_most",
-            figure=most.p99,
-            yardstick=alone_most,
-            unit="ms p99, commit to reader",
-            ratio=most.p99 / alone_most,
-            expected=expected,
-            seen=seen,
-            aa=aa,
-            note=f"as much as the server commits: {most.text}; of a backlog {backlog:.0f} rows/s",
-        ),
+        result("saturation", half, alone, of_half),
+        result("saturation_most", most, alone_most, of_most),
     ]
 
 
