@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 
-from relay.change import Snapshot
-from relay.config import VitessConfig
-from relay.lineage import Checkpoint, Shard, ShardState
-from relay.services.vitess import Vitess, database
-from relay.source import Page, Segment
-from relay.vitess.source import VitessSource
+from relay.services.vitess import Vitess
+from relay.source import Page
 from tests import needs
+from tests.vitess.interrupted_copies import copy_of, numbers, started
 from tests.vitess.reading import until
 
 pytestmark = pytest.mark.services
@@ -52,13 +48,8 @@ UNKEYED = {"nothing"}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
     needs.vitess()
-    flags: dict[str, str | int] = {"vstream-packet-size": 500, "vstream-dynamic-packet-size": "false"}
-    with Vitess(keyspaces={"shop": ["0"]}, flags=flags) as started:
-        yield started
-
-
-def numbers(pages: list[Page]) -> list[int]:
-    return [change.new["n"] for page in pages for change in page.changes if change.new is not None]
+    with started(500) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -68,25 +59,14 @@ def test_every_row_is_copied_whatever_its_key_is_and_wherever_the_copy_is_interr
     """I1, I7: a copy would delete at the end mark what was left out."""
     columns, values = KEYS[name]
     primary = "" if name in UNKEYED else ", primary key (k, n)"
-    with closing(cluster.mariadb.connect(database=database("shop", "0"))) as connection, connection.cursor() as cursor:
-        cursor.execute("set sql_mode = '', time_zone = '+00:00'")
-        cursor.execute(f"create table {name} ({columns}, n int not null, filler char(20){primary})")
-        rows = ", ".join(f"({values[n % len(values)]}, {n}, 'xxxxxxxxxxxxxxxxxxxx')" for n in range(ROWS))
-        cursor.execute(f"insert into {name} values {rows}")
-        connection.commit()
-        cursor.execute("select @@global.gtid_binlog_pos")
-        [executed] = cursor.fetchone() or [""]
-    entry = {"name": "s", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "shop", "tablet_type": "primary"}
-    source = VitessSource(VitessConfig.model_validate({**entry, "tables": [name], "key": {name: ["n"]}}))
-    source.connect()
-    published = {"0": Checkpoint(ShardState.READING, {"gtid": f"MariaDB/{executed}"}, reached=1.0)}
-    part = {"shard": "0", "table": name}
-
-    def opened(position: Any) -> Any:
-        return source.snapshots.open(Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, position, part, lambda: published))
-
+    rows = ", ".join(f"({values[n % len(values)]}, {n}, 'xxxxxxxxxxxxxxxxxxxx')" for n in range(ROWS))
+    made = (
+        "set sql_mode = '', time_zone = '+00:00'",
+        f"create table {name} ({columns}, n int not null, filler char(20){primary})",
+        f"insert into {name} values {rows}",
+    )
     pages: list[Page] = []
-    with closing(source):
+    with copy_of(cluster, name, *made) as opened:
         for _ in range(4):
             with closing(opened(pages[-1].position if pages else None)) as reader:
                 pages += until(reader, lambda page: bool(page.changes) or page.finished)
