@@ -133,23 +133,27 @@ def test_a_stream_that_throttles_is_read_all_the_same(config: Path, stream: Scri
     assert set(ids.values()) == {1}
 
 
+def lack(stream: ScriptedStream, shard: str, lacking: range) -> None:
+    """Leave a shard out of the listings with these numbers, from 1 on."""
+    listings = 0
+
+    def before(operation: str) -> None:
+        nonlocal listings
+        asked = stream.requests[-1]
+        if operation == "DescribeStream" and "ExclusiveStartShardId" not in asked and asked.get("Limit") != 1:
+            listings += 1
+            stream.shards[full(shard)].listed = listings not in lacking
+
+    stream.before = before
+
+
 def test_a_listing_that_lacks_a_shard_does_not_make_the_relay_caught_up(config: Path, stream: ScriptedStream) -> None:
     """I1: `--until-caught-up` looks again before it believes that a shard it has not finished is gone."""
     table = SplittingTable(stream, seed=8)
     table.write(10)
     run_until_caught_up(config)
     table.write(40)
-    lacking = stream.shards[full("root")]
-    listings = 0
-
-    def lack_once(operation: str) -> None:
-        nonlocal listings
-        asked = stream.requests[-1]
-        if operation == "DescribeStream" and "ExclusiveStartShardId" not in asked and asked.get("Limit") != 1:
-            listings += 1
-            lacking.listed = listings != 1
-
-    stream.before = lack_once
+    lack(stream, "root", range(1, 2))
     run_until_caught_up(config)
     assert published_versions(config)[0] == table.histories
 
@@ -165,17 +169,7 @@ def test_a_shard_that_listings_lack_for_a_while_is_read_all_the_same(
     table.write(20)
     table.split()
     table.write(20)
-    lacking = stream.shards[full(shard)]
-    listings = 0
-
-    def lack(operation: str) -> None:
-        nonlocal listings
-        asked = stream.requests[-1]
-        if operation == "DescribeStream" and "ExclusiveStartShardId" not in asked and asked.get("Limit") != 1:
-            listings += 1
-            lacking.listed = not first <= listings < first + 3
-
-    stream.before = lack
+    lack(stream, shard, range(first, first + 3))
     run_until_caught_up(config)
     assert published_versions(config)[0] == table.histories
 
