@@ -210,7 +210,7 @@ def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_u
     assert re.search("`log.path` " + refused.format(path, "log", f"{files}/log"), topic.log.read_text())
     server = urlsplit(database_url)
     for url, place in (
-        (f"delta://{topic.folder}/elsewhere", path),
+        (f"delta://{topic.folder}/another", f"file://{topic.folder}/another"),
         (database_url, f"postgresql://{server.hostname}:{server.port}{server.path}"),
     ):
         topic.set_copy_url(url)
