@@ -19,7 +19,7 @@ from relay.vitess.call import Call
 from relay.vitess.client import Vtgate, events_of
 from relay.vitess.events import EventKind
 from relay.vitess.failures import BrokenStream
-from relay.vitess.head import explain_silence
+from relay.vitess.head import explain_silence, literal
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import ends_shard
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -98,15 +98,14 @@ class ShardHistory:
 
     def _begin_of(self, name: str, head: GtidSet) -> GtidSet:
         """Return what was executed before a file. For the first one of all its first transaction: vtgate needs one."""
-        quoted = name.replace("'", "''")
         if head.flavour == "MariaDB":
-            ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos('{quoted}', 4)"))
+            ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos({literal(name)}, 4)"))
         else:
-            text = self._info(quoted, "Previous_gtids")
+            text = self._info(name, "Previous_gtids")
         if text is None:
             raise Unavailable(f"shard {self.shard.name}: the tablet that was asked has no binlog {name}: try again")
         if not text.strip():
-            first = _GTID.search(self._info(quoted, "Gtid") or "")
+            first = _GTID.search(self._info(name, "Gtid") or "")
             if first is None:
                 raise Unavailable(f"shard {self.shard.name}: the binlog {name} has no transactions: start at `current`")
             text = first[0]
@@ -115,8 +114,8 @@ class ShardHistory:
         except GtidError as error:
             raise Unavailable(f"shard {self.shard.name}: the binlog {name} begins with {text!r}: {error}") from None
 
-    def _info(self, quoted: str, kind: str) -> str | None:
-        rows = self._ask(f"show binlog events in '{quoted}' limit 20")
+    def _info(self, name: str, kind: str) -> str | None:
+        rows = self._ask(f"show binlog events in {literal(name)} limit 20")
         return next((row["Info"] for row in rows if row["Event_type"] == kind), None)
 
     def _ask(self, sql: str) -> list[dict[str, str | None]]:
