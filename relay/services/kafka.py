@@ -63,7 +63,7 @@ class KafkaBroker(EmbeddedServer):
     """Kafka 4.1 on the loopback address, without automatic creation of topics.
 
     ``settings``: of the broker, in addition to those here or instead of them. ``client``: the settings with which a
-    client can connect, if that takes more than the address.
+    client can connect, if that takes more than the address. ``optimised``: see `java_command`.
     """
 
     name: ClassVar[str] = "kafka"
@@ -76,8 +76,10 @@ class KafkaBroker(EmbeddedServer):
         *,
         settings: Mapping[str, str] | None = None,
         client: Mapping[str, str] | None = None,
+        optimised: bool = False,
     ) -> None:
         super().__init__(folder, detached)
+        self._optimised = optimised
         self._settings = dict(settings or {})
         self._client = dict(client or {})
 
@@ -113,7 +115,7 @@ class KafkaBroker(EmbeddedServer):
         (data / _META).write_text("".join(f"{key}={value}\n" for key, value in own.items()))
 
     def _command(self) -> list[str]:
-        return _java(*self._class_options(), "kafka.Kafka", str(self._settings_file))
+        return _java(*self._class_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
 
     def _class_options(self) -> list[str]:
         archive = _archive()
@@ -182,9 +184,9 @@ def _archive() -> Path:
     return archive_of("kafka", [find_java().resolve(), *jars("kafka")])
 
 
-def _java(*arguments: str) -> list[str]:
+def _java(*arguments: str, optimised: bool = False) -> list[str]:
     classpath = ":".join(map(str, jars("kafka")))
-    return java_command("512m", "-Djava.awt.headless=true", "-cp", classpath, *arguments)
+    return java_command("512m", "-Djava.awt.headless=true", "-cp", classpath, *arguments, optimised=optimised)
 
 
 def _template(spare: Path) -> Path:

@@ -29,7 +29,7 @@ LIBRARY = "mysql-replication==1.0.17"
 def run() -> list[Benchmark]:
     python = _library_python()
     with (
-        KafkaBroker() as broker,
+        KafkaBroker(optimised=True) as broker,
         MariaDB() as mariadb,
         ConnectWorker("mariadb", broker.bootstrap_servers) as debezium,
         tempfile.TemporaryDirectory() as folder,

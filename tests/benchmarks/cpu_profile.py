@@ -63,7 +63,7 @@ class Steps:
 def run() -> list[Benchmark]:
     gc.set_threshold(50_000, 20, 20)  # as a worker does
     pin(os.getpid(), 0)
-    with KafkaBroker() as broker:
+    with KafkaBroker(optimised=True) as broker:
         pin(broker.process.pid, 1)
         return [_profile({"bootstrap.servers": broker.bootstrap_servers}, each) for each in fed()]
 

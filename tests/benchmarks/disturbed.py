@@ -42,7 +42,7 @@ _LONGEST = 60.0  # seconds
 
 def run() -> list[Benchmark]:
     vitess = Vitess(keyspaces={KEYSPACE: SHARDS}, schemas={KEYSPACE: (SCHEMA, VSCHEMA)})
-    with KafkaBroker() as broker, vitess, tempfile.TemporaryDirectory() as folder:
+    with KafkaBroker(optimised=True) as broker, vitess, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = folder
         name = f"bench-{secrets.token_hex(4)}"
         topic, servers = f"{name}.{TABLE}", broker.bootstrap_servers

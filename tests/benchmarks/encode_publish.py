@@ -55,7 +55,7 @@ class Untransacted(Publisher):
 
 def run() -> list[Benchmark]:
     pin(os.getpid(), 0)
-    with KafkaBroker() as broker:
+    with KafkaBroker(optimised=True) as broker:
         pin(broker.process.pid, 1)
         return _run({"bootstrap.servers": broker.bootstrap_servers})
 

@@ -40,7 +40,7 @@ KEY = "order:{customer}:{order_id}"
 
 
 def run(engine: str = "spark") -> Benchmark:
-    with KafkaBroker() as broker, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
+    with KafkaBroker(optimised=True) as broker, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         return _run(Path(folder), broker.bootstrap_servers, server.url, engine)
 
 

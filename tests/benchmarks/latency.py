@@ -50,7 +50,7 @@ def run() -> list[Benchmark]:
     os.environ.update(_CREDENTIALS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(KafkaBroker())
+        broker = stack.enter_context(KafkaBroker(optimised=True))
         redis = stack.enter_context(RedisServer())
         dynamodb = stack.enter_context(DynamoDBLocal())
         client: Any = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url)

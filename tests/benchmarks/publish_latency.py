@@ -34,7 +34,7 @@ PARTITIONS = 6
 
 
 def run() -> Benchmark:
-    with KafkaBroker() as broker, tempfile.TemporaryDirectory() as folder:
+    with KafkaBroker(optimised=True) as broker, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = folder
         ours = _relayed(broker.bootstrap_servers)
         counted = ours[int(RATE * WARM_UP) :]

@@ -52,7 +52,7 @@ DECODED = 20
 
 
 def run() -> list[Benchmark]:
-    with KafkaBroker() as broker, MariaDB() as mariadb, tempfile.TemporaryDirectory() as folder:
+    with KafkaBroker(optimised=True) as broker, MariaDB() as mariadb, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
         mariadb.execute(f"create database {DATABASE}")
         mariadb.execute(SCHEMA)

@@ -26,7 +26,7 @@ MARKS = 2 * PARTITIONS  # the begin and the end, in every partition
 
 def run() -> list[Benchmark]:
     with (
-        KafkaBroker() as broker,
+        KafkaBroker(optimised=True) as broker,
         MariaDB() as mariadb,
         ConnectWorker("mariadb", broker.bootstrap_servers) as debezium,
         tempfile.TemporaryDirectory() as folder,

@@ -26,7 +26,7 @@ ROUNDS = 2
 def run() -> list[Benchmark]:
     vitess = Vitess(keyspaces={KEYSPACE: (SHARD,)}, schemas={KEYSPACE: (SCHEMA, {"tables": {TABLE: {}}})})
     with (
-        KafkaBroker() as broker,
+        KafkaBroker(optimised=True) as broker,
         vitess,
         ConnectWorker("vitess", broker.bootstrap_servers) as debezium,
         tempfile.TemporaryDirectory() as folder,
