@@ -52,7 +52,8 @@ class Run:
 
 def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
-    with KafkaBroker(optimised=True) as broker, serving(answer, core=None) as url, tempfile.TemporaryDirectory() as folder:
+    broker, temporary = KafkaBroker(optimised=True), tempfile.TemporaryDirectory()
+    with broker, serving(answer, core=None) as url, temporary as folder:
         contest = Contest(broker.bootstrap_servers, url, Path(folder))
         large = [contest.large_items(shards) for shards in FEW_SHARDS]
         return [*large, *(contest.benchmark(shards) for shards in SHARDS)]

@@ -90,7 +90,8 @@ def answer(request: bytes) -> bytes:
 
 def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
-    with KafkaBroker(optimised=True) as broker, serving(answer, core=None) as url, tempfile.TemporaryDirectory() as folder:
+    broker, temporary = KafkaBroker(optimised=True), tempfile.TemporaryDirectory()
+    with broker, serving(answer, core=None) as url, temporary as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
         contest = _Shapes(broker.bootstrap_servers, url, Path(folder))
         yardstick, again = contest.cost(USUAL), contest.cost(USUAL)

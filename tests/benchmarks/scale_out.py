@@ -50,7 +50,8 @@ print(time.monotonic() - begun)
 
 def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
-    with KafkaBroker(optimised=True) as broker, serving(answer, core=None) as url, tempfile.TemporaryDirectory() as folder:
+    broker, temporary = KafkaBroker(optimised=True), tempfile.TemporaryDirectory()
+    with broker, serving(answer, core=None) as url, temporary as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
         contest = _Contest(broker.bootstrap_servers, url, Path(folder))
         figures: dict[str, list[float]] = {name: [] for name in ("one", "two", "bare", "again")}
