@@ -37,6 +37,7 @@ from spark_consumers import class_archive
 from tests import containers, needs, parallel
 from tests.browser import SCREENSHOTS
 from tests.dynamodb.endpoint import ScriptedStream
+from tests.in_memory import folder_in_memory
 from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import LongestFirst
 from tests.mysql.server import MySQL
@@ -142,7 +143,10 @@ def _docker_answers() -> bool:
 @pytest.fixture(scope="session")
 def kafka(in_docker: bool) -> Iterator[KafkaBroker | containers.Kafka]:
     """A broker: ``.bootstrap_servers``."""
-    with running("kafka") or (containers.Kafka() if in_docker else KafkaBroker()) as broker:
+    with (
+        folder_in_memory() as folder,
+        running("kafka") or (containers.Kafka() if in_docker else KafkaBroker(folder)) as broker,
+    ):
         yield broker
 
 
@@ -268,7 +272,7 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def proxied_broker() -> Iterator[ProxiedBroker]:
-    with ProxiedBroker() as broker:
+    with folder_in_memory() as folder, ProxiedBroker(folder=folder) as broker:
         yield broker
 
 

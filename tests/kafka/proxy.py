@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from pathlib import Path
 
 from relay.process.managed import HOST, free_port
 from relay.services.kafka import KafkaBroker
@@ -130,10 +131,10 @@ class KafkaProxy:
 class ProxiedBroker(KafkaBroker):
     """A broker that all clients reach through its ``proxy`` only."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
         self.proxy = KafkaProxy()
         advertised = {"advertised.listeners": f"CLIENT://{self.proxy.bootstrap_servers}"}
-        super().__init__(settings={**advertised, **(settings or {})})
+        super().__init__(folder, settings={**advertised, **(settings or {})})
 
     @property
     def bootstrap_servers(self) -> str:
