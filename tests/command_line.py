@@ -18,6 +18,16 @@ def relay(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def run_until_caught_up(path: Path, expected_code: int = 0) -> str:
+    """Run a relay in this process until it has read everything, check its exit code, and return what it printed.
+
+    A process of its own takes a second of CPU to start.
+    """
+    result = relay("run", path, "--until-caught-up")
+    assert result.exit_code == expected_code, (result.output, result.exception)
+    return result.output
+
+
 Relay = Callable[..., subprocess.CompletedProcess[str]]
 
 

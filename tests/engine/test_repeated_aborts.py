@@ -14,8 +14,9 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
 from relay.process.managed import free_port
+from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
-from tests.faults.scripted_relay import published_versions, run_until_caught_up, start_relay, write_config
+from tests.faults.scripted_relay import published_versions, start_relay, write_config
 from tests.waiting import wait_until
 
 

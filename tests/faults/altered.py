@@ -12,6 +12,7 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
 from relay.services.sql_server import PASSWORD, USER
+from tests.command_line import run_until_caught_up
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
@@ -65,8 +66,7 @@ class Altered:
         return self.relays[-1]
 
     def catch_up(self) -> None:
-        relay = self.start("--until-caught-up")
-        assert relay.wait(120) == 0, relay.log()
+        run_until_caught_up(self.path)
 
     def changes(self, table: str) -> list[tuple[int, int, dict[str, Any]]]:
         config = load(self.path)

@@ -21,6 +21,7 @@ from relay.demo.truth import PublishedChange, check_topic, read_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import is_transient
 from relay.process.managed import ManagedProcess
+from tests.command_line import run_until_caught_up
 from tests.faults.versions import THIS_VERSION, Version
 from tests.waiting import is_paused, patience, wait_until
 
@@ -112,8 +113,7 @@ class Scene:
 
     def finish(self, history: Mapping[Item, Sequence[RecordedWrite]]) -> list[str]:
         """Relay the rest, and return what is wrong with the topic."""
-        last = self.relay("--until-caught-up")
-        assert last.wait(120) == 0, last.log()
+        run_until_caught_up(self.path)
         return check_topic(history, self.events())
 
     def close(self) -> None:

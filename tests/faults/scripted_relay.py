@@ -1,9 +1,8 @@
-"""Relays of a scripted DynamoDB stream as processes: their config, their runs, and what they publish."""
+"""Relays of a scripted DynamoDB stream: their config, their runs, and what they publish."""
 
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
+from tests.command_line import relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay
 
@@ -72,13 +72,6 @@ def start_relay(config: Path, *arguments: str) -> Relay:
     return Relay([sys.executable, "-m", "relay.cli", "run", str(config), *arguments], log)
 
 
-def run_until_caught_up(path: Path, expected_code: int = 0) -> str:
-    """Run the relay until it has read everything, check its exit code, and return its log."""
-    relay = start_relay(path, "--until-caught-up")
-    assert relay.wait(120) == expected_code, relay.log()
-    return relay.log()
-
-
 def published_versions(path: Path) -> tuple[Histories, Counter[str]]:
     """Return the versions per item in topic order, and how often each event id occurs."""
     config = load(path)
@@ -93,7 +86,6 @@ def published_versions(path: Path) -> tuple[Histories, Counter[str]]:
 
 def tail_topic(path: Path, topic: str) -> list[Any]:
     """Return what `relay tail` prints of all records on a topic."""
-    options = ["--from-beginning", "--exit-at-end", "--json"]
-    command = [sys.executable, "-m", "relay.cli", "tail", str(path), topic, *options]
-    answer = subprocess.run(command, capture_output=True, timeout=600, check=True)
-    return [orjson.loads(line) for line in answer.stdout.splitlines()]
+    result = relay("tail", path, topic, "--from-beginning", "--exit-at-end", "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    return [orjson.loads(line) for line in result.stdout.splitlines()]

@@ -65,7 +65,3 @@ class Snapshotted(World):
         assert sum(customer > 1000 for customer, _ in reads) == ROWS
         partitions = load(self.path).kafka.partitions
         assert self.marks() == {"begin": partitions, "end": partitions}
-
-    def catch_up(self) -> None:
-        relay = self.start("--until-caught-up")
-        assert relay.wait(120) == 0, relay.log()

@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 
 from relay.services.kafka import KafkaBroker
+from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.scripted_relay import (
-    SplittingTable,
-    published_versions,
-    run_until_caught_up,
-    start_relay,
-    write_config,
-)
+from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, write_config
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

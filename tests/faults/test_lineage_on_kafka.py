@@ -10,16 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import run_until_caught_up
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.faults.scripted_relay import (
-    SplittingTable,
-    published_versions,
-    run_until_caught_up,
-    start_relay,
-    tail_topic,
-    write_config,
-)
+from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, tail_topic, write_config
 
 pytestmark = pytest.mark.services
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import Scene
-from tests.faults.scripted_relay import published_versions, run_until_caught_up, tail_topic, write_config
+from tests.faults.scripted_relay import published_versions, tail_topic, write_config
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -63,18 +64,15 @@ def test_a_running_relay_follows_to_the_new_stream_and_says_what_may_be_lost(sce
 def test_a_relay_that_was_down_drains_the_old_stream_first(scene: Scene) -> None:
     """I4: the positions of the old stream are never applied to the new one."""
     put(scene, 1)
-    assert scene.relay("--until-caught-up").wait(90) == 0
+    run_until_caught_up(scene.path)
     put(scene, 2)
     replace_stream(scene, lost=3)
     put(scene, 4)
-    stopped = scene.relay("--until-caught-up")
-    assert stopped.wait(90) == 1, stopped.log()
-    assert "new stream" in stopped.log()
+    assert "new stream" in run_until_caught_up(scene.path, expected_code=1)
     assert orders(scene) == [1, 2]  # under `fail` nothing after the loss
     on_gap(scene, "skip")
     for _ in range(2):
-        relay = scene.relay("--until-caught-up")
-        assert relay.wait(90) == 0, relay.log()
+        run_until_caught_up(scene.path)
     assert orders(scene) == [1, 2, 4]
     assert reasons(scene) == ["new stream"]
 

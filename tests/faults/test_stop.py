@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.scripted_relay import published_versions, run_until_caught_up, start_relay, write_config
+from tests.faults.scripted_relay import published_versions, start_relay, write_config
 from tests.kafka.proxy import Api, ProxiedBroker, passing
 from tests.waiting import wait_until
 

@@ -15,6 +15,7 @@ from relay.change import MARK
 from relay.config import load
 from relay.demo.truth import read_changes
 from relay.errors import Unavailable
+from tests.command_line import run_until_caught_up
 from tests.faults.audited import TABLE, Connect, Writer
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
@@ -73,8 +74,7 @@ class World:
             writer.stop()
 
     def catch_up(self) -> None:
-        last = self.start("--until-caught-up")
-        assert last.wait(120) == 0, last.log()
+        run_until_caught_up(self.path)
 
     def finish(self, relay: Relay) -> None:
         """Stop the writers, end ``relay`` once it reads what it took over, and let another one read the rest."""

@@ -20,9 +20,9 @@ from relay.kafka.committed import read_all_committed
 from relay.kafka.topics import connect
 from relay.operations.dead_letters import DeadLetters
 from tests.clock import Clock
-from tests.command_line import errors, relay
+from tests.command_line import errors, relay, run_until_caught_up
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
-from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
+from tests.faults.scripted_relay import start_relay, write_config
 from tests.kafka.limited_topics import create, limit
 from tests.waiting import wait_until
 
