@@ -75,7 +75,7 @@ class Writer(threading.Thread):
     """
 
     def __init__(
-        self, connect: Connect, place: Callable[[int], str], customers: Sequence[int], seed: int, pause: float = 0.004
+        self, connect: Connect, place: Callable[[int], str], customers: Sequence[int], seed: int, pause: float = 0.02
     ) -> None:
         super().__init__(name=f"writer-{seed}", daemon=True)
         self.gate = threading.Lock()
