@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from relay.cache import InvalidationCounts, Invalidator, open_store
 from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
+from relay.cache.statements import statement_bump
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
@@ -26,8 +27,9 @@ CHUNK_BYTES = 16 << 20  # of their values, after which a chunk ends
 class BatchOutcome:
     """The result of applying some records.
 
-    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones. ``oldest``: the first
-    commit among the changes, in epoch seconds; None if there is none, or no change has a time.
+    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones and
+    statements. ``oldest``: the first commit among the changes, in epoch seconds; None if there is none, or no change
+    has a time.
     """
 
     rows: int = 0
@@ -65,8 +67,16 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
 
 def topics(config: Config, cache: CacheConfig) -> list[str]:
     """Return the topics whose records invalidate the cache."""
-    # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
-    return [*map(config.topic, cache.keys), config.internal("gaps")]
+    # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
+    return [*map(config.topic, cache.keys), *other_topics(config)]
+
+
+def other_topics(config: Config) -> Mapping[str, DecodeStatus]:
+    """Return the topics that invalidate the cache with records that are not changes, and what these are."""
+    found = {config.internal("gaps"): DecodeStatus.GAP}
+    if statements := config.own_topics.get("ddl"):  # which only sources of SQL have
+        found[statements] = DecodeStatus.STATEMENT
+    return found
 
 
 def invalidator(cache: CacheConfig) -> Invalidator:
@@ -96,7 +106,13 @@ def apply_chunk(
     """
     found = invalidations(changes, rules)
     counts = invalidator(cache).apply(found.pairs, published_since=published_since)
-    others = [record for record in non_changes if record.status is not DecodeStatus.TOMBSTONE]
+    others = []
+    for record in non_changes:
+        if record.status is DecodeStatus.STATEMENT:
+            if (reason := statement_bump(record.value, rules.tables)) is not None:  # I6
+                found.bumps[reason] = None
+        elif record.status is not DecodeStatus.TOMBSTONE:
+            others.append(record)
     times = (token.timestamp for _, token in found.pairs if token is not None and token.timestamp)
     return BatchOutcome(rows, counts, list(found.bumps), others, oldest=min(times, default=None))
 

@@ -20,11 +20,20 @@ from relay.cache.keys import CacheRules
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
-from spark_consumers.cache_batches import BatchOutcome, apply_chunk, chunks, conclude, invalidator, topics
+from spark_consumers.cache_batches import (
+    BatchOutcome,
+    apply_chunk,
+    chunks,
+    conclude,
+    invalidator,
+    other_topics,
+    topics,
+)
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.lag import LagAlarm
 from spark_consumers.packed_records import LargeValueError, PackedRecords
+from spark_consumers.records import DecodeStatus
 from spark_consumers.running import no_garbage_collection
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 
@@ -51,12 +60,12 @@ class InvalidationPlan:
     rules: CacheRules
     schemas: KnownSchemas
     registry: bool
-    gaps: str
+    others: Mapping[str, DecodeStatus]
     given_up: tuple[bytes, ...]
     published_since: str = ""
 
     def reader(self) -> ValueReader:
-        return ValueReader(self.schemas, self.rules, registry=self.registry, gaps=self.gaps)
+        return ValueReader(self.schemas, self.rules, registry=self.registry, others=self.others)
 
 
 class BatchRecords(Protocol):
@@ -86,6 +95,7 @@ class CacheConsumer:
         self._cache = cache
         self._rules = CacheRules(cache, config.sources)
         self.topics = topics(config, cache)
+        self._others = other_topics(config)
         self.continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._alarm = LagAlarm(self.name, cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.
@@ -98,7 +108,7 @@ class CacheConsumer:
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         schemas = KnownSchemas(decoder.schemas)
         self._plan = InvalidationPlan(
-            self._cache, self._rules, schemas, decoder.registry, decoder.gaps, tuple(decoder.given_up)
+            self._cache, self._rules, schemas, decoder.registry, self._others, tuple(decoder.given_up)
         )
         self._reader = self._plan.reader()
         return records

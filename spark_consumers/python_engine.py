@@ -28,7 +28,7 @@ from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
 from relay.observe.consumers import ConsumerWatch
-from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator
+from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator, other_topics
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.lag import LagAlarm
@@ -109,8 +109,8 @@ class _PythonConsumer:
         self._reached = up_to(first, ends)
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
-        is_registry, gaps = self._config.schema_registry is not None, self._config.internal("gaps")
-        self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, gaps=gaps)
+        is_registry, others = self._config.schema_registry is not None, other_topics(self._config)
+        self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, others=others)
         self._schema_wait = SchemaWait(self._schemas, _NAME)
         self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))
         self._ids = topic_ids(self._admin, self._config, self._topics)

@@ -17,6 +17,7 @@ class DecodeStatus(StrEnum):
     CHANGE = "change"
     TOMBSTONE = "tombstone"  # a null value for Kafka's log compaction; the DELETE before it says the same
     GAP = "gap"  # a record of the relay's gaps topic
+    STATEMENT = "statement"  # a record of the relay's topic of statements
     FRAMING = "framing"  # starts with no known framing: dead letter
     SCHEMA = "schema"  # names a schema that is not known yet: retry
     FOREIGN = "foreign"  # names a schema that was waited for in vain: dead letter

@@ -5,7 +5,7 @@ Of a value only the columns in cache keys are decoded, by the reader of the sche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from relay.avro.decode import Undecodable, WriterSchemas, part_decoder
 from relay.avro.framing import CONFLUENT_MARK, SINGLE_OBJECT_HEADER, UnknownFraming, split
@@ -21,15 +21,17 @@ KafkaRecord = tuple[str, int, int, bytes | None]
 class ValueReader:
     """Reads values that any of ``schemas`` wrote. Shared by threads, if these are.
 
-    ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps topic, whose records are
-    not changes.
+    ``registry``: whether values may have the framing of a schema registry. ``others``: the topics whose records are not
+    changes, and what these are.
     """
 
-    def __init__(self, schemas: WriterSchemas, rules: CacheRules, *, registry: bool, gaps: str) -> None:
+    def __init__(
+        self, schemas: WriterSchemas, rules: CacheRules, *, registry: bool, others: Mapping[str, DecodeStatus]
+    ) -> None:
         self._schemas = schemas
         self._rules = rules
         self._registry = registry
-        self._gaps = gaps
+        self._others = others
         # By header. Any thread adds one, in one step; two for one header are the same.
         self._readers: dict[bytes, Callable[[bytes], ReducedChange]] = {}
 
@@ -43,11 +45,11 @@ class ValueReader:
         changes: list[ReducedChange] = []
         others: list[NonChangeRecord] = []
         unknown: set[bytes] = set()
-        readers, gaps = self._readers, self._gaps
+        readers, apart = self._readers, self._others
         found: ReducedChange | DecodeStatus
         for topic, partition, offset, value in records:
             # Nearly all are such, and take a fifth less here than by `_read`.
-            reader = readers.get(value[:SINGLE_OBJECT_HEADER]) if value is not None and topic != gaps else None
+            reader = readers.get(value[:SINGLE_OBJECT_HEADER]) if value is not None and topic not in apart else None
             try:
                 found = reader(value[SINGLE_OBJECT_HEADER:]) if reader and value else self._read(topic, value, unknown)
             except Undecodable:
@@ -70,8 +72,8 @@ class ValueReader:
 
         ``unknown``: the headers whose schemas were looked up, and are not known.
         """
-        if topic == self._gaps:
-            return DecodeStatus.GAP
+        if topic in self._others:
+            return self._others[topic]
         if value is None:
             return DecodeStatus.TOMBSTONE
         if value.startswith(CONFLUENT_MARK) and not self._registry:

@@ -68,10 +68,11 @@ class KeyTemplate(NamedTuple):
 
 
 class CacheRules:
-    """What the changes of a config invalidate: the cache keys of each table, and its ``sources``."""
+    """What the changes of a config invalidate: the cache keys of each of its ``tables``, and its ``sources``."""
 
     def __init__(self, cache: CacheConfig, sources: Iterable[SourceConfig]) -> None:
         self._by_table = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
+        self.tables = frozenset(self._by_table)
         types = {source.name: source.type for source in sources}
         self.sources = frozenset(types)
         # A copy of Vitess begins where the cache may be in use already, and nothing tells what changed before. Earlier

@@ -132,6 +132,8 @@ def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
     group = group_of(config, kind)
     cache = config.cache if kind == "cache" else None
     names = {*map(config.topic, cache.keys if cache else config.tables), config.internal("gaps")}
+    if cache is not None:
+        names |= {topic for kind, topic in config.own_topics.items() if kind == "ddl"}
     others = cache is None and not config.names_tables  # its tables are not known here
     try:
         return ConsumerStatus(kind, group, offsets_behind(admin, config, group, names, others=others))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+import orjson
 import pytest
 
 from relay.avro.encode import ChangeEncoder
@@ -74,7 +75,7 @@ def found_in(cache: CacheConfig, *written: tuple[dict[str, Any], bytes]) -> Inva
     """Return what values invalidate, each given with its schema."""
     rules = CacheRules(cache, ())
     schemas = Known({header_of(schema): schema for schema, _ in written})
-    reader = ValueReader(schemas, rules, registry=False, gaps="gaps")
+    reader = ValueReader(schemas, rules, registry=False, others={})
     changes, others = reader.read([("t", 0, number, value) for number, (_, value) in enumerate(written)], ())
     assert others == []
     return invalidations(changes, rules)
@@ -158,7 +159,7 @@ def test_attributes_that_are_not_declared_are_in_cache_keys() -> None:
 )
 def test_a_value_without_a_change_says_what_it_is(value: bytes | None, expected: DecodeStatus) -> None:
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"t": ["t:{id}"]})
-    reader = ValueReader(Known({}), CacheRules(cache, ()), registry=False, gaps="gaps")
+    reader = ValueReader(Known({}), CacheRules(cache, ()), registry=False, others={})
     changes, (other,) = reader.read([("t", 3, 7, value)], [b"\xc3\x01givenup!"])
     assert changes == []
     # Of a schema that may come, only the header: there may be a backlog.
@@ -228,6 +229,41 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
     assert counts["bumps"] == (expected is Outcome.FILLED)
+
+
+def of_sql(url: str, namespace: str) -> Config:
+    server: dict[str, Any] = {"shards": {"-": ["db:3306"]}, "database": "shop", "user": "u", "password": "p"}
+    raw = config_of(url, namespace).model_dump(by_alias=True, exclude_unset=True)
+    source = {"name": "legacy", "type": "mysql", "tables": ["orders", "lines"], **server}
+    return Config.model_validate(raw | {"sources": [source]}, by_alias=True, by_name=False)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("on_workers", [False, True])
+@pytest.mark.parametrize(("table", "expected"), [("orders", Outcome.FILLED), ("lines", Outcome.HIT)])
+def test_a_statement_about_rows_of_a_cached_table_invalidates_the_namespace(
+    table: str, expected: Outcome, on_workers: bool, redis_server: Any, unique: str
+) -> None:
+    """I6: no change on the topic of the table tells that its rows are others."""
+    config = of_sql(redis_server.url, unique)
+    assert config.cache is not None
+    about = [{"table": table, "renamed_to": None, "before": None, "after": None}]
+    value = orjson.dumps({"kind": "ALTER", "statement": f"ALTER TABLE {table} DROP a", "tables": about})
+
+    class Given(Records):
+        def together(self, most: int) -> Iterator[KafkaRecord]:
+            if on_workers:
+                raise LargeValueError
+            return super().together(most)
+
+    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+        cache = TokenCache(store, unique)
+        cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
+        consumer = consumer_of(config)
+        assert consumer.topics == ["shop.orders", "shop.gaps", "shop.ddl"]
+        counts = consumer.apply_records(Given(("shop.ddl", 0, 0, value)), 1, dead_letters)
+        found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
+    assert (found.outcome, counts["bumps"]) == (expected, expected is Outcome.FILLED)
 
 
 @pytest.mark.services

@@ -233,7 +233,7 @@ def test_keys_are_the_same_texts() -> None:
 def _check_texts(case: Case) -> None:
     schema = change_schema(case.table)
     rules = CacheRules(case.cache, ())
-    reader = ValueReader(Known({single_object_header(fingerprint(schema)): schema}), rules, registry=False, gaps="gaps")
+    reader = ValueReader(Known({single_object_header(fingerprint(schema)): schema}), rules, registry=False, others={})
     found = []
     for number, value in enumerate(case.values):
         changes, others = reader.read([("t", 0, number, value)], ())
