@@ -35,6 +35,7 @@ from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
 from relay.sql.followed_tables import AppliedStatement
 from relay.sql.published_rows import PublishedRows, furthest
+from relay.sql.statements import UNSEEN_ROWS
 from relay.sql.tables import Table
 from relay.table import TableSchema
 from relay.token import EventToken
@@ -401,7 +402,9 @@ class ShardTransactions:
         if said.temporary:
             return
         self._empty(self.layouts.emptied(said))
-        for (database, old), (_, new) in said.renamed:
+        for (database, old), (to, new) in said.renamed:
+            if self.layouts.wanted(to, new):
+                log.warning(UNSEEN_ROWS, f"source {self.source}", new, old)
             if self.layouts.wanted(database, old):
                 log.warning(
                     "source %s: table %s was renamed to %s: its later changes are published under the new name",

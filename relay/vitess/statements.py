@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from relay.errors import RelayError
 from relay.sql.statement_text import shown
-from relay.sql.statements import Classified, Kind, Name
+from relay.sql.statements import UNSEEN_ROWS, Classified, Kind, Name
 from relay.sql.tables import Table
 from relay.vitess.settings import INTERNAL, VStreamSettings
 from relay.vitess.shard import VitessShard
@@ -39,7 +39,7 @@ class StatementEffects:
         )
 
     def emptied(self, parsed: Classified, statement: str, at: str) -> list[Table]:
-        """Return the layouts of the tables that a statement empties. Warns of a rename, and of a table without layout.
+        """Return the layouts of the tables that a statement empties. Warns of renames, and of a table without layout.
 
         Without its layout nothing about a table can be published. ``at``: the position of the statement.
         """
@@ -51,6 +51,8 @@ class StatementEffects:
                     old,
                     new,
                 )
+            if self._settings.is_wanted(new) and not old.startswith(INTERNAL):
+                log.warning(UNSEEN_ROWS, self.shard.qualified, new, old)
         found = []
         for _, name in emptied(parsed):
             if (table := self._tables.last(name)) is not None:

@@ -211,6 +211,35 @@ def test_an_alter_table_that_is_logged_in_two_phases_is_one_statement_where_it_e
     assert compare(third, found[0].token) is Order.NEWER
 
 
+@pytest.mark.parametrize(
+    ("statements", "tables"),
+    [
+        (["RENAME TABLE t TO old, other TO t"], {"t": "other"}),
+        (["DROP TABLE u", "ALTER TABLE other RENAME u"], {"u": "other"}),
+        (["RENAME TABLE t TO x, u TO t, x TO u"], {"t": "u", "u": "x"}),
+        (["RENAME TABLE t TO old"], {}),
+        (["RENAME TABLE other TO another"], {}),
+    ],
+)
+def test_a_table_that_gets_the_rows_of_another_is_warned_of(
+    statements: list[str], tables: dict[str, str], server: Any, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I7: its copy keeps the rows from before, since no change tells of them."""
+    with session(server, unique) as execute:
+        for table in ("t", "u", "other"):
+            execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+        source = source_of(unique, server, tables=["t", "u"])
+        start = begin(source)["-"]
+        for statement in statements:
+            execute(statement)
+        with closing(open_at(source, start)) as reader:
+            read_to_head(reader)
+    said = [record.getMessage() for record in caplog.records if "and no change tells of them" in record.getMessage()]
+    assert [each.split(": ")[1] for each in said] == [
+        f"table {new} has the rows of {old} now, and no change tells of them" for new, old in tables.items()
+    ]
+
+
 def test_a_function_whose_changes_are_logged_as_a_statement_is_refused(
     server: Any, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_table_that_was_relayed_and_dropped_while_the_relay_was_down_is_trunca
         ("create or replace table third (id bigint primary key)", None),
         ("rename table customer to buyer", "table customer is renamed to buyer"),
         ("alter table customer rename buyer", "table customer is renamed to buyer"),
+        ("rename table buyer to customer", "table customer has the rows of buyer now"),
     ],
 )
 def test_a_table_that_is_altered_online_or_renamed_is_not_truncated(
