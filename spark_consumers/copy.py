@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -21,11 +21,11 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
-from relay.kafka.group_offsets import topic_ids
+from relay.kafka.group_offsets import Offsets, topic_ids
 from relay.kafka.topics import connect
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
-from spark_consumers.gaps import LostChanges
+from spark_consumers.gaps import LostChanges, published_gaps
 from spark_consumers.newest import BatchSummary, TableSummary, changes_with, summary
 from spark_consumers.records import Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
@@ -69,6 +69,12 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
     """
     ids = cache(lambda: topic_ids(connect(config), config, sorted({*map(config.topic, config.tables)})))
 
+    # Many tables may be new in one batch.
+    gaps_before = lru_cache(1)(partial(published_gaps, config))
+
+    def past_gaps(end: Offsets) -> Sequence[LostChanges]:
+        return gaps_before(end.get(config.internal("gaps"), {}).get("0", 0))
+
     def ids_of(table: str) -> dict[str, str]:
         return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
 
@@ -79,7 +85,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         database = PostgresDatabase(copy.url)
         database.connect()
         open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
-        rule = TableCopies(open_table, copy.tombstone_retention, ids_of)
+        rule = TableCopies(open_table, copy.tombstone_retention, ids_of, past_gaps)
         place, every = database.place, copy.apply_every
         return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every)
     place, every = delta.spark_path(copy.url), copy.apply_every
@@ -92,6 +98,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         ),
         copy.tombstone_retention,
         ids_of,
+        past_gaps,
     )
     return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every, delta_at=copy.url)
 
@@ -99,7 +106,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
 class TableCopies:
     """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds.
 
-    ``topic_ids``: returns the ids of the topics of a table, by name.
+    ``topic_ids``: returns the ids of the topics of a table, by name. ``past_gaps``: returns the gaps before offsets.
     """
 
     def __init__(
@@ -107,14 +114,18 @@ class TableCopies:
         open_table: Callable[[str, str], TargetTable],
         tombstone_retention: float,
         topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {},
+        past_gaps: Callable[[Offsets], Sequence[LostChanges]] = lambda end: (),
     ) -> None:
         self._open_table = open_table
         self._retention = tombstone_retention
         self._topic_ids = topic_ids
+        self._past_gaps = past_gaps
+        self._end: Offsets = {}  # of the batch
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
+        self._end = given.end
         tables = {(layout.source, layout.table) for layout in given.layouts}
         nul = all(self._table(*name).keeps_nul for name in tables)
         found = summary(given.records, given.layouts, nul=nul)
@@ -163,9 +174,18 @@ class TableCopies:
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:
-            opened = self._open_table(source, table)
-            self._tables[source, table] = CopyTable(opened, self._retention, partial(self._topic_ids, table))
+            opened, ids = self._open_table(source, table), partial(self._topic_ids, table)
+            self._tables[source, table] = CopyTable(opened, self._retention, ids, partial(self._gaps_of, source))
         return self._tables[source, table]
+
+    def _gaps_of(self, source: str) -> list[LostChanges]:
+        """Return the gaps up to the batch of a source that has one table, which is new: no other could note them.
+
+        A table that is new beside others may have been created after they were repaired.
+        """
+        if sum(name == source for name, _ in self._tables) > 1:
+            return []
+        return [gap for gap in self._past_gaps(self._end) if gap.source in (source, None)]
 
 
 def _undecided(

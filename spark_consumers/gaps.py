@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 import orjson
 
 from relay.change import Snapshot
+from relay.config import Config
+from relay.kafka.committed import read_all_committed
+from relay.kafka.topics import connect
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.fold import READ_WITHIN
 from spark_consumers.records import DecodeStatus
@@ -46,6 +49,18 @@ class LostChanges:
 def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:
     """Return the gaps among some records."""
     return [LostChanges.read(record) for record in records if record.status is DecodeStatus.GAP]
+
+
+def published_gaps(config: Config, end: int) -> list[LostChanges]:
+    """Return the gaps on the topic before the offset ``end``. Raises ``Unavailable``."""
+    topic = config.internal("gaps")
+    records = (
+        NonChangeRecord(
+            DecodeStatus.GAP, topic, message.partition() or 0, message.offset() or 0, message.value() or b""
+        )
+        for message in read_all_committed(connect(config), config, topic)
+    )
+    return lost_changes(record for record in records if record.offset < end)
 
 
 def to_json(gaps: Sequence[LostChanges]) -> str:

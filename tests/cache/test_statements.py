@@ -89,7 +89,9 @@ def test_a_statement_whose_text_is_not_published_in_full_counts_for_what_is_left
     assert not bumps("ALTER TABLE orders ADD INDEX i (total)", hides_values=True)
     assert bumps("ALTER TABLE orders ADD INDEX i (total), COMMENT 'x', DROP ssn", hides_values=True)
     assert bumps(f"ALTER TABLE orders ADD INDEX i (total) -- {'x' * 5000}", largest=2000)
-    assert bumps("ALTER TABLE orders ADD INDEX i (a) COMMENT 'it\\'s', DROP b", hides_values=True)  # cut off at the text
+    assert bumps(
+        "ALTER TABLE orders ADD INDEX i (a) COMMENT 'it\\'s', DROP b", hides_values=True
+    )  # cut off at the text
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"not JSON", orjson.dumps({"kind": "ALTER", "statement": None})])

@@ -123,3 +123,26 @@ def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(
         "orders": ["the gap record cannot be read"],
         "lines": ["the gap record cannot be read"],
     }
+
+
+@pytest.mark.services
+def test_a_table_that_is_copied_only_after_a_gap_says_so_too(
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
+) -> None:
+    """I9: its first changes may be among those that were lost, and nothing was known of the table then."""
+    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    producer = Producer(topic.config.kafka.client())
+
+    def publish(source: str, reason: str) -> None:
+        gap = Gap(source, "x", reason, reason, None, None, FOUND_AT).to_json()
+        producer.produce(topic.config.internal("gaps"), gap, partition=0)
+        assert producer.flush(30) == 0
+
+    publish("orders", "trimmed")
+    publish("others", "purged")
+    assert topic.consume("copy", checkpoint="copy-one")["gaps"] == 2
+    line = change("c1", 1, Operation.INSERT)
+    line.source = line.table = "lines"
+    topic.publish([change("c0", 1, Operation.INSERT), line])
+    found = json.loads(spark_process.run(SCRIPT, str(topic.path), "one", log=tmp_path / "stderr"))
+    assert (found["orders"], found["lines"]) == (["trimmed"], [])
