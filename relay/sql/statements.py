@@ -211,6 +211,11 @@ def _rename(reader: StatementScanner) -> Classified:
     return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
 
 
+# With one of these an ALTER IGNORE TABLE may remove rows: all but one of those that get the same key, and those that no
+# partition takes.
+_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION")
+
+
 def _alter(reader: StatementScanner) -> Classified:
     ignores = False
     while reader.now.is_word("ONLINE", "IGNORE"):
@@ -238,10 +243,8 @@ def _alter(reader: StatementScanner) -> Classified:
             depth == 0
             and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
             and reader.now.is_word("PARTITION", "TABLESPACE")
-        ):
+        ) or (ignores and token.is_word(*_DISCARDING) and not silently):
             silently.append(table)
-        elif depth == 0 and ignores and token.is_word("UNIQUE", "PRIMARY") and not silently:
-            silently.append(table)  # all but one of the rows with the same key are removed
         elif depth == 0 and (
             (silently and token.is_word("WITH") and reader.skip("TABLE"))
             or (token.is_word("CONVERT") and reader.skip("TABLE"))

@@ -142,7 +142,24 @@ def test_adding_a_unique_key_with_ignore_removes_rows_that_are_not_logged(key: s
     said = classify(f"ALTER IGNORE TABLE orders ADD COLUMN w INT DEFAULT (1), ADD {key}", "shop")
     assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))
     assert classify(f"ALTER TABLE orders ADD {key}", "shop").kind is Kind.ALTER
-    assert classify("ALTER IGNORE TABLE orders ADD COLUMN w INT", "shop").kind is Kind.ALTER
+    assert classify("ALTER IGNORE TABLE orders ADD COLUMN w INT, ADD KEY (w)", "shop").kind is Kind.ALTER
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "MODIFY v CHAR(1)",
+        "CHANGE v w CHAR(1)",
+        "CONVERT TO CHARACTER SET ascii",
+        "ADD COLUMN (w INT DEFAULT 1, UNIQUE (w))",
+        "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))",
+    ],
+)
+def test_what_gives_rows_another_key_or_partition_removes_some_with_ignore(what: str) -> None:
+    """I8."""
+    said = classify(f"ALTER IGNORE TABLE orders {what}", "shop")
+    assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))
+    assert classify(f"ALTER TABLE orders {what}", "shop").kind is Kind.ALTER
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)

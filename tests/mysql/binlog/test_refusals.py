@@ -188,6 +188,31 @@ def test_a_change_that_is_not_logged_exactly_is_refused_with_its_place(
 
 
 @pytest.mark.services
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        (", UNIQUE (v)", "MODIFY v VARCHAR(1)"),
+        (", UNIQUE (v)", "CHANGE v w VARCHAR(1)"),
+        (", UNIQUE (v)", "CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"),
+        ("", "ADD COLUMN (w INT DEFAULT 1, UNIQUE (w))"),
+        ("", "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))"),
+    ],
+)
+def test_an_alter_table_with_ignore_that_removes_a_row_is_refused(
+    mariadb: Any, unique: str, key: str, what: str
+) -> None:
+    """I8: the row is not in the binlog."""
+    with session(mariadb, unique) as execute:
+        execute(f"CREATE TABLE t (id INT, v VARCHAR(9) COLLATE utf8mb4_bin{key})")
+        execute("INSERT INTO t VALUES (1, 'ab'), (2, 'AB')")
+        with reading(mariadb, unique) as reader:
+            execute(f"ALTER IGNORE TABLE t {what}")
+            assert execute("SELECT id FROM t") == ((1,),)
+            with pytest.raises(NotCarried, match=rf"removes or replaces rows of {unique}\.t"):
+                reader.transactions()
+
+
+@pytest.mark.services
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
 def test_wrong_settings_are_refused_with_the_statements_that_fix_them(server: Any, unique: str, image: str) -> None:
     """I8."""
