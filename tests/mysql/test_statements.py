@@ -190,6 +190,32 @@ def test_names_are_found_in_any_case_on_a_server_that_has_them_in_lower_case(uni
     ]
 
 
+@pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
+def test_a_temporary_table_of_a_session_is_not_taken_for_the_table_of_its_name(
+    server: Any, unique: str, form: str
+) -> None:
+    """I7: only flags of the events say so where a session logs statements, and a TRUNCATE empties copies."""
+    with session(server, unique) as execute:
+        execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        execute("INSERT t VALUES (1, 1)")
+        execute(f"SET SESSION binlog_format = {form}")
+        for name in ("t", "other"):
+            execute(f"CREATE TEMPORARY TABLE {name} (id INT PRIMARY KEY, v INT)")
+        for sql in ("TRUNCATE t", "ALTER TABLE t ADD n INT", "CREATE INDEX i ON t (n)", "TRUNCATE t", "DROP TABLE t"):
+            execute(sql)
+        with closing(open_at(source, start)) as reader:
+            changes, pages = read_to_head(reader)
+            assert [change.operation.value for change in changes] == ["INSERT"]
+            assert [short(each) for page in pages for each in page.schema_changes] == []
+            execute("TRUNCATE other")
+            execute("TRUNCATE t")
+            changes, pages = read_to_head(reader)
+        assert [change.operation.value for change in changes] == ["TRUNCATE"]
+        assert [short(each)[0] for page in pages for each in page.schema_changes] == ["TRUNCATE"]
+
+
 def test_an_alter_table_that_is_logged_in_two_phases_is_one_statement_where_it_ends(unique: str) -> None:
     """I8: it is logged when it begins, when nothing is altered yet, and again when it ends or is given up."""
     with MariaDB(options={"binlog-alter-two-phase": 1}) as server, session(server, unique) as execute:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from relay.mysql.binlog.rows import Change, RowDecoder
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
 from relay.sql.charsets import charset, decoder
-from relay.sql.statements import Classified, classify
+from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ SILENT = frozenset(
 )
 # LOAD DATA as a statement, with the file in events of its own.
 LOADS = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
-IGNORABLE_FLAG = 0x80
+THREAD_SPECIFIC_FLAG, IGNORABLE_FLAG = 0x04, 0x80
 
 STANDALONE, IS_DDL, PREPARED_XA = 1, 32, 64
 _GROUP_COMMIT, _XA = 2, 64 | 128
@@ -143,7 +144,7 @@ class Statement(msgspec.Struct, gc=False):
     """A statement that is logged as text, usually DDL.
 
     ``ansi_quotes``: double quotes enclose names. ``is_published``: not so if another shard has published it.
-    ``lower_case``: as for `classify`.
+    ``lower_case``: as for `classify`. ``uses_temporary``: it uses a temporary table of its session, as far as is known.
     """
 
     sql: str
@@ -152,10 +153,14 @@ class Statement(msgspec.Struct, gc=False):
     ansi_quotes: bool
     is_published: bool = True
     lower_case: bool = False
+    uses_temporary: bool = False
 
     @property
     def classified(self) -> Classified:
-        return classify(self.sql, self.database, self.ansi_quotes, lower_case=self.lower_case)
+        said = classify(self.sql, self.database, self.ansi_quotes, lower_case=self.lower_case)
+        is_about_one = said.kind in (Kind.TRUNCATE, Kind.ALTER, Kind.RENAME) or said.indexed is not None
+        # I7: it uses no other table, and a DROP or CREATE says itself that its table is temporary.
+        return replace(said, temporary=True) if self.uses_temporary and is_about_one else said
 
 
 class Commit(msgspec.Struct, gc=False):

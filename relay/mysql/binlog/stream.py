@@ -204,7 +204,7 @@ class BinlogEvents:
                 self._pending_gtid = (timestamp, committed_at)
             elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
                 self.position = position or self.position
-                self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, out)
+                self._query(buffer[start:end], timestamp, flags, kind == events.COMPRESSED_QUERY, out)
             elif kind == events.TRANSACTION_PAYLOAD:
                 self.position = position or self.position
                 if self._tables.layout is None:
@@ -302,7 +302,7 @@ class BinlogEvents:
 
     # ------------------------------------------------------------------ statements and the rest
 
-    def _query(self, body: bytes, timestamp: int, is_compressed: bool, out: list[BinlogEvent]) -> None:
+    def _query(self, body: bytes, timestamp: int, flags: int, is_compressed: bool, out: list[BinlogEvent]) -> None:
         raw, encoding, database, ansi_quotes = events.query(body, is_compressed)
         if raw == b"BEGIN":
             self._begin_pending(out, False)
@@ -314,7 +314,8 @@ class BinlogEvents:
             self._commit(out)
             return
         sql = events.statement_text(raw, encoding)
-        statement = Statement(sql, database, timestamp, ansi_quotes, lower_case=self._lower_case)
+        is_temporary = bool(flags & events.THREAD_SPECIFIC_FLAG)
+        statement = Statement(sql, database, timestamp, ansi_quotes, True, self._lower_case, is_temporary)
         said = statement.classified
         if said.kind is Kind.XA_START:
             self._xa_rows, self._xa_size = [], 0

@@ -28,6 +28,25 @@ from tests.mysql.scripted_binlogs import (
 )
 
 
+@pytest.mark.parametrize(
+    ("sql", "is_temporary"),
+    [
+        (b"TRUNCATE t", True),
+        (b"ALTER TABLE t ADD n INT", True),
+        (b"RENAME TABLE t TO u", True),
+        (b"CREATE INDEX i ON t (n)", True),
+        (b"CREATE TABLE t SELECT * FROM temporary", False),
+        (b"DROP TABLE t", False),
+    ],
+)
+def test_a_statement_about_a_temporary_table_is_about_no_other(sql: bytes, is_temporary: bool) -> None:
+    """I7: a flag of the event says that it uses one. A table that is filled from one is none."""
+    events = [event(GTID, gtid(A, 10)), event(QUERY, query(sql), flags=4), event(GTID, gtid(A, 11))]
+    with reading_events([*events, event(QUERY, query(sql))]) as (stream, _):
+        temporary, other = (each for each in read_commits(stream, 2) if isinstance(each, Statement))
+    assert (temporary.classified.temporary, other.classified.temporary) == (is_temporary, False)
+
+
 class TestATransaction:
     def test_begins_with_its_gtid_and_the_set_up_to_and_including_it(self) -> None:
         """I4."""
