@@ -32,6 +32,9 @@ Password = str | Callable[[], str]
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
 
+# Whether MySQL shows primary keys that it generated itself: the binlog has them always.
+_SHOWS_KEYS = "show_gipk_in_create_table_and_information_schema"
+
 _VARIABLES = (
     "log_bin",
     "binlog_format",
@@ -51,6 +54,7 @@ _VARIABLES = (
     "super_read_only",
     "server_id",
     "server_uuid",
+    _SHOWS_KEYS,
     "version",
 )
 
@@ -155,6 +159,8 @@ class ServerConnection:
         self.flavour: Literal["MySQL56", "MariaDB"] = "MariaDB" if "gtid_domain_id" in self.settings else "MySQL56"
         self.server_id = int(self.settings["server_id"])
         self.uuid = self.settings.get("server_uuid", "")
+        if _SHOWS_KEYS in self.settings:
+            self.execute(f"SET SESSION {_SHOWS_KEYS} = ON")  # I1
         ((now,),) = self.execute("SELECT UNIX_TIMESTAMP(NOW(6))")
         # A lower bound: the time that the answer took counts against the server.
         self.clock = float(now) - time.time()

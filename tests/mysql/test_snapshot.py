@@ -229,6 +229,25 @@ def test_a_snapshot_waits_until_all_shards_are_read(mariadb: Any, unique: str, f
         source.snapshots.measure({shard: Checkpoint(ShardState.READING) for shard in shards})
 
 
+def test_a_table_whose_primary_key_the_server_generates_and_hides_is_read(mysql: Any, unique: str) -> None:
+    """I1: its rows are in the binlog, and information_schema may leave out the key."""
+    shown = "show_gipk_in_create_table_and_information_schema"
+    with session(mysql, unique) as execute:
+        execute("set sql_generate_invisible_primary_key = on")
+        execute("create table item (v int)")
+        execute("insert item values (5), (7)")
+        mysql.execute(f"set global {shown} = off")
+        try:
+            source = source_of(unique, mysql)
+            published = head(source)
+            parts = source.snapshots.measure({"-": published}).parts
+            changes = read_rows(segment_of(source, published, "item"))
+        finally:
+            mysql.execute(f"set global {shown} = on")
+    assert [part["table"] for part in parts] == ["item"]
+    assert [change.new for change in changes] == [{"my_row_id": 1, "v": 5}, {"my_row_id": 2, "v": 7}]
+
+
 @pytest.fixture
 def limited(server: Any, unique: str) -> Iterator[Callable[[str], None]]:
     """Run statements as root, where a user called as the database may read its binlog and the table ``item`` only."""
