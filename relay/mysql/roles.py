@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from relay.errors import Unavailable
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied
+from relay.mysql.filters import Filters
 from relay.mysql.gtids import split_mariadb
 
 
@@ -24,6 +25,8 @@ class Role:
     """MariaDB: the domains that it replicates."""
     in_group: bool = False
     """It is a member of MySQL's group replication, where the others still send what one lacks, even the primary."""
+    filters: tuple[Filters, ...] = ()
+    """What each of its replications leaves out."""
 
     @property
     def is_unknown(self) -> bool:
@@ -62,7 +65,8 @@ def role_of(server: ServerConnection) -> Role:
     is_replica = bool(statuses) or (server.in_group and server.read_only)
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
     lag = max((_lag(status) for status in statuses), default=unreplicated)
-    return Role(is_replica, server.read_only, lag, domains, server.in_group)
+    filters = tuple(Filters.of(status, "Replicate") for status in statuses)
+    return Role(is_replica, server.read_only, lag, domains, server.in_group, filters)
 
 
 def _replication(server: ServerConnection) -> Sequence[Mapping[str, object]]:

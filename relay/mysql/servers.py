@@ -68,9 +68,9 @@ class _Survey:
 class ShardServers:
     """The servers of one shard, in the order of the config. Used by one thread at a time.
 
-    ``addresses``: called each time, since a reload may change them. ``connect``: to an address. ``max_lag``: seconds
-    that a replica may be behind. ``primary_may_be_silent``: at the last search for a primary, a server that may be it
-    did not answer.
+    ``addresses``: called each time, since a reload may change them. ``connect``: to an address. ``require``: raises
+    ``Denied`` for a server that must not be read. ``max_lag``: seconds that a replica may be behind.
+    ``primary_may_be_silent``: at the last search for a primary, a server that may be it did not answer.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class ShardServers:
         connect: Callable[[str], ServerConnection],
         *,
         max_lag: float,
+        require: Callable[[ServerConnection, Role], None] = lambda _server, _role: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shard = shard
@@ -87,6 +88,7 @@ class ShardServers:
         self.max_lag = max_lag
         self.primary_may_be_silent = False
         self._connect = connect
+        self._require = require
         self._clock = clock
         # By address: until when a server is tried last, and the errors of those that cannot continue, with their end.
         self._avoid: dict[str, float] = {}
@@ -201,6 +203,7 @@ class ShardServers:
             executed, role = _executed(server, needed), role_of(server)
             if role.is_replica:
                 server.verify_replica()
+            self._require(server, role)  # I1
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
             is_waiting = is_behind and role.is_primary and not role.in_group and _awaits_its_own(server, needed)

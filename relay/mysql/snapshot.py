@@ -26,7 +26,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.readable import require_all_columns, require_dropped
 from relay.mysql.reshard import first_shards
-from relay.mysql.roles import role_of
+from relay.mysql.roles import Role, role_of
 from relay.mysql.text_rows import values_of
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.sql.changes import TransactionChanges
@@ -59,7 +59,8 @@ FirstServer = Callable[[str], ServerConnection]
 class DatabaseSnapshots:
     """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
 
-    ``addresses``: of the servers of a shard. ``connect``: to an address.
+    ``addresses``: of the servers of a shard. ``connect``: to an address. ``require``: raises ``Denied`` for a server
+    that must not be read.
     """
 
     margin = MARGIN
@@ -72,6 +73,7 @@ class DatabaseSnapshots:
         addresses: Callable[[str], Sequence[str]],
         connect: Callable[[str], ServerConnection],
         first_server: FirstServer,
+        require: Callable[[ServerConnection, Role], None],
     ) -> None:
         self.is_selective = config.tables is not None
         self._config = config
@@ -79,6 +81,7 @@ class DatabaseSnapshots:
         self._addresses = addresses
         self._connect = connect
         self._first_server = first_server
+        self._require = require
 
     def __repr__(self) -> str:
         return f"<DatabaseSnapshots[{self._config.name}]>"
@@ -137,8 +140,10 @@ class DatabaseSnapshots:
                 try:
                     with ExitStack() as stack:
                         server = stack.enter_context(closing(self._connect(address)))
-                        if not any_role and not role_of(server).is_replica:
+                        role = role_of(server)
+                        if not any_role and not role.is_replica:
                             continue
+                        self._require(server, role)  # I7: the end of a snapshot deletes what it has not read
                         if shows(server, needed):
                             stack.pop_all()
                             return server

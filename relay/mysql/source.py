@@ -25,13 +25,14 @@ from relay.mysql.binlog.events import EventStream, Statement
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
+from relay.mysql.filters import require_unfiltered, warn_of_filters
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.readable import check_readable
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
-from relay.mysql.roles import role_of
+from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
@@ -71,7 +72,9 @@ class MySQLSource:
         self._ssl = _context(config.tls)
         self._tokens = _tokens(config)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
-        self.snapshots = DatabaseSnapshots(config, self.layouts, self._addresses, self._connect, readable)
+        self.snapshots = DatabaseSnapshots(
+            config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered
+        )
 
     def __repr__(self) -> str:
         return f"<MySQLSource[{self.name}: {self.config.database}, shards {', '.join(self._shards)}]>"
@@ -257,7 +260,13 @@ class MySQLSource:
         return connection.connect(host, port, user, token or password, self._ssl)
 
     def _servers(self, shard: str) -> ShardServers:
-        return ShardServers(shard, lambda: self._addresses(shard), self._connect, max_lag=self.config.max_lag)
+        return ShardServers(
+            shard,
+            lambda: self._addresses(shard),
+            self._connect,
+            max_lag=self.config.max_lag,
+            require=self._require_unfiltered,
+        )
 
     def _first_server(self, shard: str, *, verified: bool = False) -> ServerConnection:
         """Connect to the first server of a shard that answers. Raises ``Unavailable`` with the reason of each."""
@@ -287,10 +296,16 @@ class MySQLSource:
             )
         return found
 
+    def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
+        require_unfiltered(server, role.filters, self.config.database, self.config.tables or ())
+
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
-        if role_of(server).is_replica:
+        role = role_of(server)
+        if role.is_replica:
             server.verify_replica()
+        self._require_unfiltered(server, role)
+        warn_of_filters(self.name, server, self.config.database)
         wanted = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         found = [str(name) for (name,) in server.execute(wanted, (self.config.database,))]
         if not found:

@@ -1,0 +1,115 @@
+"""What a server leaves out by filters of its own, of its binlog or of what it replicates. No event shows it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from relay.errors import Unavailable
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import Denied
+
+log = logging.getLogger(__name__)
+
+_NAMES = ("Do_DB", "Ignore_DB", "Do_Table", "Ignore_Table", "Wild_Do_Table", "Wild_Ignore_Table")
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The filters of a binlog or of one replication, by their names in its status. Tables are ``database.table``."""
+
+    lists: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, status: Mapping[str, object], prefix: str) -> Filters:
+        """Read them from a status. ``prefix``: ``Binlog`` or ``Replicate``."""
+        found = {name: str(status.get(f"{prefix}_{name}") or "").split(",") for name in _NAMES}
+        return cls({name: [each.strip() for each in listed if each.strip()] for name, listed in found.items()})
+
+    def lower(self) -> Filters:
+        return Filters({name: [each.lower() for each in listed] for name, listed in self.lists.items()})
+
+    def against(self, database: str, table: str) -> str | None:
+        """Return the name of the filter that leaves out changes of a table, None if none does.
+
+        ``table``: "" for all tables of the database, also those that are yet to be created.
+        """
+        lists, name = self.lists, f"{database}.{table}"
+        if lists["Do_DB"]:
+            if database not in lists["Do_DB"]:
+                return "Do_DB"
+        elif database in lists["Ignore_DB"]:
+            return "Ignore_DB"
+        if table and name in lists["Do_Table"]:
+            return None
+        if any(each == name or (not table and each.startswith(name)) for each in lists["Ignore_Table"]):
+            return "Ignore_Table"
+        if any(_matches(each, f"{database}.{table or '%'}") for each in lists["Wild_Do_Table"]):
+            return None
+        if any(_matches(each if table else each.partition(".")[0] + ".", name) for each in lists["Wild_Ignore_Table"]):
+            return "Wild_Ignore_Table"
+        return next((wanted for wanted in ("Do_Table", "Wild_Do_Table") if lists[wanted]), None)
+
+
+def require_unfiltered(
+    server: ServerConnection, replications: Iterable[Filters], database: str, tables: Collection[str]
+) -> None:
+    """Raise ``Denied`` if a server leaves out changes of ``tables``, if there are none of any of ``database`` (I1).
+
+    ``replications``: the filters of each. A table may come by any of them.
+    """
+    address, chosen = server.account.address, list(tables) or [""]
+    binlog, replicated = _as_stored(server, binlog_filters(server)), [_as_stored(server, each) for each in replications]
+    for table in chosen:
+        what = f"{database}.{table}" if table else f"tables of {database}"
+        if (name := binlog.against(database, table)) is not None:
+            raise Denied(
+                f"{address}: its binlog leaves out changes of {what}: remove `binlog_{name.lower()}` from its "
+                "configuration and restart it"
+            )
+        left_out = [(each, name) for each in replicated if (name := each.against(database, table)) is not None]
+        if left_out and len(left_out) == len(replicated):
+            filters, name = left_out[0]
+            raise Denied(
+                f"{address}: it does not replicate changes of {what}: its Replicate_{name} is "
+                f"{','.join(filters.lists[name])}: remove this filter, or leave the server out of `shards`"
+            )
+
+
+def warn_of_filters(source: str, server: ServerConnection, database: str) -> None:
+    """Log a warning if a server leaves out statements because of the database that they are executed in."""
+    if any(binlog_filters(server).lists.values()):
+        log.warning(
+            "source %s: %s: its binlog is filtered by database: a TRUNCATE, DROP or ALTER of tables of %s that is "
+            "executed in another database may not be in it. Remove `binlog_do_db` and `binlog_ignore_db` from its "
+            "configuration",
+            source,
+            server.account.address,
+            database,
+        )
+
+
+def binlog_filters(server: ServerConnection) -> Filters:
+    """Ask a server what its binlog leaves out. Raises ``Unavailable``."""
+    try:
+        found = server.named_rows("SHOW MASTER STATUS" if server.is_mariadb else "SHOW BINARY LOG STATUS")
+    except Denied:
+        raise
+    except Unavailable:
+        if server.is_mariadb:
+            raise
+        found = server.named_rows("SHOW MASTER STATUS")  # before MySQL 8.2
+    return Filters.of(found[0] if found else {}, "Binlog")
+
+
+def _as_stored(server: ServerConnection, filters: Filters) -> Filters:
+    return filters.lower() if server.stores_lower_case else filters
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern of LIKE matches."""
+    parts = re.findall(r"\\?.", pattern, re.DOTALL)
+    signs = {"%": ".*", "_": "."}
+    return re.fullmatch("".join(signs.get(each) or re.escape(each[-1]) for each in parts), name, re.DOTALL) is not None

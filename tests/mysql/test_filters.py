@@ -1,0 +1,140 @@
+"""Servers whose filters leave out changes are not read: I1. Nothing in their binlogs shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from relay.errors import Unavailable
+from relay.mysql.filters import Filters, require_unfiltered
+from tests.mysql.fake_servers import FakeServer
+from tests.mysql.orders import DATABASE
+from tests.mysql.segments import head, segment_of
+from tests.mysql.shards import begin, open_at, read_to_head, short, source_of
+from tests.reads import read_page
+
+
+class FakeBefore82(FakeServer):
+    """MySQL before 8.2. ``ignores``: the databases that its binlog leaves out."""
+
+    def __init__(self, name: str, executed: str, *, ignores: str = "") -> None:
+        super().__init__(name, executed)
+        self.ignores = ignores
+
+    def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
+        if statement != "SHOW MASTER STATUS":
+            raise Unavailable("You have an error in your SQL syntax (1064)")
+        return [{"Binlog_Do_DB": "", "Binlog_Ignore_DB": self.ignores}]
+
+
+@pytest.mark.parametrize(
+    ("lists", "left_out", "relayed"),
+    [
+        ({}, [], ["a", "b", ""]),
+        ({"Do_DB": "shop, other"}, [], ["a", ""]),
+        ({"Do_DB": "other", "Ignore_DB": ""}, ["a", ""], []),
+        ({"Ignore_DB": "mysql,shop"}, ["a", ""], []),
+        ({"Ignore_DB": "sho,shopping"}, [], ["a", ""]),
+        ({"Ignore_Table": "mysql.user,shop.a"}, ["a", ""], ["b"]),
+        ({"Ignore_Table": "mysql.user,shopping.a"}, [], ["a", ""]),
+        ({"Do_Table": "shop.a"}, ["b", ""], ["a"]),
+        ({"Do_Table": "shop.a", "Wild_Ignore_Table": "shop.%"}, ["b", ""], ["a"]),
+        ({"Wild_Do_Table": "shop.%"}, [], ["a", ""]),
+        ({"Wild_Do_Table": "sh_p.a%"}, ["b", ""], ["a"]),
+        ({"Wild_Do_Table": r"sh\_p.%"}, ["a", "b", ""], []),
+        ({"Wild_Ignore_Table": "%.tmp%,innodb_memcache.%"}, ["tmp1", ""], ["a"]),
+        ({"Wild_Ignore_Table": "innodb.%"}, [], ["a", ""]),
+        ({"Wild_Do_Table": "shop.%", "Wild_Ignore_Table": "shop.tmp%"}, [], ["tmp1", "a", ""]),
+    ],
+)
+def test_filters_leave_out_what_the_server_leaves_out(
+    lists: dict[str, str], left_out: list[str], relayed: list[str]
+) -> None:
+    """I1. The empty name stands for all tables."""
+    filters = Filters.of({f"Replicate_{name}": value for name, value in lists.items()}, "Replicate")
+    assert [table for table in left_out if filters.against("shop", table) is None] == []
+    assert [table for table in relayed if filters.against("shop", table) is not None] == []
+
+
+def test_a_table_may_come_by_any_of_several_replications() -> None:
+    """I1: of two primaries, one may have another database."""
+    server, listed = FakeBefore82("one", ""), ("shop", "orders")
+    of_shop, of_orders = (Filters.of({"Replicate_Do_DB": name}, "Replicate") for name in listed)
+    require_unfiltered(server, [of_shop, of_orders], "shop", ["t"])
+    with pytest.raises(Unavailable, match=r"does not replicate changes of shop\.t: its Replicate_Do_DB is orders"):
+        require_unfiltered(server, [of_orders], "shop", ["t"])
+
+
+def test_the_filters_of_a_binlog_are_asked_for_in_the_words_of_each_version() -> None:
+    """I1"""
+    server = FakeBefore82("one", "", ignores="shop")
+    with pytest.raises(Unavailable, match="leaves out changes of tables of shop: remove `binlog_ignore_db`"):
+        require_unfiltered(server, [], "shop", [])
+    server.settings = {**server.settings, "lower_case_table_names": "1"}
+    server.ignores = "Shop"
+    with pytest.raises(Unavailable, match="leaves out changes of tables of shop: remove `binlog_ignore_db`"):
+        require_unfiltered(server, [], "shop", [])
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("options", [{"binlog-ignore-db": "shop"}, {"binlog-do-db": "other"}])
+def test_a_server_whose_binlog_leaves_out_the_database_is_refused(kind: Any, options: dict[str, str]) -> None:
+    """I1"""
+    [name] = options
+    with kind(options=options) as server:
+        server.execute("CREATE DATABASE shop")
+        server.execute("CREATE TABLE shop.t (id INT PRIMARY KEY)")
+        with pytest.raises(Unavailable, match=rf"leaves out .* of shop: remove `{name.replace('-', '_')}`"):
+            source_of("shop", server)
+
+
+@pytest.mark.services
+def test_a_statement_that_a_filtered_binlog_may_leave_out_is_warned_about(
+    kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: rows are filtered by the database of their table, statements by the one in which they are executed."""
+    with kind(options={"binlog-do-db": "shop"}) as server:
+        for statement in ("CREATE DATABASE shop", "CREATE DATABASE other", "CREATE TABLE shop.t (id INT PRIMARY KEY)"):
+            server.execute(statement)
+        source = source_of("shop", server)
+        start = begin(source)["-"]
+        with server.connect(database="other", autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT shop.t VALUES (1)")
+            cursor.execute("TRUNCATE shop.t")
+        reader = open_at(source, start)
+        changes, _ = read_to_head(reader)
+        reader.close()
+    assert [change.operation.value for change in changes] == ["INSERT"]
+    assert "a TRUNCATE, DROP or ALTER of tables of shop that is executed in another database" in caplog.text
+
+
+@pytest.mark.services
+def test_a_replica_that_leaves_out_changes_is_not_read(kind: Any, primary: Any) -> None:
+    """I1, I7: neither its binlog nor its rows, although it has executed all that its primary has."""
+    primary.execute(f"CREATE TABLE {DATABASE}.u (id INT PRIMARY KEY, v VARCHAR(100))")
+    with kind(options={"replicate-ignore-table": f"{DATABASE}.t"}) as replica:
+        replica.replicate_from(primary)
+        filter_ = rf"its Replicate_Ignore_Table is {DATABASE}\.t"
+        said = rf"{replica.address}: it does not replicate changes of .*{DATABASE}.*: {filter_}"
+        for tables in (None, ["t"], ["u", "t"]):
+            with pytest.raises(Unavailable, match=said):
+                source_of(DATABASE, replica, tables=tables)
+        source = source_of(DATABASE, replica, primary)
+        reader = open_at(source, begin(source)["-"])
+        primary.execute(f"INSERT {DATABASE}.t VALUES (1, 'a')")
+        replica.wait_for(primary.gtid)
+        changes, _ = read_to_head(reader)
+        assert short(changes) == [("INSERT", 1, "a")]
+        reader.close()
+        segment = segment_of(source, head(source), "t")
+        assert [change.key for change in read_page(segment).changes] == [{"id": 1}]
+        segment.close()
+        unfiltered = source_of(DATABASE, replica, tables=["u"])
+        reader = open_at(unfiltered, begin(unfiltered)["-"])
+        primary.execute(f"INSERT {DATABASE}.u VALUES (2, 'b')")
+        replica.wait_for(primary.gtid)
+        changes, _ = read_to_head(reader)
+        assert short(changes) == [("INSERT", 2, "b")]
+        reader.close()
