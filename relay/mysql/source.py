@@ -316,7 +316,7 @@ class MySQLSource:
         if self.config.database not in found:  # I1: events have the name as it is stored
             address = server.account.address
             raise ConfigError(f"source {self.name}: {address} calls the database {found[0]}: write it so")
-        check_readable(server, self.config.database, self.config.named_tables)
+        check_readable(server, self.config.database, self.config.tables or ())
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
         return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, raw=True)

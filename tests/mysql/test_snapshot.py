@@ -290,6 +290,8 @@ def test_a_user_who_may_not_read_all_tables_that_are_wanted_is_told_the_grant(
         source_of(unique, server, user=unique)
     with pytest.raises(Unavailable, match=rf"may not read the table {unique}\.other"):
         source_of(unique, server, user=unique, tables=["item", "other"])
+    with pytest.raises(Unavailable, match=rf"may not read all tables of {unique}"):
+        source_of(unique, server, user=unique, where={"item": {"id": 1}})
     assert [table.table for table in source_of(unique, server, user=unique, tables=["item"]).tables()] == ["item"]
     limited(f"grant select on {unique}.* to {unique}")
     limited(f"drop table {unique}.other")
