@@ -28,6 +28,9 @@ READ_TIMEOUT = 30.0  # seconds
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
+_ALL_ROWS = f"SET SESSION sql_select_limit = {2**64 - 1}"
+"""Lets a SELECT return all rows, whatever the server's own limit is."""
+
 Password = str | Callable[[], str]
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
@@ -96,6 +99,7 @@ class Login:
                 connect_timeout=CONNECT_TIMEOUT,
                 read_timeout=READ_TIMEOUT,
                 write_timeout=READ_TIMEOUT,
+                init_command=_ALL_ROWS,  # I1
                 auth_plugin_map=dict.fromkeys(_CLEAR, _ClearPassword),
             )
         except FAULTS as fault:

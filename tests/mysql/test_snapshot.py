@@ -248,6 +248,24 @@ def test_a_table_whose_primary_key_the_server_generates_and_hides_is_read(mysql:
     assert [change.new for change in changes] == [{"my_row_id": 1, "v": 5}, {"my_row_id": 2, "v": 7}]
 
 
+def test_every_table_is_read_although_the_server_limits_the_rows_of_a_select(server: Any, unique: str) -> None:
+    """I1: it would limit what information_schema says of columns and tables, too."""
+    with session(server, unique) as execute:
+        for table in ("item", "other"):
+            execute(f"create table {table} (id int primary key, v int)")
+            execute(f"insert {table} values (1, 2)")
+        server.execute("set global sql_select_limit = 3")
+        try:
+            source = source_of(unique, server)
+            published = head(source)
+            parts = source.snapshots.measure({"-": published}).parts
+            changes = read_rows(segment_of(source, published, "other"))
+        finally:
+            server.execute("set global sql_select_limit = default")
+    assert sorted(part["table"] for part in parts) == ["item", "other"]
+    assert [change.new for change in changes] == [{"id": 1, "v": 2}]
+
+
 @pytest.fixture
 def limited(server: Any, unique: str) -> Iterator[Callable[[str], None]]:
     """Run statements as root, where a user called as the database may read its binlog and the table ``item`` only."""
