@@ -164,7 +164,6 @@ class Runner:
                 f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
                 "the checkpoint and the target may not fit: run that command again first"
             )
-        self.refuse_start(start)
         self.topics = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self.admin, self.config))
         # Shared from here on: Kafka's clients may be used by any thread.
         self.group = GroupOffsets(self.config, self.consumer.name, self.topics)
@@ -187,7 +186,7 @@ class Runner:
         while not self.stopping and not self._run_query(session, starting):
             pass
         if self._end is not None:
-            self.group.commit(self._end, wait=True)
+            self._report(self._end, wait=True)
         self.watch.stop()
         self._log_event("stopped")
 
@@ -320,7 +319,7 @@ class Runner:
             if self.consumer.continuity is not None:
                 self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so
             self._end = end
-            self.group.commit(end)
+            self._report(end)
             seconds = round(time.monotonic() - begun, 3)
             self._log_event("batch", batch=number, **counts, applied_at=applied_at, seconds=seconds, end_offsets=end)
             self.watch.count_batch(counts, seconds)
@@ -331,6 +330,10 @@ class Runner:
             raise
         finally:
             self._is_applying = False
+
+    def _report(self, end: Offsets, *, wait: bool = False) -> None:
+        # I1: with the ids, --from committed refuses them for other topics. The cache invalidates its namespace there.
+        self.group.commit(end, ids=self._ids if self.consumer.continuity is None else {}, wait=wait)
 
     def _drain(self, query: StreamingQuery) -> None:
         """Stop a query between two batches. Exits with 143 if the running batch does not end in time."""

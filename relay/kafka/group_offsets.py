@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic, sleep
 from time import time as now
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -17,9 +18,9 @@ from confluent_kafka.admin._topic import TopicDescription
 from relay.config import Config
 from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
-from relay.kafka.created_again import NO_ID
+from relay.kafka.created_again import NO_ID, created_again
 from relay.kafka.failures import is_transient
-from relay.kafka.topics import SILENT_LOG
+from relay.kafka.topics import SILENT_LOG, connect
 
 EARLIEST, LATEST = -2, -1
 """Spark's codes for the beginning and the end of a partition."""
@@ -29,6 +30,9 @@ Offsets = dict[str, dict[str, int]]
 
 Answers = Mapping[str, Future[TopicDescription]]
 """What brokers say of topics, once they have answered."""
+
+_ID = "relay.topic="
+"""How what is committed with an offset begins; the id of the topic follows."""
 
 _TIMEOUT = 15.0  # seconds
 _GRACE = 5.0  # seconds more, in which the client says that no broker has answered
@@ -56,6 +60,23 @@ def up_to(offsets: Offsets, ends: Offsets) -> Offsets:
 def with_beginnings(offsets: Offsets, beginnings: Offsets) -> Offsets:
     """Return ``offsets`` with ``beginnings`` in place of -2. One whose record was removed stays as it is."""
     return {t: {p: beginnings[t][p] if o == EARLIEST else o for p, o in ps.items()} for t, ps in offsets.items()}
+
+
+def with_id(topic: str, partition: int, offset: int, ids: Mapping[str, str]) -> TopicPartition:
+    """Return an offset to commit, with the id of its topic."""
+    return TopicPartition(topic, partition, offset, f"{_ID}{ids.get(topic, NO_ID)}")
+
+
+def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> set[str]:
+    """Return the topics that were created again since some of these offsets were committed. ``ids``: the present ones.
+
+    Offsets that were committed without an id say nothing.
+    """
+    return {
+        each.topic
+        for each in committed  # partition by partition: programs of one group may have seen different topics
+        if (said := each.metadata or "").startswith(_ID) and created_again({each.topic: said.removeprefix(_ID)}, ids)
+    }
 
 
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
@@ -177,13 +198,19 @@ class GroupOffsets:
         if start == "latest":
             return _as_offsets(map(self._end_of, partitions))
         if start.startswith("committed"):
-            committed = self._committed_by(other) if other else self.committed()
-            if committed is None:
+            committed = self._committed_by(other) if other else self._committed(self._consumer)
+            offsets = _where_committed(committed)
+            if offsets is None:
                 raise ConfigError(
                     f"{option} {start}: group {other or self.group} has no committed offsets of "
                     f"{', '.join(self._topics)}: use earliest or latest"
                 )
-            return committed
+            if again := self._read_before(committed):  # I1
+                raise ConfigError(
+                    f"{option} {start}: topic {min(again)} was created again since group {other or self.group} has "
+                    "read it, and the offsets say nothing of its records: use earliest"
+                )
+            return offsets
         if start.lstrip().startswith("{"):
             return self._at_the_end(_parse(start, partitions, option, others))
         return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
@@ -202,9 +229,18 @@ class GroupOffsets:
             ends.setdefault(p.topic, {})[str(p.partition)] = end
         return starts, ends
 
-    def commit(self, offsets: Mapping[str, Mapping[str, int]], *, wait: bool = False) -> None:
-        """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``."""
-        wanted = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
+    def commit(
+        self,
+        offsets: Mapping[str, Mapping[str, int]],
+        *,
+        ids: Mapping[str, str] = MappingProxyType({}),
+        wait: bool = False,
+    ) -> None:
+        """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``.
+
+        ``ids``: those of the topics that the offsets are of, so that they count for no others of the same names.
+        """
+        wanted = [with_id(t, int(p), o, ids) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
             if wait:
                 refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
@@ -220,18 +256,20 @@ class GroupOffsets:
 
     def committed(self) -> Offsets | None:
         """Return the group's committed offsets, None if there are none. Raises ``Unavailable``."""
-        return self._committed(self._consumer)
+        return _where_committed(self._committed(self._consumer))
 
-    def _committed_by(self, group: str) -> Offsets | None:
+    def _committed_by(self, group: str) -> list[TopicPartition]:
         with contextlib.closing(self._open(group)) as consumer:
             return self._committed(consumer)
 
-    def _committed(self, consumer: Consumer) -> Offsets | None:
-        found = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)
-        if all(p.offset < 0 for p in found):
-            return None
-        # A partition that was added after the commit has not been read.
-        return _as_offsets(TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found)
+    def _committed(self, consumer: Consumer) -> list[TopicPartition]:
+        found: list[TopicPartition] = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)
+        return found
+
+    def _read_before(self, committed: Sequence[TopicPartition]) -> set[str]:
+        """Return the topics that were created again since a group has committed these offsets."""
+        noted = sorted({each.topic for each in committed if (each.metadata or "").startswith(_ID)})
+        return read_before(committed, topic_ids(connect(self._config), self._config, noted)) if noted else set()
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
         # Before the times: a record that is committed in between would be passed over.
@@ -263,6 +301,14 @@ class GroupOffsets:
                 if reason.code() <= 0 or not is_transient(reason) or monotonic() > deadline:
                     raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {reason.str()}") from error
             sleep(_STEP)
+
+
+def _where_committed(found: Sequence[TopicPartition]) -> Offsets | None:
+    """Return committed offsets, None if there are none."""
+    if all(p.offset < 0 for p in found):
+        return None
+    # A partition that was added after the commit has not been read.
+    return _as_offsets(TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found)
 
 
 def _parse(text: str, partitions: Sequence[TopicPartition], option: str, others: int) -> Offsets:

@@ -15,12 +15,10 @@ from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
 from relay.errors import Unavailable
-from relay.kafka.created_again import NO_ID, created_again
-from relay.kafka.group_offsets import Answers, answered_ids, ask_topic_ids, topic_ids
+from relay.kafka.created_again import created_again
+from relay.kafka.group_offsets import Answers, answered_ids, ask_topic_ids, read_before, topic_ids, with_id
 
 _LOOK = 15.0  # seconds between two looks
-_ID = "relay.topic="
-"""How what is committed with an offset begins; the id of the topic follows."""
 
 
 class SameTopics:
@@ -53,10 +51,8 @@ class SameTopics:
 
     def offset(self, topic: str, partition: int, offset: int) -> TopicPartition:
         """Return an offset to commit, with the id of its topic."""
-        return TopicPartition(topic, partition, offset, f"{_ID}{self._ids.get(topic, NO_ID)}")
+        return with_id(topic, partition, offset, self._ids)
 
     def compare(self, committed: Iterable[TopicPartition]) -> None:
         """Note whether the committed offsets of a group are those of other topics, which had the same names."""
-        found = {each.topic: (each.metadata or "") for each in committed}
-        known = {topic: said.removeprefix(_ID) for topic, said in found.items() if said.startswith(_ID)}
-        self._again |= created_again(known, self._ids).keys()
+        self._again |= read_before(committed, self._ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import relay
 from relay.change import Operation, Snapshot
 from relay.errors import ConfigError
 from relay.kafka import same_topics, topics
+from relay.kafka.group_offsets import GroupOffsets, topic_ids
+from relay.kafka.keys import partition
 from tests.kafka.proxy import ProxiedBroker
 from tests.spark_consumers.topic import Topic, change, read
 from tests.waiting import wait_until
@@ -198,6 +201,41 @@ def test_a_group_does_not_go_on_at_offsets_of_a_topic_that_was_created_again(top
         for _ in range(2):  # until somebody has deleted the offsets
             with pytest.raises(relay.RelayError, match=f"topic {topic.name} was created again"):
                 next(changes)
+
+
+@pytest.mark.parametrize("is_in_group", [False, True])
+def test_no_program_starts_at_a_groups_offsets_of_a_topic_that_was_created_again(
+    topic: Topic, is_in_group: bool
+) -> None:
+    """I1: it would pass over the first changes of the new topic."""
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    with relay.changes(topic.path, ["orders"], group=f"{topic.name}-other") as changes:
+        assert versions([next(changes) for _ in range(3)]) == [("ada", str(version)) for version in range(1, 4)]
+        topic.create_again()
+        topic.publish([change("ada", version) for version in range(11, 17)])
+        changes.commit()
+    group = topic.name if is_in_group else None
+    with pytest.raises(ConfigError, match=f"topic {topic.name} was created again since group {topic.name}-other"):
+        relay.changes(topic.path, ["orders"], group=group, start=f"committed:{topic.name}-other")
+
+
+def test_a_group_notices_by_any_of_its_partitions_that_a_topic_was_created_again(topic: Topic) -> None:
+    """I1: a program that knew the old topic has committed the first, and one that knows the new topic the last."""
+    customer = next(name for name in map(str, range(100)) if partition(name.encode(), topic.partitions) == 0)
+    topic.publish([change(customer, version) for version in range(1, 4)])
+    with relay.changes(topic.path, ["orders"], group=topic.name) as changes:
+        assert versions([next(changes) for _ in range(3)]) == [(customer, str(version)) for version in range(1, 4)]
+        topic.create_again()
+        topic.publish([change(customer, version) for version in range(11, 17)])
+        changes.commit()
+    with closing(GroupOffsets(topic.config, "changes", [topic.name], name=topic.name)) as group:
+        ids = topic_ids(topics.connect(topic.config), topic.config, [topic.name])
+        group.commit({topic.name: {"1": 0}}, ids=ids, wait=True)
+    with (
+        relay.changes(topic.path, ["orders"], group=topic.name) as changes,
+        pytest.raises(relay.RelayError, match=f"topic {topic.name} was created again"),
+    ):
+        next(changes)
 
 
 def test_changes_come_while_a_broker_does_not_say_whether_topics_were_created_again(

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from confluent_kafka import Consumer, TopicPartition
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
@@ -179,6 +180,24 @@ def test_a_topic_that_is_created_again_while_a_consumer_runs_ends_it(topic: Topi
     topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
     assert process.wait(150) == code, process.log()
     assert process.has_logged(f"topic {topic.name} was created again")
+
+
+def test_a_new_checkpoint_starts_at_no_offsets_that_were_reported_of_a_topic_before_it_was_created_again(
+    topic: Topic,
+) -> None:
+    """I1: a consumer may report them until it notices, and what is before them would be missing."""
+    topic.publish([change("c0", version) for version in (1, 2)])
+    topic.consume("log", checkpoint="one")
+    group = f"{topic.config.name}.log"
+    client = Consumer({**topic.config.kafka.client(), "group.id": group})
+    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=20)
+    topic.create_again()
+    topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
+    client.commit(offsets=reported, asynchronous=False)
+    client.close()
+    topic.refuse("log", "--from", "committed", checkpoint="two")
+    assert f"topic {topic.name} was created again since group {group} has read it" in topic.log.read_text()
+    assert topic.consume("log", checkpoint="two")["applied"] == 4
 
 
 def test_a_cache_is_not_continued_past_the_end_of_a_topic_that_was_created_again(
