@@ -49,10 +49,11 @@ def changes(
 
     ``name``: of the consumer. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and
     ``checkpoint``, the folder of its progress or its URI, has a default made of it. ``start``: where a new checkpoint
-    starts, as `spark_consumers.run` takes it, and so is ``spark``. ``at_most``: records a batch. ``interval``: the time
-    between two batches, such as ``2 seconds``. ``delta``: whether the batches write Delta tables. ``on_gap`` is called
-    with each gap, before the batch that it came with: changes are lost, and the receiver has to do what is right
-    without them (I9). By default the log has an event `gap`. Raises ``ConfigError``.
+    starts, as `spark_consumers.run` takes it; one that exists goes on where it is. ``spark``: as there. ``at_most``:
+    records a batch. ``interval``: the time between two batches, such as ``2 seconds``. ``delta``: whether the batches
+    write Delta tables. ``on_gap`` is called with each gap, before the batch that it came with: changes are lost, and
+    the receiver has to do what is right without them (I9). By default the log has an event `gap`. Raises
+    ``ConfigError``.
     """
     if name in _RESERVED:
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
@@ -94,6 +95,7 @@ class ChangeStream:
             start=self._start,
             checkpoint=self._checkpoint,
             session=self._session,
+            is_program=True,
         )
 
 

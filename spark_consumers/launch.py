@@ -50,13 +50,15 @@ def run(
     checkpoint: Path | str | None,
     session: SparkSession | None = None,
     http: str | None = None,
+    is_program: bool = False,
 ) -> None:
     """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
 
     Several consumers share one Spark session. One that fails is started again a while later, and the others go on;
     ``until_caught_up`` raises its failure at the end. ``checkpoint``: the folder of the only consumer; of several, that
-    of their folders. ``session``: the one to use, as it is. ``http``: where to serve metrics and
-    health. Raises ``RelayError``. Only the main thread can handle the signals.
+    of their folders. ``session``: the one to use, as it is. ``http``: where to serve metrics and health.
+    ``is_program``: whether ``start`` is of a program, which gives it each time it is started, and not of a person, who
+    has to know that a checkpoint goes on elsewhere. Raises ``RelayError``. Only the main thread can handle the signals.
     """
     with ExitStack() as stack:
         watches = stack.enter_context(served(config, [(each.name, each.topics) for each in consumers], http))
@@ -68,9 +70,10 @@ def run(
         master = config.spark.master if existing is None else str(existing.sparkContext.master)
         if is_cluster(master) and not config.spark.shared_folders:
             _refuse_local_folders(runners, master)
+        refused = None if is_program else start
         for runner in runners:
             if runner.checkpoint.local is not None:
-                runner.refuse_start(start)
+                runner.refuse_start(refused)
 
         def stop(signum: int) -> None:
             for runner in runners:
@@ -89,6 +92,7 @@ def run(
             for runner in runners:
                 if runner.checkpoint.local is None:
                     runner.checkpoint.open(opened)
+                    runner.refuse_start(refused)
                     runner.begin(start)
                 _note_what_has_no_lock(runner)
             _run(runners, opened, is_ours=session is None)

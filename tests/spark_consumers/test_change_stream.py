@@ -66,6 +66,15 @@ def test_batches_come_once_in_order_and_again_if_they_failed(topic: Topic) -> No
     assert applied(topic) == [[1, ["4"]]]
 
 
+def test_a_program_that_is_started_again_goes_on_whatever_start_it_names(topic: Topic) -> None:
+    """I10: a supervisor starts it with the same words, and what came meanwhile may not be passed over."""
+    script = SCRIPT.replace('folder / "point"', 'folder / "point", start="-1h"')
+    topic.publish([change("ada", 1)])
+    assert applied(topic, script) == [[0, ["1"]]]
+    topic.publish([change("ada", 2)])
+    assert applied(topic, script) == [[1, ["2"]]]
+
+
 def test_a_record_that_is_no_change_is_a_dead_letter(topic: Topic) -> None:
     topic.publish([change("ada", 1)])
     topic.publish_raw(b"hello")
