@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import RelayError
+from relay.process import folders
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.executors import check
 from spark_consumers.locations import below, local_folder, refuse_on_cluster
@@ -37,7 +38,7 @@ _POLL = 0.1  # seconds
 
 def state_folder(config: Config, consumer: str) -> str:
     """Return the default location of a consumer's checkpoint."""
-    base = os.environ.get("RELAY_STATE") or str(Path.home() / ".local" / "state" / "relay")
+    base = os.environ.get("RELAY_STATE") or str(folders.state_folder())  # which may be a URI
     return below(base, config.name, consumer)
 
 

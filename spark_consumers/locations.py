@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import SparkSession
 
 from relay.errors import ConfigError
+from relay.process.folders import naming
 
 
 def local_folder(location: str) -> Path | None:
@@ -72,7 +73,7 @@ class LocalFolder:
     def write(self, name: str, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         draft = self.path / f"{name}.draft"
-        with draft.open("w", encoding="utf-8") as file:
+        with naming(draft), draft.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from relay.errors import Unavailable
+from relay.process.folders import naming
 
 # A killed consumer leaves a JVM that ends within moments, and holds the lock until then.
 _TIMEOUT = 15.0  # seconds
@@ -43,8 +44,9 @@ class Lock:
                     f"{self.what} is in use by another consumer, process {holder or 'unknown'}: stop that one first "
                     f"(lock file {self.path})"
                 ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            with naming(self.path):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             self.descriptor = descriptor
             return
 

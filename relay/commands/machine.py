@@ -11,6 +11,7 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
@@ -73,10 +74,15 @@ def local_failures(*, is_service: bool = False) -> Iterator[None]:
             raise RelayError(f"cannot write{where}: {error.strerror}") from error
         if error.errno in _REFUSED and error.filename:
             place = str(error.filename)
-            variables = [name for folder, name in _FOLDERS.items() if (os.environ.get(name) or folder) in place]
-            hint = f"; {variables[0]} may name another folder" if variables else ""
+            variables = [name for folder, name in _FOLDERS.items() if _is_for(place, os.environ.get(name) or folder)]
+            hint = f"; {' and '.join(variables)} may name another folder" if variables else ""
             raise Unavailable(f"cannot use {place}: {error.strerror}{hint}") from error
         raise
+
+
+def _is_for(place: str, folder: str) -> bool:
+    """Whether ``place`` is in ``folder``, or is to be made for it, as a home folder that does not exist."""
+    return folder in place or Path(os.path.expanduser("~"), folder).is_relative_to(place)
 
 
 def _has_no_reader() -> bool:

@@ -26,6 +26,7 @@ from xml.sax.saxutils import quoteattr
 from relay.errors import Unavailable
 from relay.extras import missing
 from relay.jvm.java import find_java
+from relay.process.folders import own_folder
 from relay.process.managed import ManagedProcess
 
 CENTRAL = "https://repo1.maven.org/maven2/"
@@ -243,7 +244,7 @@ SETS = {
 
 def cache_folder() -> Path:
     """Return ``$RELAY_CACHE``, or ``~/.cache/relay``."""
-    return Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay")
+    return own_folder("RELAY_CACHE", ".cache/relay")
 
 
 def jars(name: str, repository: str = CENTRAL) -> list[Path]:

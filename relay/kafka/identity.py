@@ -7,19 +7,15 @@ transaction timeout. This only saves time: correctness rests on the fence of the
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import secrets
 import socket
-from pathlib import Path
 from typing import IO
 
+from relay.errors import Unavailable
+from relay.process.folders import state_folder
+
 _SLOTS = 256
-
-
-def state_directory() -> Path:
-    """Return the folder for local state of the relays on this machine: ``RELAY_STATE``, or one in the home folder."""
-    return Path(os.environ.get("RELAY_STATE") or Path.home() / ".local" / "state" / "relay")
 
 
 class Identity:
@@ -49,8 +45,8 @@ class Identity:
             self._lock = None
 
     def _claim(self) -> int | None:
-        folder = state_directory() / self.name
         try:
+            folder = state_folder() / self.name
             folder.mkdir(parents=True, exist_ok=True)
             for slot in range(_SLOTS):
                 lock = (folder / f"slot-{slot}.lock").open("w")
@@ -61,6 +57,6 @@ class Identity:
                     continue
                 self._lock = lock
                 return slot
-        except OSError:
+        except (OSError, Unavailable):
             return None  # such as a read-only home folder: a random id works too, but recovers more slowly from a crash
         return None

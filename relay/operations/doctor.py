@@ -74,7 +74,7 @@ def refuse(into: Path, log: Path | None) -> None:
     if os.path.lexists(into):
         raise RelayError(f"cannot write {into}: File exists")
     if not os.access(into.parent, os.W_OK | os.X_OK):
-        raise RelayError(f"cannot write {into}: {into.parent} is not a writable folder")
+        raise RelayError(f"cannot write {into}: {into.parent} is not a writable folder; name another place with --into")
     try:
         if log is not None:
             log.open("rb").close()

@@ -21,6 +21,7 @@ from typing import Any
 
 from relay.errors import ConfigError, RelayError
 from relay.process.account import remove_server_folder
+from relay.process.folders import naming, state_folder
 from relay.process.managed import accepts
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
@@ -115,7 +116,7 @@ def down() -> list[Service]:
 
 def status() -> list[Service]:
     """Return the recorded services, including those that have died since."""
-    path = _folder() / "services.json"
+    path = state_folder() / "services.json"
     return _State(path).services() if path.exists() else []
 
 
@@ -149,18 +150,15 @@ class _State:
 
     def _write(self, services: list[Service]) -> None:
         part = self.path.with_suffix(".part")
-        part.write_text(json.dumps([asdict(each) for each in services], indent=2) + "\n")
+        with naming(part):
+            part.write_text(json.dumps([asdict(each) for each in services], indent=2) + "\n")
         part.replace(self.path)
-
-
-def _folder() -> Path:
-    return Path(os.environ.get("RELAY_STATE") or Path.home() / ".local" / "state" / "relay")
 
 
 @contextlib.contextmanager
 def _state() -> Iterator[_State]:
     """Return the state, for one process at a time."""
-    folder = _folder()
+    folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "services.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -175,7 +173,7 @@ def _start(name: str, detach: bool, state: _State) -> Service:
             return found
         _stop(found)
     # Remove its data: services in memory have lost theirs, and data of only some of them would not fit together.
-    folder = _folder() / "services" / name
+    folder = state_folder() / "services" / name
     remove_server_folder(folder)
     server = KINDS[name](folder, detached=detach)
     # If this process is killed before the service is ready, `down` still knows it.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
 
+from relay.kafka.identity import Identity
 from relay.process.managed import free_port
+from tests.command_line import relay
 
 COMMAND = [sys.executable, "-m", "relay"]
 FORMATS = ["text", "json"]
@@ -140,6 +144,70 @@ def test_a_home_folder_that_cannot_be_used_is_named_with_the_way_out(log_format:
     assert said.strip().removeprefix("relay: error: ") == (
         f"cannot use {file}/.local/state/relay: Not a directory; RELAY_STATE may name another folder"
     )
+
+
+def test_a_home_folder_that_does_not_exist_is_named_with_the_way_out() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("RELAY_STATE", "RELAY_CACHE")}
+    ran = subprocess.run(
+        [*COMMAND, "services", "down"],
+        capture_output=True,
+        text=True,
+        env=environment | {"HOME": "/proc/nobody"},
+        check=False,
+    )
+    assert ran.returncode == 3
+    assert ran.stderr == (
+        "relay: error: cannot use /proc/nobody: No such file or directory; "
+        "RELAY_STATE and RELAY_CACHE may name another folder\n"
+    )
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as a number without an account."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("RELAY_STATE", raising=False)
+
+    def no_account(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_account)
+    ran = relay("services", "status")
+    assert (ran.exit_code, ran.stderr) == (
+        3,
+        "relay: error: this user has no home folder: name a folder to use in RELAY_STATE\n",
+    )
+    identity = Identity("shop")  # a worker goes on without it
+    assert identity.transactional_id.startswith("shop-")
+    identity.release()
+
+
+def test_a_consumer_names_the_file_that_a_full_disk_does_not_take(file: Path, tmp_path: Path) -> None:
+    with file.open("a") as opened:
+        opened.write(f'log: {{path: "file://{tmp_path}/log"}}\n')
+    checkpoint = tmp_path / "checkpoint"
+    ran = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *COMMAND, "consume", "log", file, "--checkpoint", checkpoint],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (1, f"relay: error: cannot write {checkpoint}/lock: File too large\n")
+
+
+def test_services_name_the_file_that_a_full_disk_does_not_take(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "services.json").write_text(
+        json.dumps([{"name": "redis", "address": "", "port": 1, "pid": 1, "started": "", "log": f"{state}/none/log"}])
+    )
+    ran = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *COMMAND, "services", "down"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"RELAY_STATE": str(state)},
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (1, f"relay: error: cannot write {state}/services.part: File too large\n")
 
 
 @pytest.mark.parametrize("command", ["--help", "run --help"])

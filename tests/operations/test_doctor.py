@@ -135,7 +135,11 @@ def test_a_bundle_may_be_a_folder_and_replaces_nothing(file: Path, tmp_path: Pat
     [
         ("--log FOLDER/none.log", 2, "--log FOLDER/none.log: cannot be read: No such file or directory"),
         ("--into FOLDER", 1, "cannot write FOLDER: File exists"),
-        ("--into FOLDER/none/x.tar.gz", 1, "cannot write FOLDER/none/x.tar.gz: FOLDER/none is not a writable folder"),
+        (
+            "--into FOLDER/none/x.tar.gz",
+            1,
+            "cannot write FOLDER/none/x.tar.gz: FOLDER/none is not a writable folder; name another place with --into",
+        ),
     ],
 )
 def test_what_stands_in_the_way_of_a_bundle_is_said_before_anything_is_asked(

@@ -1,0 +1,39 @@
+"""The folders of this machine that the relay uses, and the names of files in failures to write them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from relay.errors import Unavailable
+
+
+def state_folder() -> Path:
+    """Return ``$RELAY_STATE``, or ``~/.local/state/relay``: the local state of the relays on this machine."""
+    return own_folder("RELAY_STATE", ".local/state/relay")
+
+
+def own_folder(variable: str, in_home: str) -> Path:
+    """Return the folder that a variable of the environment names, else the one in the home folder.
+
+    Raises ``Unavailable`` if the user has none, as one without an account in a container.
+    """
+    if named := os.environ.get(variable):
+        return Path(named)
+    try:
+        return Path.home() / in_home
+    except RuntimeError as error:
+        raise Unavailable(f"this user has no home folder: name a folder to use in {variable}") from error
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an ``OSError`` of the body name this file if it names none, as that of a full disk does."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
