@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import spark_consumers
 from relay.change import Images, Operation
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, read
@@ -89,3 +90,30 @@ def test_each_change_is_printed_once_without_spark(topic: Topic) -> None:
     assert printed() == ["1", "2"]
     topic.publish([change("ada", 3)])
     assert printed() == ["3"]
+
+
+def own_client(topic: Topic, count: int) -> subprocess.CompletedProcess[str]:
+    program = Path(spark_consumers.__file__).parent / "examples" / "own_client.py"
+    names = [topic.name, topic.config.internal("schemas"), f"{topic.name}.printer", str(count)]
+    command = [sys.executable, str(program), topic.config.kafka.bootstrap_servers, *names]
+    return subprocess.run(command, capture_output=True, check=False, timeout=600, text=True)
+
+
+def test_each_change_is_printed_once_by_a_client_of_ones_own(topic: Topic) -> None:
+    def printed(count: int) -> list[str]:
+        ran = own_client(topic, count)
+        assert ran.returncode == 0, ran.stderr
+        return [json.loads(json.loads(line)[2])["version"]["N"] for line in ran.stdout.splitlines()]
+
+    topic.publish([change("ada", 1), change("ada", 2)])
+    assert printed(2) == ["1", "2"]
+    topic.publish([change("ada", 3)])
+    assert printed(1) == ["3"]
+
+
+def test_a_client_of_ones_own_decodes_nothing_that_it_has_no_schema_of(topic: Topic) -> None:
+    """I8: Avro would make a row of wrong values of it."""
+    topic.publish_raw(b"\x00\x00\x00\x00\x07" + bytes(100))
+    ran = own_client(topic, 1)
+    assert ran.returncode == 1
+    assert "no schema of a value that begins with 0000000007" in ran.stderr
