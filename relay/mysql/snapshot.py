@@ -183,7 +183,7 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
 
 @dataclass(frozen=True, slots=True)
 class RowsPosition:
-    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the begin.
+    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the beginning.
 
     ``order``: `TableDescription.order` when that row was read; None if an earlier version read it.
     """
@@ -301,7 +301,7 @@ class ChunkReader:
                 if self._position.has_lost_place(found):
                     log.warning(
                         "source %s: the primary key of table %s was altered during its snapshot, which reads the table "
-                        "from its begin again",
+                        "from its beginning again",
                         self._config.name,
                         self.table,
                     )

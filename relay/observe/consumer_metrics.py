@@ -58,7 +58,7 @@ BATCH = Metric(
     "histogram",
     _OF_ONE,
     "seconds",
-    "Time to apply a batch, from its begin to its end.",
+    "Time to apply a batch, from its beginning to its end.",
     "With a growing lag: the target is slow, or the executors are too few.",
 )
 LAG_RECORDS = Metric(

@@ -215,7 +215,7 @@ class CopiedTableReader:
         self._order, self._is_same_order = self._order_in(shard), False
         if rest.after is not None and (why := self._why_again(rest)):
             log.warning(
-                "source %s: the snapshot of table %s reads shard %s from its begin again, because %s",
+                "source %s: the snapshot of table %s reads shard %s from its beginning again, because %s",
                 self.stream.source,
                 self.table,
                 rest.shard,
