@@ -65,7 +65,7 @@ class BinlogShardReader:
         self.clock = clock
         self.server = CurrentServer(stream, shard.id, servers, open_events)
         self.head = ShardHead(servers, clock)
-        self.transactions = ShardTransactions(stream, shard.id, layouts, position, floor, self._is_local)
+        self.transactions = ShardTransactions(stream, shard.id, layouts, position, floor, self._is_local, clock)
         self._find_handover = find_handover
         # None once it has been called.
         self._look = look

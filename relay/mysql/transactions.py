@@ -7,9 +7,11 @@ server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from relay import native
 from relay.change import Change, ChangeParts, SchemaChange
@@ -35,10 +37,14 @@ from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
 from relay.sql.followed_tables import AppliedStatement
 from relay.sql.published_rows import PublishedRows, furthest
+from relay.sql.snapshots import LATENESS
 from relay.sql.statements import UNSEEN_ROWS
 from relay.sql.tables import Table
 from relay.table import TableSchema
 from relay.token import EventToken
+
+if TYPE_CHECKING:
+    from relay.native._core import ScannedTransactions
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +78,14 @@ class ShardTransactions:
         position: BinlogPosition,
         floor: int,
         is_local: Callable[[str], bool],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = stream.source
         self.layouts = layouts
         self.executed_position = position.gtid
         self.local = position.local
         self._is_local = is_local
+        self._clock = clock
         self._executed: tuple[str, GtidSet] = ("", parse(""))
         # By GTID: the rows that were published of transactions read in part.
         self._partial: dict[str, PublishedRows] = dict(position.partial)
@@ -242,6 +250,8 @@ class ShardTransactions:
             elif isinstance(event, TransactionBegin):
                 if self._begun is not None:
                     self.followed.undo()
+                # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.
+                event.timestamp = min(event.timestamp, self._latest)
                 self._begun = event
                 self._is_open = False
                 self._emptied = []
@@ -272,7 +282,7 @@ class ShardTransactions:
             return True
         # A page has one layout of a table, also if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
-        if has_one_of_each and self._compiled is not None and self._takes_whole(scanned.gtids):
+        if has_one_of_each and self._compiled is not None and self._takes_whole(scanned):
             compiled = [self._compiled.rows(known.table, known.decoder) for known in scanned.tables]
             last = self._changes.whole(scanned, compiled, room)
         if last is None:
@@ -284,9 +294,15 @@ class ShardTransactions:
         self._ended(TransactionBegin(gtid, position, timestamp, None, False), consumed)
         return self._changes.size >= STREAMED_PAGE
 
-    def _takes_whole(self, gtids: str) -> bool:
+    def _takes_whole(self, scanned: ScannedTransactions) -> bool:
         """Whether nothing is special about the next transactions: their tokens have the positions of the stream."""
-        return self._begun is None and not self._partial and not self.local and not self._is_local(gtids)
+        is_ordinary = self._begun is None and not self._partial and not self.local
+        return is_ordinary and scanned.latest <= self._latest and not self._is_local(scanned.gtids)
+
+    @property
+    def _latest(self) -> int:
+        """The latest timestamp that a transaction may have, in seconds: sessions set theirs, and clocks go wrong."""
+        return int(self._clock() + LATENESS)
 
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""

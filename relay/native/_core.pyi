@@ -24,6 +24,7 @@ class ScannedTransactions:
     size: int
     last: int
     gtids: str
+    latest: int
     def __len__(self) -> int: ...
     def pop(self) -> tuple[str, str, int, int | None, list[tuple[Any, str, int, int, int]]]: ...
 

@@ -69,6 +69,27 @@ def test_a_change_that_a_read_may_not_see_is_never_older_than_the_read(server: A
             assert not source.snapshots.may_begin(lowest(published) + 1, {"-": published})
 
 
+def test_a_time_in_the_future_is_in_no_token(server: Any, unique: str) -> None:
+    """I7: later tokens have it at least, so until then no READ would replace a row that they have changed.
+
+    A session may set its time, and a clock may have been wrong.
+    """
+    with session(server, unique) as execute:
+        execute("create table item (id int primary key)")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        for at, timestamp in enumerate(("default", int(time.time()) + 500_000, "default")):
+            execute(f"set timestamp = {timestamp}")
+            execute(f"insert item values ({at})")
+        reader = open_at(source, start)
+        changes, pages = read_to_head(reader)
+        reader.close()
+    assert [change.key for change in changes] == [{"id": 0}, {"id": 1}, {"id": 2}]
+    latest = time.time() + LATENESS
+    assert all(change.token is not None and change.token.timestamp <= latest for change in changes)
+    assert lowest(checkpoint_of(pages[-1])) <= latest
+
+
 def test_a_child_of_a_reshard_gives_no_earlier_token_than_its_parent_promised(mariadb: Any, unique: str) -> None:
     """I7: a row that was read from the parent may have changed in the child."""
     with session(mariadb, unique) as execute:

@@ -100,6 +100,12 @@ impl ScannedTransactions {
         Some(self.transactions.last()?.number)
     }
 
+    /// The latest timestamp of those that were not taken, in seconds.
+    #[getter]
+    fn latest(&self) -> Option<u32> {
+        self.transactions[self.at..].iter().map(|one| one.timestamp).max()
+    }
+
     /// The set of those of MySQL that were not taken, or the last GTID of MariaDB, whose server is the same in all.
     #[getter]
     fn gtids(&self) -> Option<String> {
