@@ -260,7 +260,9 @@ class BinlogEvents:
         operation, has_extra, is_compressed = ROWS[kind]
         at = start + 8
         if has_extra:
-            at += buffer[at] | buffer[at + 1] << 8
+            at += int.from_bytes(buffer[at : at + 2], "little")
+        if at >= end or buffer[at] in (251, 255):  # I8: no length begins so
+            raise NotCarried(f"{self._place}: an event with rows of {entry.name} is malformed")
         width = buffer[at]
         if width > 250:
             width, at = packed(buffer, at)

@@ -65,6 +65,10 @@ class TestAScriptedServer:
             ),
             ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(39, inserted(1)[1][1])], "value_options"),
             ([*ALONE, event(WRITE, inserted(1)[1][1])], "rows have no TABLE_MAP"),
+            *(
+                ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(WRITE, bytes([7, *bytes(7), *cut]))], "malformed")
+                for cut in ([9, 9], [2, 0, 255])
+            ),
             ([*ALONE, event(99, b"?")], "type 99"),
             (
                 [*ALONE, event(TABLE_MAP, table_map(7, "shop", "orders", COLUMNS, with_names=False))],
