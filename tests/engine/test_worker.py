@@ -26,6 +26,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Plan, ShardState
 from relay.source import Opening, ReadResult, ShardReader
+from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
 from tests.scripted_source import ScriptedReader, ScriptedSource, config_of, open_schemas_of, running, worker_of
 from tests.waiting import wait_until
@@ -43,8 +44,7 @@ def configure(scene: Scene, source: dict[str, Any] | None = None, **more: Any) -
 
 
 def relay_all(scene: Scene) -> None:
-    relay = scene.relay("--until-caught-up")
-    assert relay.wait(90) == 0, relay.log()
+    run_until_caught_up(scene.path)
 
 
 def put(scene: Scene, customer: str, order: int, **attributes: Any) -> None:

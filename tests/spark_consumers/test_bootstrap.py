@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from relay.avro.registry import open_schemas
 from relay.demo.truth import read_changes
 from relay.kafka.failures import is_transient
+from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.waiting import wait_until
@@ -68,8 +69,7 @@ def test_an_empty_copy_equals_the_table_after_a_snapshot_beside_the_writers(
         assert relay.is_running, relay.log()
         workload.stop()
         assert relay.terminate() == 0, relay.log()
-        last = scene.relay("--until-caught-up")
-        assert last.wait(200) == 0, last.log()
+        run_until_caught_up(scene.path)
         assert {"READ", "UPDATE"} <= set(operations(scene))
         copied = json.loads(spark_process.run(COPY, str(scene.path), str(tmp_path / "checkpoint")).splitlines()[-1])
         pages = scene.client.get_paginator("scan").paginate(TableName=scene.table, ConsistentRead=True)

@@ -32,6 +32,7 @@ from relay.mysql import ReplicationWatcher, TokenQueries
 from relay.mysql.connection import connect
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
+from tests.command_line import run_until_caught_up
 from tests.faults.harness import Relay
 from tests.waiting import wait_until
 
@@ -117,8 +118,7 @@ def test_a_value_of_two_shards_is_invalidated_by_both_and_filled_with_the_tokens
     }
     path.write_text(yaml.safe_dump(raw))
     relay = [sys.executable, "-m", "relay.cli"]
-    first = Relay([*relay, "run", str(path), "--until-caught-up"], tmp_path / "first.log")
-    assert first.wait(60) == 0, first.log()  # plans, and begins at the heads
+    run_until_caught_up(path)  # plans, and begins at the heads
     running = Relay([*relay, "run", str(path)], tmp_path / "relay.log")
     consumer = Relay([*relay, "consume", "cache", str(path), "--engine", engine], tmp_path / "consumer.log")
     try:

@@ -21,6 +21,7 @@ from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.services.registry import SchemaRegistry
 from tests import needs
+from tests.command_line import run_until_caught_up
 from tests.faults.harness import Relay
 from tests.log_lines import log_lines
 from tests.waiting import wait_until
@@ -129,8 +130,7 @@ def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_regis
         orders.raw["schema_registry"] = {"url": registry.url}
         orders.declare(id="string", a="long")
         orders.put("one", a={"N": "1"}, note={"S": "first"})
-        first = orders.relay("--until-caught-up")
-        assert first.wait(90) == 0, first.log()
+        run_until_caught_up(orders.path)
         cache = orders.start("-m", "relay.cli", "consume", "cache", str(orders.path))
         orders.invalidated("note:first", cache)
 
@@ -156,14 +156,14 @@ def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(orders: Orde
     """I1, I7"""
     orders.declare(id="string", a="long")
     orders.put("one", a={"N": "1"}, note={"S": "first"})
-    assert orders.relay("--until-caught-up").wait(90) == 0
+    run_until_caught_up(orders.path)
     copy = orders.start("-c", COPY, str(orders.path))
     applied = _batches(copy)
     wait_until(lambda: applied() >= 1 or None, 120)
 
     orders.declare(id="string", a="long", note="string")
     orders.put("two", a={"N": "2"}, note={"S": "second"}, more={"BOOL": True})
-    assert orders.relay("--until-caught-up").wait(90) == 0
+    run_until_caught_up(orders.path)
     wait_until(lambda: applied() >= 2 or None, 120)
     assert copy.stop(signal.SIGTERM, 90) == 0, copy.log()
     rows = json.loads((orders.folder / "rows.json").read_text())
@@ -186,10 +186,10 @@ def test_a_program_in_javascript_reads_both_versions_from_the_registry(orders: O
         columns = {"id": "string", "a": "long", "total": "decimal(38,2)"}
         orders.declare(**columns)
         orders.put("one", a={"N": str(2**62 + 1)}, total={"N": "-12345678901234567890.5"})
-        assert orders.relay("--until-caught-up").wait(90) == 0
+        run_until_caught_up(orders.path)
         orders.declare(**columns, note="string")
         orders.put("two", note={"S": "x" * 5000})
-        assert orders.relay("--until-caught-up").wait(90) == 0
+        run_until_caught_up(orders.path)
         topic = load(orders.path).topic(orders.name)
         servers = orders.raw["kafka"]["bootstrap_servers"]
         command = ["node", "read.js", servers, registry.url, topic, "2"]
