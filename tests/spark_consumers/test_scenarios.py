@@ -28,7 +28,18 @@ def test_in_postgres(name: str, in_postgres: InPostgres) -> None:
     SCENARIOS[name](in_postgres)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+# Spark compiles the queries of these, as it does for users; that takes it half of the CPU.
+OF_VALUES = {
+    "values_are_exact",
+    "keys_of_every_type_are_found_again",
+    "a_wider_column_is_widened",
+    "a_column_of_another_type_continues_beside_the_earlier_one",
+    "stubs_redrives_snapshots_and_truncations_are_applied",
+}
+
+
+# Without one whose batches test_newest.py has in longer histories, and compares row by row.
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith("batches_of_any_size")])
 def test_in_delta(name: str, tmp_path: Path, spark_process: SparkProcess) -> None:
     script = f"""
 from relay.demo.tables import spark
@@ -38,7 +49,7 @@ from tests.spark_consumers.targets import InDelta
 with spark() as session:
     SCENARIOS[{name!r}](InDelta(session, {str(tmp_path)!r}))
 """
-    spark_process.run(script, compiled=True)
+    spark_process.run(script, compiled=name in OF_VALUES)
 
 
 def test_items_are_taken_apart_in_postgres(database_url: str) -> None:
@@ -122,4 +133,4 @@ with spark() as session:
 def test_a_copy_of_an_earlier_version_is_continued_as_json_and_else_refused(
     tmp_path: Path, spark_process: SparkProcess
 ) -> None:
-    spark_process.run(EARLIER.replace("FOLDER", repr(str(tmp_path))), compiled=True)
+    spark_process.run(EARLIER.replace("FOLDER", repr(str(tmp_path))))
