@@ -248,9 +248,9 @@ class Topic:
             assert process.wait(150) == 0, process.log()
         return self.counts()
 
-    def refuse(self, consumer: str, *arguments: str, checkpoint: str) -> None:
-        """Run ``consumer``, which takes its config, or what it finds, for a mistake."""
-        self._consume_on_spark(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint, code=2)
+    def refuse(self, consumer: str, *arguments: str, checkpoint: str, code: int = 2) -> None:
+        """Run ``consumer``, which ends with this exit code: by default it takes what it finds for a mistake."""
+        self._consume_on_spark(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint, code=code)
 
     def _consume_on_spark(self, consumer: str, *arguments: str, checkpoint: str, code: int = 0) -> None:
         assert self.spark is not None
