@@ -1,4 +1,4 @@
-"""A copy beside the stream while its shard is resharded by Vitess and its primary is killed: I1, I3, I7."""
+"""A copy beside the stream while its shard is resharded by Vitess and its primary is killed: I1, I2, I3, I7."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ def test_a_copy_equals_its_table_though_the_primary_is_killed_and_the_shard_is_r
     world.set_pace(None)
     last = world.start()
     wait_until(lambda: world.snapshot()["state"] == "finished" or None, 120)
+    world.reshard(["-80", "80-"], ["-"])
     world.finish(last)
     assert any(each.has_logged(f"copying table {TABLE} of shard -80") for each in world.relays)
     truth, changes = history(world.connect, [KEYSPACE]), world.changes()
