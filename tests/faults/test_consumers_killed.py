@@ -1,6 +1,6 @@
 """Consumers killed in mid-stream and started again: nothing lost, nothing doubled (I6, I7).
 
-``RELAY_KILLS`` says how often each is killed: a start of Spark costs ten to twenty seconds of a core.
+``RELAY_KILLS`` says how often they are killed: a start of Spark costs ten to twenty seconds of a core.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import pytest
 from relay.cache import RedisStore, State, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.demo.truth import check_versions, final_versions
-from relay.demo.watching import BatchLog
 from relay.demo.workload import cache_key
 from tests.faults.consumed import CONSUMERS, add_consumers, read_back
 from tests.faults.harness import Relay, Scene
+from tests.log_lines import rows_applied
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -36,51 +37,37 @@ def scene(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: 
     scene.close()
 
 
-def checkpoints(scene: Scene) -> Path:
-    return scene.folder / "checkpoints"
+def start(scene: Scene, number: int, *arguments: str) -> Relay:
+    """Start all consumers, in one Spark."""
+    command = [sys.executable, "-m", "relay.cli", "consume", *CONSUMERS, str(scene.path)]
+    options = ["--checkpoint", str(scene.folder / "checkpoints"), *arguments]
+    scene.processes.append(Relay([*command, *options], log_of(scene, number)))
+    return scene.processes[-1]
 
 
-def consume(scene: Scene, checkpoint: Path, *consumers: str) -> list[str]:
-    """Return the command that starts one consumer, or several."""
-    command = [sys.executable, "-m", "relay.cli", "consume", *consumers, str(scene.path)]
-    return [*command, "--checkpoint", str(checkpoint)]
+def log_of(scene: Scene, number: int) -> Path:
+    return scene.folder / f"consumers-{number}.log"
 
 
-class Life:
-    """One start of one consumer."""
-
-    def __init__(self, scene: Scene, consumer: str, number: int) -> None:
-        self.log = scene.folder / f"{consumer}-{number}.log"
-        self.process = Relay(consume(scene, checkpoints(scene) / consumer, consumer), self.log)
-        scene.processes.append(self.process)
-        self._batches = BatchLog(self.log, scene.config.topic(scene.table))
-
-    def wait_for_rows(self) -> None:
-        def rows() -> bool | None:
-            assert self.process.is_running, self.process.log()
-            return self._batches.refresh().rows > 0 or None
-
-        wait_until(rows, 120)
+def all_have_rows(consumers: Relay, log: Path) -> bool:
+    assert consumers.is_running, consumers.log()
+    return rows_applied(log).keys() == set(CONSUMERS)
 
 
 def test_consumers_killed_in_mid_stream_lose_and_double_nothing(scene: Scene, redis_server: Any, unique: str) -> None:
-    """I7: kill -9 each consumer while changes come, then let it finish; compare with the writers' record."""
+    """I7: kill -9 them while changes come, then let them finish; compare with the writers' record."""
     workload = scene.workload(pause=0.1)
     workload.start()
     relay = scene.relay()
     scene.wait_for_more(0)
     for number in range(KILLS):
-        lives = [Life(scene, consumer, number) for consumer in CONSUMERS]
-        for life in lives:
-            life.wait_for_rows()
-            life.process.kill()
+        consumers = start(scene, number)
+        wait_until(partial(all_have_rows, consumers, log_of(scene, number)))
+        consumers.kill()
     history = workload.stop()
     assert relay.terminate() == 0, relay.log()
     assert scene.finish(history) == []
-    # In one Spark: of several consumers, the checkpoints are where each has its own.
-    command = consume(scene, checkpoints(scene), *CONSUMERS)
-    last = Relay([*command, "--until-caught-up"], scene.folder / "last.log")
-    scene.processes.append(last)
+    last = start(scene, KILLS, "--until-caught-up")
     assert last.wait(180) == 0, last.log()
 
     events = scene.events()
