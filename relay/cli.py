@@ -357,7 +357,7 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line; the console script ``relay``."""
+    """Run the command line."""
     machine.prepare_streams()
     app()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,25 @@ def test_a_service_whose_reader_has_gone_fails_so_that_it_is_started_again(log_f
     ran = subprocess.run([*COMMAND, *words, "--log-format", log_format], stdout=writer, stderr=writer, check=False)
     os.close(writer)
     assert ran.returncode == 1
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from relay.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_still_imported_ends_it_without_a_traceback() -> None:
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")  # 130 in a shell
 
 
 @pytest.mark.parametrize("command", ["--help", "check --help"])
