@@ -7,6 +7,7 @@ be relayed exactly end the stream (I8), with an error that names table and posit
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -142,12 +143,18 @@ class BinlogEvents:
                     break
                 buffer, found, has_read = arrived[0], iter(arrived[1]), True
             try:
-                self._decode(buffer, found, out)
+                self._decode_all(buffer, found, out)
             except RelayError as error:
                 if not out:
                     raise
                 self._error = error  # raised after the events before it
         return out
+
+    def _decode_all(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
+        try:
+            self._decode(buffer, found, out)
+        except (LookupError, TypeError, ValueError, struct.error) as fault:  # I8: with a checksum that is right
+            raise NotCarried(f"{self._place}: an event is malformed: {fault}") from fault
 
     def _scan(self, buffer: bytes, is_checked: bool) -> ScannedTransactions | None:
         """Read whole transactions at the beginning of ``buffer``. Return None where only `_decode` can read on."""
