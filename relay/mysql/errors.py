@@ -13,10 +13,6 @@ class Closed(Interrupted):
     """The reader was closed by another thread."""
 
 
-class Torn(Interrupted):
-    """The server died while it wrote a transaction to its binlog, and committed nothing of it (I1)."""
-
-
 class Denied(Unavailable):
     """The server refuses: a wrong password, a missing privilege, a setting that the relay cannot work with."""
 

@@ -7,7 +7,7 @@ import struct
 import pymysql
 
 from relay.errors import RelayError, Unavailable
-from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NoTable, Torn
+from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NoTable
 
 _DENIED = frozenset(
     {1044, 1045, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 1873, 2049, 2054, 2059, 2061, 3118, 3159, 4151}
@@ -68,6 +68,4 @@ def refusal(code: int, text: str, address: str) -> RelayError:
         return Diverged(message)
     if "purged" in lower or "could not find first log" in lower or "could not find gtid state" in lower:
         return BinlogPurged(message)
-    if "truncated in the middle of event" in lower:
-        return Torn(message)
     return Unavailable(message)

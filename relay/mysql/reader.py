@@ -18,12 +18,12 @@ from relay.lineage import Gap, Shard, StreamId
 from relay.mysql.binlog.files import purged
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import CurrentServer, OpenEvents
-from relay.mysql.errors import BinlogPurged, Closed, Interrupted, Torn
+from relay.mysql.errors import BinlogPurged, Closed, Interrupted
 from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import HandoverCheck
-from relay.mysql.servers import LOST, ShardServers
+from relay.mysql.servers import ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.source import Page, ReadResult, Unreadable
 from relay.sql.followed_tables import TablesNow
@@ -77,8 +77,6 @@ class BinlogShardReader:
         self._unlogged: tuple[GtidSet, float, str] | None = None
         # The last executed position after which the connection was replaced, since it sent nothing.
         self._silent_after = ""
-        # A transaction that was read in part and never committed, until its loss is reported.
-        self._torn: str | None = None
         # The executed position of the last page.
         self._paged_position = ""
         self._warn_at = -math.inf
@@ -125,8 +123,6 @@ class BinlogShardReader:
                     raise
                 except Unavailable as error:
                     failure = str(error)
-                    if isinstance(error, Torn):
-                        self._torn = self.transactions.open_gtid
                     if self._leave(error) and not has_failed_over and not self.transactions.has_changes:
                         has_failed_over = True
                         continue  # perhaps another server can continue, or this is a gap
@@ -230,23 +226,17 @@ class BinlogShardReader:
     def _open(self) -> Gap | None:
         """Connect to a server that can continue. Return what is lost if none ever can."""
         asked, begin = self.clock(), self.transactions.position
-        if self._torn is not None:
-            self.transactions.forget(self._torn)  # I1: its GTID is given to another one
-            self._torn = None
-            return self._gap(LOST, begin, asked)
         lost = self.server.open(begin)
         if lost is not None:
             self.transactions.skip_to(lost.resume)
-            return self._gap(lost.reason, begin, asked)  # I9
+            end = self.transactions.position.to_json()
+            return Gap(  # I9
+                self.stream.source, self.stream.label, self.shard.id, lost.reason, begin.to_json(), end, asked
+            )
         if self.server.found is not None:
             self.head.start(self.server.found, asked)
             self._look_at_tables(self.server.found.server)
         return None
-
-    def _gap(self, reason: str, begin: BinlogPosition, asked: float) -> Gap:
-        """Return the gap from ``begin`` to where reading continues."""
-        stream, end = self.stream, self.transactions.position.to_json()
-        return Gap(stream.source, stream.label, self.shard.id, reason, begin.to_json(), end, asked)
 
     def _look_at_tables(self, server: ServerConnection) -> None:
         """Ask for the tables, once. Reading does not depend on the answer."""

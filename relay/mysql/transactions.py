@@ -203,16 +203,6 @@ class ShardTransactions:
         self._statements = []
         self.followed.undo()
 
-    @property
-    def open_gtid(self) -> str | None:
-        """The open transaction, if some of its rows were read here or before; None if none were."""
-        begun = self._begun
-        return begun.gtid if begun is not None and (self._is_open or begun.gtid in self._partial) else None
-
-    def forget(self, gtid: str) -> None:
-        """Read a transaction from its begin that was read in part: the rows of that one are not in it."""
-        self._partial.pop(gtid, None)
-
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: what was not read before it is lost."""
         self._partial.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -129,37 +128,6 @@ def test_a_standby_whose_replication_is_set_up_again_is_not_taken_for_a_primary(
     put(primary, 3)
     changes, _ = read_until(reader, lambda found: len(found) == 1, passing=True)
     assert short(changes) == [("INSERT", 3, "a")]
-    reader.close()
-
-
-@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
-@pytest.mark.parametrize("cut", [31, 5000], ids=["before its commit", "in its last event"])
-def test_a_transaction_that_a_crash_cut_off_in_the_binlog_is_a_gap(primary: MariaDB, cut: int) -> None:
-    """I1, I9: it never committed, and the server gives its GTID to another one, none of whose rows were read."""
-    primary.execute(f"ALTER TABLE {DATABASE}.t MODIFY v LONGTEXT")
-    source = source_of(DATABASE, primary)
-    start = begin(source)["-"]
-    put(primary, 1)
-    before = {"gtid": position_of(primary)}
-    with primary.connect(database=DATABASE) as connection, connection.cursor() as cursor:
-        cursor.execute("BEGIN")
-        for key in (2, 3, 4):
-            cursor.execute(f"INSERT t VALUES ({key}, REPEAT('v', 10000))")
-        connection.commit()
-    ((name, *_),) = primary.execute("SHOW MASTER STATUS")
-    primary.kill()
-    log = primary.data / name
-    os.truncate(log, log.stat().st_size - cut)
-    primary.restart()
-    with primary.connect(database=DATABASE, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT t VALUES (5, 'a'), (6, 'a'), (7, 'a'), (8, 'a')")
-    reader = open_at(source, start)
-    changes, pages = read_until(
-        reader, lambda found: bool(found) and short(found)[-1] == ("INSERT", 8, "a"), passing=True
-    )
-    gaps = [page.gap for page in pages if page.gap]
-    assert [(gap.reason, gap.end) for gap in gaps] == [("failover lost transactions", before)]
-    assert [key for _, key, _ in short(changes) if key not in (2, 3, 4)] == [1, 5, 6, 7, 8]
     reader.close()
 
 

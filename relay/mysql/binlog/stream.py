@@ -33,7 +33,7 @@ from relay.mysql.binlog.events import (
 from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Wanted
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import IncidentEvent, NotCarried, Torn
+from relay.mysql.errors import IncidentEvent, NotCarried
 from relay.mysql.executed import Executed
 from relay.sql.statement_text import shown
 from relay.sql.statements import Classified, Kind
@@ -231,7 +231,7 @@ class BinlogEvents:
         if self._gtid:
             # The server died while it wrote the transaction, and committed nothing of it.
             if self._has_rows:
-                raise Torn(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
+                raise NotCarried(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
             self._executed.restore(self._committed)
         self._has_rows = ""
         self._is_statement = self._alters_nothing = self._is_prepared = False

@@ -8,7 +8,7 @@ import pytest
 
 from relay.gtid import parse
 from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
-from relay.mysql.errors import Torn
+from relay.mysql.errors import NotCarried
 from tests.mysql.encoder import event, gtid, query, rows, table_map
 from tests.mysql.scripted_binlogs import (
     COLUMNS,
@@ -109,7 +109,7 @@ class TestATransaction:
         cut += [event(*each) for each in inserted(1)]
         with (
             reading_events([*cut, *transaction(10)]) as (stream, _),
-            pytest.raises(Torn, match=r"shop\.orders has no end"),
+            pytest.raises(NotCarried, match=r"shop\.orders has no end"),
         ):
             read_commits(stream, 1)
 
