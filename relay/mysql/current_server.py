@@ -133,6 +133,7 @@ class CurrentServer:
             self._ask_role_at = time.monotonic() + _ROLE_EVERY
             self._require_history(found.server)
             before, found.role = found.role, role_of(found.server)
+            self.servers.require(found.server, found.role)  # I1: filters may be set at any time
             has_changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
             if address not in self.servers.addresses():
                 return True  # a reload has removed it

@@ -52,13 +52,27 @@ class Filters:
             return "Wild_Ignore_Table"
         return next((wanted for wanted in ("Do_Table", "Wild_Do_Table") if lists[wanted]), None)
 
+    def is_of_others(self, database: str) -> bool:
+        """Whether a replication brings no change of any table of a database."""
+        lists = self.lists
+        if database in lists["Ignore_DB"] or (lists["Do_DB"] and database not in lists["Do_DB"]):
+            return True
+        wanted = [*lists["Do_Table"], *lists["Wild_Do_Table"]]
+        return bool(wanted) and not any(_matches(each.partition(".")[0], database) for each in wanted)
+
 
 def require_unfiltered(
-    server: ServerConnection, replications: Iterable[Filters], database: str, tables: Collection[str]
+    server: ServerConnection,
+    replications: Iterable[Filters],
+    database: str,
+    tables: Collection[str],
+    *,
+    is_origin: bool = False,
 ) -> None:
     """Raise ``Denied`` if a server leaves out changes of ``tables``, if there are none of any of ``database`` (I1).
 
-    ``replications``: the filters of each. A table may come by any of them.
+    ``replications``: the filters of each. A table may come by any of them. ``is_origin``: whether the server may be the
+    one in which ``database`` is written, beside what it replicates.
     """
     address, chosen = server.account.address, list(tables) or [""]
     binlog, replicated = _as_stored(server, binlog_filters(server)), [_as_stored(server, each) for each in replications]
@@ -69,26 +83,37 @@ def require_unfiltered(
                 f"{address}: its binlog leaves out changes of {what}: remove `binlog_{name.lower()}` from its "
                 "configuration and restart it"
             )
+        if is_origin and all(each.is_of_others(database) for each in replicated):
+            continue
         left_out = [(each, name) for each in replicated if (name := each.against(database, table)) is not None]
         if left_out and len(left_out) == len(replicated):
             filters, name = left_out[0]
+            choice = "" if table else ", name the relayed tables in `tables`"
             raise Denied(
                 f"{address}: it does not replicate changes of {what}: its Replicate_{name} is "
-                f"{','.join(filters.lists[name])}: remove this filter, or leave the server out of `shards`"
+                f"{','.join(filters.lists[name])}: remove this filter{choice}, or leave the server out of `shards`"
             )
 
 
-def warn_of_filters(source: str, server: ServerConnection, database: str) -> None:
+def warn_of_filters(source: str, server: ServerConnection, replications: Iterable[Filters], database: str) -> None:
     """Log a warning if a server leaves out statements because of the database that they are executed in."""
-    if any(binlog_filters(server).lists.values()):
-        log.warning(
-            "source %s: %s: its binlog is filtered by database: a TRUNCATE, DROP or ALTER of tables of %s that is "
-            "executed in another database may not be in it. Remove `binlog_do_db` and `binlog_ignore_db` from its "
-            "configuration",
-            source,
-            server.account.address,
-            database,
-        )
+    filtered = [
+        ("binlog", "binlog", binlog_filters(server)),
+        *(("replica", "replicate", each) for each in replications),
+    ]
+    for what, prefix, filters in filtered:
+        if filters.lists["Do_DB"] or filters.lists["Ignore_DB"]:
+            log.warning(
+                "source %s: %s: this %s is filtered by database: a TRUNCATE, DROP or ALTER of tables of %s that is "
+                "executed in another database may not be in its binlog. Remove `%s_do_db` and `%s_ignore_db` from its "
+                "configuration",
+                source,
+                server.account.address,
+                what,
+                database,
+                prefix,
+                prefix,
+            )
 
 
 def binlog_filters(server: ServerConnection) -> Filters:

@@ -88,7 +88,7 @@ class ShardServers:
         self.max_lag = max_lag
         self.primary_may_be_silent = False
         self._connect = connect
-        self._require = require
+        self.require = require
         self._clock = clock
         # By address: until when a server is tried last, and the errors of those that cannot continue, with their end.
         self._avoid: dict[str, float] = {}
@@ -203,7 +203,7 @@ class ShardServers:
             executed, role = _executed(server, needed), role_of(server)
             if role.is_replica:
                 server.verify_replica()
-            self._require(server, role)  # I1
+            self.require(server, role)  # I1
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
             is_waiting = is_behind and role.is_primary and not role.in_group and _awaits_its_own(server, needed)

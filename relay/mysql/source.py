@@ -297,7 +297,10 @@ class MySQLSource:
         return found
 
     def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
-        require_unfiltered(server, role.filters, self.config.database, self.config.tables or ())
+        # Without another server to read, one that accepts writes may be the one in which the database is written.
+        alone = any(list(addresses) == [server.account.address] for addresses in self._shards.values())
+        database, tables = self.config.database, self.config.tables or ()
+        require_unfiltered(server, role.filters, database, tables, is_origin=alone and not role.is_read_only)
 
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
@@ -305,7 +308,7 @@ class MySQLSource:
         if role.is_replica:
             server.verify_replica()
         self._require_unfiltered(server, role)
-        warn_of_filters(self.name, server, self.config.database)
+        warn_of_filters(self.name, server, role.filters, self.config.database)
         wanted = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         found = [str(name) for (name,) in server.execute(wanted, (self.config.database,))]
         if not found:

@@ -212,8 +212,8 @@ def _rename(reader: StatementScanner) -> Classified:
 
 
 # With one of these an ALTER IGNORE TABLE may remove rows: all but one of those that get the same key, and those that no
-# partition takes.
-_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION")
+# partition takes or that a condition excludes.
+_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK", "PERIOD")
 
 
 def _alter(reader: StatementScanner) -> Classified:

@@ -9,11 +9,19 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.mysql.filters import Filters, require_unfiltered
+from relay.services.mariadb import MariaDB
 from tests.mysql.fake_servers import FakeServer
 from tests.mysql.orders import DATABASE
 from tests.mysql.segments import head, segment_of
+from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at, read_to_head, short, source_of
 from tests.reads import read_page
+from tests.waiting import wait_until
+
+IGNORE = {
+    MariaDB: f"SET GLOBAL replicate_ignore_table = '{DATABASE}.t'",
+    MySQL: f"CHANGE REPLICATION FILTER REPLICATE_IGNORE_TABLE = ({DATABASE}.t)",
+}
 
 
 class FakeBefore82(FakeServer):
@@ -108,6 +116,47 @@ def test_a_statement_that_a_filtered_binlog_may_leave_out_is_warned_about(
         reader.close()
     assert [change.operation.value for change in changes] == ["INSERT"]
     assert "a TRUNCATE, DROP or ALTER of tables of shop that is executed in another database" in caplog.text
+
+
+@pytest.mark.services
+def test_a_server_that_replicates_other_databases_is_read_if_it_may_be_where_the_database_is_written(
+    kind: Any, primary: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: with reference data from elsewhere. A server that takes no writes is no such server."""
+    with kind(options={"replicate-do-db": "reference"}) as server:
+        server.execute("CREATE DATABASE own")
+        server.execute("CREATE TABLE own.t (id INT PRIMARY KEY, v VARCHAR(100))")
+        server.replicate_from(primary)
+        server.execute("SET GLOBAL read_only = OFF")
+        source = source_of("own", server)
+        assert "this replica is filtered by database: a TRUNCATE" in caplog.text
+        reader = open_at(source, begin(source)["-"])
+        server.execute("INSERT own.t VALUES (1, 'a')")
+        changes, _ = read_to_head(reader)
+        assert short(changes) == [("INSERT", 1, "a")]
+        reader.close()
+        server.execute("SET GLOBAL read_only = ON")
+        with pytest.raises(Unavailable, match="its Replicate_Do_DB is reference"):
+            source_of("own", server)
+
+
+@pytest.mark.services
+def test_a_replica_is_left_once_a_filter_is_set(kind: Any, primary: Any) -> None:
+    """I1: its executed set goes on, and says that it has all."""
+    with kind() as replica:
+        replica.replicate_from(primary)
+        source = source_of(DATABASE, replica, primary)
+        reader: Any = open_at(source, begin(source)["-"])
+        primary.execute(f"INSERT {DATABASE}.t VALUES (10, 'a')")
+        replica.wait_for(primary.gtid)
+        assert [short(read_to_head(reader)[0]), reader.server.address] == [[("INSERT", 10, "a")], replica.address]
+        replica.stop_replication()
+        replica.execute(IGNORE[kind])
+        replica.start_replication()
+        wait_until(lambda: [read_to_head(reader), reader.server.address == primary.address][1], 30)
+        primary.execute(f"INSERT {DATABASE}.t VALUES (11, 'b')")
+        assert short(read_to_head(reader)[0]) == [("INSERT", 11, "b")]
+        reader.close()
 
 
 @pytest.mark.services

@@ -190,11 +190,30 @@ def test_names_are_found_in_any_case_on_a_server_that_has_them_in_lower_case(uni
     ]
 
 
+def test_a_table_that_a_procedure_alters_after_it_has_used_a_temporary_one_is_a_real_one(
+    server: Any, unique: str
+) -> None:
+    """I1: MySQL marks all of its statements then."""
+    body = "INSERT other VALUES (1, 1); TRUNCATE t; ALTER TABLE t ADD n INT; CREATE INDEX i ON t (n)"
+    with session(server, unique) as execute:
+        execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        execute(f"CREATE PROCEDURE p() BEGIN {body}; END")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        execute("CREATE TEMPORARY TABLE other (id INT PRIMARY KEY, v INT)")
+        execute("CALL p()")
+        with closing(open_at(source, start)) as reader:
+            changes, pages = read_to_head(reader)
+    assert [change.operation.value for change in changes] == ["TRUNCATE"]
+    assert [short(each)[0] for page in pages for each in page.schema_changes] == ["TRUNCATE", "ALTER", "INDEX"]
+
+
 @pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
 def test_a_temporary_table_of_a_session_is_not_taken_for_the_table_of_its_name(
-    server: Any, unique: str, form: str
+    mariadb: Any, unique: str, form: str
 ) -> None:
     """I7: only flags of the events say so where a session logs statements, and a TRUNCATE empties copies."""
+    server = mariadb
     with session(server, unique) as execute:
         execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
         source = source_of(unique, server)

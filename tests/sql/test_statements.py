@@ -153,9 +153,12 @@ def test_adding_a_unique_key_with_ignore_removes_rows_that_are_not_logged(key: s
         "CONVERT TO CHARACTER SET ascii",
         "ADD COLUMN (w INT DEFAULT 1, UNIQUE (w))",
         "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))",
+        "ADD CHECK (v > 1)",
+        "ADD CONSTRAINT c CHECK (v > 1)",
+        "ADD PERIOD FOR p (v, w)",
     ],
 )
-def test_what_gives_rows_another_key_or_partition_removes_some_with_ignore(what: str) -> None:
+def test_what_gives_rows_another_key_partition_or_condition_removes_some_with_ignore(what: str) -> None:
     """I8."""
     said = classify(f"ALTER IGNORE TABLE orders {what}", "shop")
     assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))

@@ -323,7 +323,8 @@ class BinlogEvents:
             self._commit(out)
             return
         sql = events.statement_text(raw, encoding)
-        is_temporary = bool(flags & events.THREAD_SPECIFIC_FLAG)
+        # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
+        is_temporary = self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG)
         statement = Statement(sql, database, timestamp, ansi_quotes, True, self._lower_case, is_temporary)
         said = statement.classified
         if said.kind is Kind.XA_START:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import pytest
 
 from relay.gtid import parse
-from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import (
+    IS_DDL,
+    MARIADB_GTID,
+    STANDALONE,
+    Commit,
+    Rows,
+    Statement,
+    TransactionBegin,
+)
 from relay.mysql.errors import NotCarried
 from tests.mysql.encoder import event, gtid, query, rows, table_map
+from tests.mysql.scripted import SETTINGS
 from tests.mysql.scripted_binlogs import (
     COLUMNS,
     DELETE,
@@ -40,11 +50,21 @@ from tests.mysql.scripted_binlogs import (
     ],
 )
 def test_a_statement_about_a_temporary_table_is_about_no_other(sql: bytes, is_temporary: bool) -> None:
-    """I7: a flag of the event says that it uses one. A table that is filled from one is none."""
-    events = [event(GTID, gtid(A, 10)), event(QUERY, query(sql), flags=4), event(GTID, gtid(A, 11))]
-    with reading_events([*events, event(QUERY, query(sql))]) as (stream, _):
+    """I7: a flag of MariaDB's event says that it uses one. A table that is filled from one is none."""
+    begins = [event(MARIADB_GTID, struct.pack("<QIB6x", number, 0, STANDALONE | IS_DDL)) for number in (10, 11)]
+    events = [begins[0], event(QUERY, query(sql), flags=4), begins[1], event(QUERY, query(sql))]
+    settings = {**SETTINGS, "gtid_domain_id": "0"}
+    with reading_events(events, "MariaDB/0-1-9", settings=settings) as (stream, _):
         temporary, other = (each for each in read_commits(stream, 2) if isinstance(each, Statement))
     assert (temporary.classified.temporary, other.classified.temporary) == (is_temporary, False)
+
+
+def test_the_flag_of_temporary_tables_says_nothing_in_mysql() -> None:
+    """I1: a procedure that has used one sets it for what it does to other tables."""
+    events = [event(GTID, gtid(A, 10)), event(QUERY, query(b"TRUNCATE t"), flags=4)]
+    with reading_events(events) as (stream, _):
+        (statement,) = (each for each in read_commits(stream, 1) if isinstance(each, Statement))
+    assert not statement.classified.temporary
 
 
 class TestATransaction:
