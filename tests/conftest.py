@@ -42,6 +42,7 @@ from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import LongestFirst
 from tests.mysql.server import MySQL
 from tests.running import running
+from tests.traces import no_traces_left
 from tests.waiting import cpu_seconds
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ def garbage_collected() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_traces_of_relays() -> Iterator[None]:
+    """Undoes what a relay has set that ran in this process."""
+    with no_traces_left():
+        yield
 
 
 @pytest.fixture(scope="session")
