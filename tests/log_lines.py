@@ -9,9 +9,12 @@ from typing import Any
 
 
 def log_lines(log: Path | str, event: str | None = None) -> list[dict[str, Any]]:
-    """Return the lines of a log, or of its text, with that event or all. Leaves out what Java and Python print."""
+    """Return the lines of a log, or of its text, with that event or all. Leaves out what Java and Python print.
+
+    Also leaves out a last line that is still being written.
+    """
     text = log if isinstance(log, str) else log.read_text()
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.startswith("{") and line[-1] == "\n"]
     return [line for line in lines if event in (None, line["event"])]
 
 
