@@ -115,6 +115,7 @@ def test_two_drivers_and_a_server_that_die_at_random_leave_the_copy_and_the_log_
 
     victims: list[Driver | PostgresServer] = [server, chance.choice(drivers)]
     victims += chance.choices([*drivers, server], k=max(0, KILLS - len(victims)))
+    unharmed = [(driver, driver.process) for driver in drivers if driver not in victims[:KILLS]]
 
     def reached() -> list[Offsets]:
         return [each for driver in drivers for each in driver.reached()]
@@ -131,6 +132,7 @@ def test_two_drivers_and_a_server_that_die_at_random_leave_the_copy_and_the_log_
         publish(CHANGES - len(event_ids))
         end = topic.ends()
         wait_until(lambda: all(each.get(topic.name) == end for each in reached()), max(300.0, CHANGES / 100))
+        assert all(driver.process is process for driver, process in unharmed), "gave up without the server"
         codes = [driver.process.stop(timeout=patience(60)) for driver in drivers]
     finally:
         for driver in drivers:
