@@ -134,7 +134,7 @@ def failures(readers: Sequence[Application]) -> list[BaseException]:
     return [reader.failure for reader in readers if reader.failure is not None]
 
 
-@pytest.mark.timeout(SECONDS + 420)
+@pytest.mark.timeout(SECONDS + 900)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_four_readers_and_four_writers_see_no_hit_that_was_invalidated_before(
     case: Case, tmp_path: Path, kafka: Any, unique: str
