@@ -90,7 +90,7 @@ def test_while_it_runs_its_page_shows_the_worker_and_all_consumers_and_all_of_th
     tmp_path: Path, unique: str, screenshots: Path
 ) -> None:
     with browser(tmp_path) as page:
-        demo = start(tmp_path, unique, 120)
+        demo = start(tmp_path, unique, 600)  # it is killed before
         try:
             log = tmp_path / "demo.log"
             url = wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/\s", log.read_text()), 300)[0].strip()
