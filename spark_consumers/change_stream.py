@@ -131,7 +131,7 @@ class _BatchConsumer:
     def lock(self) -> Lock | None:
         """Return None: what the batches write to is not known here."""
 
-    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
+    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
         return decoder.changes(records)
 
     def apply(

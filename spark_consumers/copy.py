@@ -8,7 +8,7 @@ token has not changed since. Images may be large, so they are not collected on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from operator import attrgetter
@@ -40,6 +40,9 @@ from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 _AT_MOST = 50_000
 _EARLIER = -1  # stands for the segments of earlier batches
 
+_Tables = dict[tuple[str, str], dict[int, Layout]]
+"""The layouts of tables, by source and table, and by number."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeHead:
@@ -69,11 +72,11 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
     """
     ids = cache(lambda: topic_ids(connect(config), config, sorted({*map(config.topic, config.tables)})))
 
-    # Many tables may be new in one batch.
-    gaps_before = lru_cache(1)(partial(published_gaps, config))
+    # Many sources may be new in one batch.
+    gaps_between = lru_cache(1)(partial(published_gaps, config))
 
-    def past_gaps(end: Offsets) -> Sequence[LostChanges]:
-        return gaps_before(end.get(config.internal("gaps"), {}).get("0", 0))
+    def past_gaps(begin: Offsets, end: Offsets) -> Sequence[LostChanges]:
+        return gaps_between(*(offsets.get(config.internal("gaps"), {}).get("0", 0) for offsets in (begin, end)))
 
     def ids_of(table: str) -> dict[str, str]:
         return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
@@ -106,7 +109,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
 class TableCopies:
     """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds.
 
-    ``topic_ids``: returns the ids of the topics of a table, by name. ``past_gaps``: returns the gaps before offsets.
+    ``topic_ids``: returns the ids of the topics of a table, by name. ``past_gaps``: the gaps between offsets.
     """
 
     def __init__(
@@ -114,40 +117,32 @@ class TableCopies:
         open_table: Callable[[str, str], TargetTable],
         tombstone_retention: float,
         topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {},
-        past_gaps: Callable[[Offsets], Sequence[LostChanges]] = lambda end: (),
+        past_gaps: Callable[[Offsets, Offsets], Sequence[LostChanges]] = lambda begin, end: (),
     ) -> None:
         self._open_table = open_table
         self._retention = tombstone_retention
         self._topic_ids = topic_ids
         self._past_gaps = past_gaps
-        self._end: Offsets = {}  # of the batch
         self._tables: dict[tuple[str, str], CopyTable] = {}
+        self._met: set[str] = set()  # the sources that had changes
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
-        self._end = given.end
         tables = {(layout.source, layout.table) for layout in given.layouts}
         nul = all(self._table(*name).keeps_nul for name in tables)
         found = summary(given.records, given.layouts, nul=nul)
-        return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found), found.close)
+        return BatchPlan(found.statuses, partial(self._write, given, found), found.close)
 
-    def _write(
-        self,
-        batch: DataFrame,
-        layouts: Sequence[Layout],
-        found: BatchSummary,
-        gaps: Sequence[LostChanges],
-    ) -> dict[str, int]:
-        counts, collected = VerdictCounts(), 0
+    def _write(self, given: TableBatch, found: BatchSummary, gaps: Sequence[LostChanges]) -> dict[str, int]:
+        batch, counts, collected = given.records, VerdictCounts(), 0
+        by_table = _by_table(given.layouts, found.layouts)
+        # First, so that a snapshot in this batch can repair them.
+        self._mark_new_sources(given, by_table)
         if gaps:
-            # First, so that a snapshot in this batch can repair them.
-            self._mark(batch, layouts, gaps)
-        by_table: dict[tuple[str, str], list[int]] = {}
-        for number in found.layouts:
-            by_table.setdefault((layouts[number].source, layouts[number].table), []).append(number)
+            self._mark(batch, _by_table(given.layouts, range(len(given.layouts))), gaps)
         for name, used in by_table.items():
             table = self._table(*name)
-            table.prepare(batch, {number: layouts[number] for number in used})
+            table.prepare(batch, used)
             changes = batch.where(changes_with(used))
             apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
@@ -160,12 +155,28 @@ class TableCopies:
             "collected": collected,
         }
 
-    def _mark(self, batch: DataFrame, layouts: Sequence[Layout], gaps: Sequence[LostChanges]) -> None:
+    def _mark_new_sources(self, given: TableBatch, changed: _Tables) -> None:
+        """Note past gaps beside all tables of a source that has its first changes: no table was there to note them.
+
+        A table that is new beside others may have been created after they were repaired.
+        """
+        for source in {name[0] for name in changed} - self._met:
+            gaps = [gap for gap in self._past_gaps(given.start, given.end) if gap.source in (source, None)]
+            of_source = [number for number, layout in enumerate(given.layouts) if layout.source == source]
+            tables = _by_table(given.layouts, of_source)
+            names = sorted(tables, key=lambda name: name not in changed)  # those are most likely to have rows
+            if gaps and not any(self._has_rows(given.records, name, tables[name]) for name in names):
+                self._mark(given.records, tables, gaps)  # I9
+            self._met.add(source)
+
+    def _has_rows(self, batch: DataFrame, name: tuple[str, str], layouts: Mapping[int, Layout]) -> bool:
+        table = self._table(*name)
+        table.prepare(batch, layouts)
+        return table.has_rows(batch)
+
+    def _mark(self, batch: DataFrame, tables: _Tables, gaps: Sequence[LostChanges]) -> None:
         """Note gaps beside each table of their source."""
-        by_table: dict[tuple[str, str], dict[int, Layout]] = {}
-        for number, layout in enumerate(layouts):
-            by_table.setdefault((layout.source, layout.table), {})[number] = layout
-        for name, of_table in by_table.items():
+        for name, of_table in tables.items():
             concerned = [gap for gap in gaps if gap.source in (name[0], None)]
             if concerned:
                 table = self._table(*name)
@@ -174,18 +185,16 @@ class TableCopies:
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:
-            opened, ids = self._open_table(source, table), partial(self._topic_ids, table)
-            self._tables[source, table] = CopyTable(opened, self._retention, ids, partial(self._gaps_of, source))
+            opened = self._open_table(source, table)
+            self._tables[source, table] = CopyTable(opened, self._retention, partial(self._topic_ids, table))
         return self._tables[source, table]
 
-    def _gaps_of(self, source: str) -> list[LostChanges]:
-        """Return the gaps up to the batch of a source that has one table, which is new: no other could note them.
 
-        A table that is new beside others may have been created after they were repaired.
-        """
-        if sum(name == source for name, _ in self._tables) > 1:
-            return []
-        return [gap for gap in self._past_gaps(self._end) if gap.source in (source, None)]
+def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:
+    found: _Tables = {}
+    for number in numbers:
+        found.setdefault((layouts[number].source, layouts[number].table), {})[number] = layouts[number]
+    return found
 
 
 def _undecided(

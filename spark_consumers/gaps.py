@@ -51,8 +51,10 @@ def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:
     return [LostChanges.read(record) for record in records if record.status is DecodeStatus.GAP]
 
 
-def published_gaps(config: Config, end: int) -> list[LostChanges]:
-    """Return the gaps on the topic before the offset ``end``. Raises ``Unavailable``."""
+def published_gaps(config: Config, begin: int, end: int) -> list[LostChanges]:
+    """Return the gaps on the topic from the offset ``begin`` on, before ``end``. Raises ``Unavailable``."""
+    if max(begin, 0) >= end:
+        return []
     topic = config.internal("gaps")
     records = (
         NonChangeRecord(
@@ -60,7 +62,7 @@ def published_gaps(config: Config, end: int) -> list[LostChanges]:
         )
         for message in read_all_committed(connect(config), config, topic)
     )
-    return lost_changes(record for record in records if record.offset < end)
+    return lost_changes(record for record in records if begin <= record.offset < end)
 
 
 def to_json(gaps: Sequence[LostChanges]) -> str:

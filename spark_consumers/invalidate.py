@@ -105,7 +105,7 @@ class CacheConsumer:
     def lock(self) -> None:
         """Return None: several drivers may invalidate one cache."""
 
-    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
+    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
         schemas = KnownSchemas(decoder.schemas)
         self._plan = InvalidationPlan(
             self._cache, self._rules, schemas, decoder.registry, self._others, tuple(decoder.given_up)

@@ -80,8 +80,11 @@ class Consumer(Protocol):
     def lock(self) -> Lock | None:
         """Return the lock that excludes a second driver, None if the sink supports several."""
 
-    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        """Return the columns that ``apply`` needs of each record. Called before each query."""
+    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
+        """Return the columns that ``apply`` needs of each record. Called before each query.
+
+        ``start``: the offsets at which the checkpoint starts.
+        """
 
     def apply(
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
@@ -295,7 +298,8 @@ class Runner:
         records = kafka_source.read(
             session, self.config, self.consumer.name, self.topics, starting, self.consumer.at_most, apply_every
         )
-        writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._apply_batch)
+        found = self.consumer.stream(records, decoder, self.checkpoint.start())
+        writer = found.writeStream.foreachBatch(self._apply_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.spark)
         if self.until_caught_up:
             writer = writer.trigger(availableNow=True)

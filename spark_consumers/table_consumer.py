@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
@@ -37,12 +37,13 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """The decoded records of a batch, and the offsets between which they are."""
+    """The decoded records of a batch, and the offsets between which they are. ``start``: of the checkpoint."""
 
     records: DataFrame
     layouts: Sequence[Layout]
     begin: Offsets
     end: Offsets
+    start: Offsets = field(default_factory=dict)
 
 
 Rule = Callable[[TableBatch], BatchPlan]
@@ -88,12 +89,13 @@ class TableConsumer:
         self._bytes_at_most = bytes_at_most
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._decoder: Decoder | None = None
+        self._start: Offsets = {}
 
     def lock(self) -> Lock | None:
         return None if self.location is None else delta.lock(self.location)
 
-    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._decoder = decoder
+    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
+        self._decoder, self._start = decoder, start
         return decoder.changes(records)
 
     def apply(
@@ -107,12 +109,13 @@ class TableConsumer:
         assert decoder is not None
         parts = cut_batch(session, self._config, self.name, begin, end, self._bytes_at_most)
         if not parts:
-            return self._apply(TableBatch(batch, decoder.layouts, begin, end), dead_letters)
+            return self._apply(TableBatch(batch, decoder.layouts, begin, end, self._start), dead_letters)
         counts: Counter[str] = Counter()
         for first, last in parts:
             # Read again, since Spark would go through all of the batch for each part.
             records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
-            counts.update(self._apply(TableBatch(records, decoder.layouts, first, last), dead_letters))
+            part = TableBatch(records, decoder.layouts, first, last, self._start)
+            counts.update(self._apply(part, dead_letters))
         return {**counts, "parts": len(parts)}
 
     def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:

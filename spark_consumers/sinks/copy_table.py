@@ -56,19 +56,14 @@ class BatchChange(ChangeLike, Protocol):
 class CopyTable:
     """The copy of one table in ``target``. ``tombstone_retention``: seconds.
 
-    ``topic_ids``: returns the ids of its topics, by name. ``past_gaps``: up to the batch, for a new table.
+    ``topic_ids``: returns the ids of its topics, by name.
     """
 
     def __init__(
-        self,
-        target: TargetTable,
-        tombstone_retention: float,
-        topic_ids: Callable[[], Mapping[str, str]] = dict,
-        past_gaps: Callable[[], Sequence[LostChanges]] = tuple,
+        self, target: TargetTable, tombstone_retention: float, topic_ids: Callable[[], Mapping[str, str]] = dict
     ) -> None:
         self._target = target
         self._topic_ids = topic_ids
-        self._past_gaps = past_gaps
         self._knows_topics = False
         self.tombstones = Tombstones(target, tombstone_retention)
 
@@ -81,22 +76,23 @@ class CopyTable:
 
     def _note_topics(self, batch: DataFrame) -> None:
         """Forget what is known of a topic that was created again since: its offsets are those of other records."""
-        properties = self._target.properties(batch)
-        if (is_new := TOPIC_IDS not in properties) and (gaps := self._past_gaps()):
-            self.add_gaps(batch, gaps)  # I9: no table was there to note them
-        known = json.loads(properties.get(TOPIC_IDS, "{}"))
+        known = json.loads(self._target.properties(batch).get(TOPIC_IDS, "{}"))
         present = self._topic_ids()
         replaced = created_again(known, present)
         for topic in replaced:
             self._target.forget_places(batch, topic)  # I7: or a change of unknown order would be taken for a replay
         if replaced:
             self.tombstones.forget_snapshots(batch)
-        if is_new or not present.items() <= known.items():
+        if not present.items() <= known.items():
             self._target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
 
     def maintain(self, batch: DataFrame) -> None:
         """Keep the table small, if it is time to."""
         self._target.maintain(batch)
+
+    def has_rows(self, batch: DataFrame) -> bool:
+        """Whether there is any row, tombstones included."""
+        return self._target.has_rows(batch)
 
     def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
         """Note that rows may be wrong, because changes were lost."""

@@ -133,6 +133,9 @@ class DeltaTable:
 
     # ------------------------------------------------------------------ reading
 
+    def has_rows(self, batch: DataFrame) -> bool:
+        return bool(batch.sparkSession.sql(f"SELECT 1 FROM {self.name} LIMIT 1").collect())
+
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         session, wanted = batch.sparkSession, list(keys)
         schema = StructType([StructField("n", IntegerType()), *self._key_fields()])

@@ -134,6 +134,10 @@ class PostgresTable:
 
     # ------------------------------------------------------------------ reading
 
+    def has_rows(self, batch: DataFrame) -> bool:
+        with self._database.transaction() as connection:
+            return bool(execute(connection, f"SELECT FROM {self._table} LIMIT 1").fetchall())
+
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         wanted = list(keys)
         listed = ", ".join(f"t.{name}" for name in STATE)

@@ -74,6 +74,9 @@ class TargetTable(Protocol):
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
 
+    def has_rows(self, batch: DataFrame) -> bool:
+        """Whether there is any row, tombstones included."""
+
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         """Return the state of each of ``keys`` that is in the table, tombstones included."""
 

@@ -169,7 +169,7 @@ class Topic:
         sending = _Sending(producer)
         for one in changes:
             if (name := one.table) not in writers:
-                table = replace(TABLE, source=name, table=name)
+                table = replace(TABLE, source=one.source, table=name)
                 writers[name] = TopicWriter(table, self.config.topic(name), self.partitions, "hash", schemas, **limits)
             if one.key is None:
                 writers[name].send_to_all_partitions(sending, one, 1_700_000_000)
