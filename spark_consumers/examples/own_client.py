@@ -24,6 +24,8 @@ class SchemaReader:
 
     def __init__(self, brokers: str, topic: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": brokers, "group.id": "unused", "enable.auto.commit": False})
+        if topic not in self._consumer.list_topics(timeout=PATIENCE).topics:
+            raise LookupError(f"there is no topic {topic} at {brokers}: it is called as in the config, <name>.schemas")
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         self._known: dict[bytes, Any] = {}
 

@@ -92,9 +92,9 @@ def test_each_change_is_printed_once_without_spark(topic: Topic) -> None:
     assert printed() == ["3"]
 
 
-def own_client(topic: Topic, count: int) -> subprocess.CompletedProcess[str]:
+def own_client(topic: Topic, count: int, schemas: str | None = None) -> subprocess.CompletedProcess[str]:
     program = Path(spark_consumers.__file__).parent / "examples" / "own_client.py"
-    names = [topic.name, topic.config.internal("schemas"), f"{topic.name}.printer", str(count)]
+    names = [topic.name, schemas or topic.config.internal("schemas"), f"{topic.name}.printer", str(count)]
     command = [sys.executable, str(program), topic.config.kafka.bootstrap_servers, *names]
     return subprocess.run(command, capture_output=True, check=False, timeout=600, text=True)
 
@@ -109,6 +109,13 @@ def test_each_change_is_printed_once_by_a_client_of_ones_own(topic: Topic) -> No
     assert printed(2) == ["1", "2"]
     topic.publish([change("ada", 3)])
     assert printed(1) == ["3"]
+
+
+def test_a_client_of_ones_own_says_that_the_topic_of_the_schemas_is_another(topic: Topic) -> None:
+    topic.publish([change("ada", 1)])
+    ran = own_client(topic, 1, f"{topic.name}.schemata")
+    assert ran.returncode == 1
+    assert f"there is no topic {topic.name}.schemata at {topic.config.kafka.bootstrap_servers}" in ran.stderr
 
 
 def test_a_client_of_ones_own_decodes_nothing_that_it_has_no_schema_of(topic: Topic) -> None:
