@@ -68,15 +68,14 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
 def topics(config: Config, cache: CacheConfig) -> list[str]:
     """Return the topics whose records invalidate the cache."""
     # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
-    return [*map(config.topic, cache.keys), *other_topics(config)]
+    own = config.own_topics
+    return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
 
 
 def other_topics(config: Config) -> Mapping[str, DecodeStatus]:
     """Return the topics that invalidate the cache with records that are not changes, and what these are."""
-    found = {config.internal("gaps"): DecodeStatus.GAP}
-    if statements := config.own_topics.get("ddl"):  # which only sources of SQL have
-        found[statements] = DecodeStatus.STATEMENT
-    return found
+    # A checkpoint may have statements that are to be read, of a source that has left the config.
+    return {config.internal("gaps"): DecodeStatus.GAP, config.internal("ddl"): DecodeStatus.STATEMENT}
 
 
 def invalidator(cache: CacheConfig) -> Invalidator:

@@ -267,6 +267,21 @@ def test_a_statement_about_rows_of_a_cached_table_invalidates_the_namespace(
 
 
 @pytest.mark.services
+def test_a_statement_that_is_to_be_read_still_counts_when_no_source_of_sql_is_left(
+    redis_server: Any, unique: str
+) -> None:
+    """I6: the checkpoint has its topic. Each statement became a dead letter."""
+    config = config_of(redis_server.url, unique)
+    about = [{"table": "orders", "renamed_to": None, "before": None, "after": None}]
+    value = orjson.dumps({"kind": "ALTER", "statement": "ALTER TABLE orders DROP a", "tables": about})
+    with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+        consumer = consumer_of(config)
+        assert consumer.topics == ["shop.orders", "shop.gaps"]
+        counts = consumer.apply_records(Records(("shop.ddl", 0, 0, value)), 1, dead_letters)
+    assert (counts["bumps"], counts["dead_letters"]) == (1, 0)
+
+
+@pytest.mark.services
 def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> None:
     """I11: of a backlog, only a part is in memory."""
     config = config_of(redis_server.url, unique)
