@@ -115,12 +115,12 @@ class _PythonConsumer:
         self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))
         self._ids = topic_ids(self._admin, self._config, self._topics)
         if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
-            self._group.commit(self._reached, wait=True)  # so that --from counts once
+            self._group.commit(self._reached, ids=self._ids, wait=True)  # so that --from counts once
             self._messages = self._open_reader()
             self._watch.start_at(self._applied)
             log_event("started", _NAME, topics=self._topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
-            self._group.commit(self._applied, wait=True)
+            self._group.commit(self._applied, ids=self._ids, wait=True)
         self._watch.stop()
         log_event("stopped", _NAME)
 
@@ -236,7 +236,7 @@ class _PythonConsumer:
         applied_at = time.time()
         self._continuity.advance(batch.reached)  # before the group says so
         self._applied = batch.reached
-        self._group.commit(batch.reached)
+        self._group.commit(batch.reached, ids=self._ids)  # I1: --from committed:GROUP refuses them for other topics
         if counts is not None:
             times = {"applied_at": applied_at, "seconds": round(time.monotonic() - begun, 3)}
             log_event("batch", _NAME, batch=batch.number, **counts, **times, end_offsets=batch.reached)

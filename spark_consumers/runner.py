@@ -172,7 +172,8 @@ class Runner:
         self.group = GroupOffsets(self.config, self.consumer.name, self.topics)
         self.stack.callback(self.group.close)
         if not self.checkpoint.exists:
-            self.checkpoint.begin(self.group.resolve(start or "earliest"))
+            makes_up = self.consumer.continuity is not None
+            self.checkpoint.begin(self.group.resolve(start or "earliest", makes_up=makes_up))
         if self.consumer.place is not None:
             name = self.consumer.name
             self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
@@ -336,8 +337,7 @@ class Runner:
             self._is_applying = False
 
     def _report(self, end: Offsets, *, wait: bool = False) -> None:
-        # I1: with the ids, --from committed refuses them for other topics. The cache invalidates its namespace there.
-        self.group.commit(end, ids=self._ids if self.consumer.continuity is None else {}, wait=wait)
+        self.group.commit(end, ids=self._ids, wait=wait)  # I1: --from committed refuses them for other topics
 
     def _drain(self, query: StreamingQuery) -> None:
         """Stop a query between two batches. Exits with 143 if the running batch does not end in time."""

@@ -182,12 +182,15 @@ class GroupOffsets:
             raise _missing(missing[0], self._servers)
         return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
-    def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST) -> Offsets:
+    def resolve(
+        self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False
+    ) -> Offsets:
         """Return the present offsets of ``start``, which errors call ``option``.
 
         It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for those of another group, an ISO time, a
         time ago such as ``-2h``, or offsets as JSON; ``others``: of partitions that JSON leaves out. The caller stores
-        them, so that a consumer killed before its first batch starts there again. Raises ``ConfigError`` for any other
+        them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether it makes up
+        for what its own group has not read of a topic that was created again. Raises ``ConfigError`` for any other
         text.
         """
         check_start(start, option=option)
@@ -205,7 +208,8 @@ class GroupOffsets:
                     f"{option} {start}: group {other or self.group} has no committed offsets of "
                     f"{', '.join(self._topics)}: use earliest or latest"
                 )
-            if again := self._read_before(committed):  # I1
+            is_made_up = makes_up and other in ("", self.group)
+            if not is_made_up and (again := self._read_before(committed)):  # I1
                 raise ConfigError(
                     f"{option} {start}: topic {min(again)} was created again since group {other or self.group} has "
                     "read it, and the offsets say nothing of its records: use earliest"

@@ -184,6 +184,27 @@ def test_spark_and_python_go_on_where_the_other_has_committed(topic: Topic, stor
     assert store.generation(generation_key(topic.config.name)) == before
 
 
+@pytest.mark.parametrize("engine", ["python", "spark"])
+def test_only_the_cache_goes_on_where_it_has_committed_once_a_topic_was_created_again(
+    topic: Topic, store: RedisStore, engine: str
+) -> None:
+    """I1, I6: it invalidates its namespace, and a log that began there would lack the first changes."""
+    topic.publish([change("c0", 1), change("c0", 2)])
+    topic.consume("cache", checkpoint="one", engine=engine)
+    before = store.generation(generation_key(topic.config.name))
+    group = f"{topic.config.name}.cache"
+    client = Consumer({**topic.config.kafka.client(), "group.id": group})
+    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=20)
+    topic.create_again()
+    topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
+    client.commit(offsets=reported, asynchronous=False)  # as one that has not noticed does
+    client.close()
+    topic.refuse("log", "--from", f"committed:{group}", checkpoint="log")
+    assert f"topic {topic.name} was created again since group {group} has read it" in topic.log.read_text()
+    assert topic.consume("cache", "--from", "committed", checkpoint="two")["rows"] == 2
+    assert store.generation(generation_key(topic.config.name)) != before
+
+
 def test_records_that_were_removed_before_they_were_applied_invalidate_the_namespace(
     topic: Topic, store: RedisStore
 ) -> None:
