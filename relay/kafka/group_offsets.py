@@ -182,9 +182,7 @@ class GroupOffsets:
             raise _missing(missing[0], self._servers)
         return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
-    def resolve(
-        self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False
-    ) -> Offsets:
+    def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
         """Return the present offsets of ``start``, which errors call ``option``.
 
         It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for those of another group, an ISO time, a
