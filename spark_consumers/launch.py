@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import RelayError
+from relay.kafka.group_offsets import check_start
 from relay.process import folders
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.executors import check
@@ -61,6 +62,8 @@ def run(
     ``is_program``: whether ``start`` is of a program, which gives it each time it is started, and not of a person, who
     has to know that a checkpoint goes on elsewhere. Raises ``RelayError``. Only the main thread can handle the signals.
     """
+    if start is not None:
+        check_start(start, option="start" if is_program else "--from")
     with ExitStack() as stack:
         watches = stack.enter_context(served(config, [(each.name, each.topics) for each in consumers], http))
         runners = [
@@ -85,7 +88,8 @@ def run(
             for runner in runners:
                 runner.connect()
                 if runner.checkpoint.local is not None:
-                    runner.begin(start)
+                    runner.refuse_start(refused)  # while this one waited, another one may have begun it
+                    _begin(runner, start)
             opened = session_for(consumers, config, session, locks, stack)
             if is_cluster(master):
                 modules = sorted({name for each in consumers for name in each.executor_modules})
@@ -94,11 +98,21 @@ def run(
                 if runner.checkpoint.local is None:
                     runner.checkpoint.open(opened)
                     runner.refuse_start(refused)
-                    runner.begin(start)
+                    _begin(runner, start)
                 _note_what_has_no_lock(runner)
             _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
+
+
+def _begin(runner: Runner, start: str | None) -> None:
+    """Note where a new checkpoint starts, or say that one that exists goes on where it is."""
+    if start is not None and runner.checkpoint.exists:
+        checkpoint = runner.checkpoint
+        log_event(
+            "goes on", runner.consumer.name, start=start, checkpoint=checkpoint.location, offsets=checkpoint.resume()
+        )
+    runner.begin(start)
 
 
 def session_for(

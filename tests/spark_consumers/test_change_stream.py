@@ -12,6 +12,8 @@ from confluent_kafka import Producer
 from relay.change import Change
 from relay.errors import ConfigError
 from spark_consumers import changes
+from spark_consumers.checkpoint import ConsumerCheckpoint
+from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -52,7 +54,7 @@ def topic(tmp_path: Path, unique: str, kafka: Any, spark_process: SparkProcess) 
 
 def applied(topic: Topic, script: str = SCRIPT) -> list[Any]:
     assert topic.spark is not None
-    topic.spark.run(script, str(topic.path))
+    topic.spark.run(script, str(topic.path), log=topic.folder / "stderr")
     found = [json.loads(line) for line in (topic.folder / "applied").read_text().splitlines()]
     (topic.folder / "applied").unlink()
     return found
@@ -73,6 +75,15 @@ def test_a_program_that_is_started_again_goes_on_whatever_start_it_names(topic: 
     assert applied(topic, script) == [[0, ["1"]]]
     topic.publish([change("ada", 2)])
     assert applied(topic, script) == [[1, ["2"]]]
+    (said,) = log_lines(topic.folder / "stderr", "goes on")
+    assert (said["start"], said["offsets"].keys()) == ("-1h", {topic.name, topic.config.internal("gaps")})
+
+
+def test_a_start_that_is_none_is_refused_also_where_a_checkpoint_goes_on(topic: Topic) -> None:
+    ConsumerCheckpoint(str(topic.folder / "point")).begin({})
+    stream = changes(topic.config, name="mine", start="erliest", checkpoint=topic.folder / "point")
+    with pytest.raises(ConfigError, match="start erliest: use earliest, latest"):
+        stream.foreach_batch(lambda batch, number: None)
 
 
 def test_a_record_that_is_no_change_is_a_dead_letter(topic: Topic) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 import orjson
@@ -15,6 +17,8 @@ from relay.config import Config
 from relay.errors import ConfigError
 from relay.process.managed import free_port
 from spark_consumers import run
+from spark_consumers.checkpoint import ConsumerCheckpoint
+from spark_consumers.locks import Lock
 from tests.log_lines import log_lines, rows_applied
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
@@ -27,6 +31,32 @@ pytestmark = pytest.mark.services
 @pytest.fixture
 def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_process: SparkProcess) -> Topic:
     return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+
+
+def test_a_start_is_refused_if_another_consumer_begins_the_checkpoint_meanwhile(topic: Topic) -> None:
+    """I1: a person who names a start would take it for the one that counts."""
+    folder = topic.folder / "checkpoints" / "log"
+    lock = Lock(folder / "lock", "the checkpoint")
+    lock.acquire()
+
+    def begin() -> None:
+        wait_until(lambda: times_open(lock.path) == 2 or None)
+        ConsumerCheckpoint(str(folder)).begin({})
+        lock.release()
+
+    other = Thread(target=begin)
+    other.start()
+    with pytest.raises(ConfigError, match="--from latest only applies to a new checkpoint"):
+        run("log", topic.config, start="latest", checkpoint=folder)
+    other.join()
+
+
+def times_open(path: Path) -> int:
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += each.readlink() == path.resolve()
+    return found
 
 
 def test_each_consumer_has_its_own_progress(topic: Topic) -> None:
