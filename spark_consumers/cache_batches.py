@@ -67,8 +67,8 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
 
 def topics(config: Config, cache: CacheConfig) -> list[str]:
     """Return the topics whose records invalidate the cache."""
-    # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
     own = config.own_topics
+    # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
     return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
 
 

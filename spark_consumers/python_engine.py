@@ -120,7 +120,7 @@ class _PythonConsumer:
             self._watch.start_at(self._applied)
             log_event("started", _NAME, topics=self._topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
-            self._group.commit(self._applied, ids=self._ids, wait=True)
+            self._group.commit(self._applied, ids=self._ids, wait=True)  # I1: for --from committed:GROUP
         self._watch.stop()
         log_event("stopped", _NAME)
 
@@ -236,7 +236,7 @@ class _PythonConsumer:
         applied_at = time.time()
         self._continuity.advance(batch.reached)  # before the group says so
         self._applied = batch.reached
-        self._group.commit(batch.reached, ids=self._ids)  # I1: --from committed:GROUP refuses them for other topics
+        self._group.commit(batch.reached, ids=self._ids)
         if counts is not None:
             times = {"applied_at": applied_at, "seconds": round(time.monotonic() - begun, 3)}
             log_event("batch", _NAME, batch=batch.number, **counts, **times, end_offsets=batch.reached)
