@@ -67,6 +67,15 @@ def test_the_flag_of_temporary_tables_says_nothing_in_mysql() -> None:
     assert not statement.classified.temporary
 
 
+def test_an_event_of_another_kind_of_server_is_refused_after_what_was_before_it() -> None:
+    """I8: with a checksum that is right."""
+    events = [*transaction(10, *inserted(1)), event(MARIADB_GTID, gtid(A, 11))]
+    with reading_events(events) as (stream, _):
+        assert len(read_commits(stream, 1)) == 3
+        with pytest.raises(NotCarried, match="an event is malformed"):
+            read_commits(stream, 1)
+
+
 class TestATransaction:
     def test_begins_with_its_gtid_and_the_set_up_to_and_including_it(self) -> None:
         """I4."""

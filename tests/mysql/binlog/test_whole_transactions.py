@@ -16,7 +16,7 @@ from relay.errors import RelayError
 from relay.gtid import parse
 from relay.lineage import StreamId
 from relay.mysql import connection
-from relay.mysql.binlog.events import BinlogEvent, Heartbeat, RawRows, RawTransactions, Rotate, TransactionBegin
+from relay.mysql.binlog.events import BinlogEvent, Heartbeat, RawRows, RawTransactions, Rotate
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
@@ -243,20 +243,6 @@ def test_an_event_with_a_wrong_checksum_is_refused_after_what_was_before_it() ->
     assert sum(len(each.scanned) for each in found if isinstance(each, RawTransactions)) == 9
     assert executed == parse(f"{A}:1-19")
     assert "wrong checksum" in error
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_an_event_of_another_kind_of_server_is_refused_after_what_was_before_it(compiled: bool) -> None:
-    """I8: with a checksum that is right."""
-    events = [*begin(10, A, False), *logged(False, "orders", 0, [(10, b"a")]), event(XID, bytes(8))]
-    following = begin(11, A, False)
-    of_mariadb = damaged(following[0], 4, 162)  # its type
-    found, (_, executed, error) = read(
-        [*events, of_mariadb, *following[1:]], layouts(), is_mariadb=False, compiled=compiled
-    )
-    assert len([each for each in found if isinstance(each, TransactionBegin)]) == 1
-    assert executed == parse(f"{A}:1-10")
-    assert "an event is malformed" in error
 
 
 @pytest.mark.parametrize(("page", "counts"), [(100, [8, 8, 4]), (40, [2] * 10), (10, [1] * 20)])
