@@ -126,6 +126,6 @@ class Sharded(World):
         truth, changes = history(self.connect, [KEYSPACE]), self.changes()
         written = sum(map(len, truth.values()))
         print(f"{written} changes of {len(truth)} items, {len(changes)} on the topic, {self.kills} relays killed")
-        assert written > 1000
+        assert written > 200
         assert self.kills >= len(steps)
         assert problems(truth, changes) == []

@@ -97,6 +97,6 @@ def test_primaries_and_relays_that_are_killed_lose_double_and_disorder_nothing(w
     truth, changes = history(world.connect, [DATABASE]), world.changes()
     written = sum(map(len, truth.values()))
     print(f"{written} changes of {len(truth)} items, {len(changes)} on the topic, {len(set(killed))} primaries killed")
-    assert written > 1000
+    assert written > 200
     assert world.group.primary not in killed[-1:]
     assert problems(truth, changes, ("customer", "line")) == []
