@@ -23,7 +23,7 @@ from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import HandoverCheck
-from relay.mysql.servers import ShardServers
+from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.source import Page, ReadResult, Unreadable
 from relay.sql.followed_tables import TablesNow
@@ -136,6 +136,10 @@ class BinlogShardReader:
                 self.transactions.feed(events)
             consumed = self.transactions.consume()
             self._advance(consumed)
+            if consumed.replaced is not None and not self.transactions.has_changes:
+                begin = self.transactions.position
+                self.transactions.forget(consumed.replaced)
+                return self._page(begun, gap=self._gap(LOST, begin, begun))
             is_full = consumed.is_full
             if consumed.error is not None:
                 self._error = consumed.error
@@ -229,14 +233,16 @@ class BinlogShardReader:
         lost = self.server.open(begin)
         if lost is not None:
             self.transactions.skip_to(lost.resume)
-            end = self.transactions.position.to_json()
-            return Gap(  # I9
-                self.stream.source, self.stream.label, self.shard.id, lost.reason, begin.to_json(), end, asked
-            )
+            return self._gap(lost.reason, begin, asked)  # I9
         if self.server.found is not None:
             self.head.start(self.server.found, asked)
             self._look_at_tables(self.server.found.server)
         return None
+
+    def _gap(self, reason: str, begin: BinlogPosition, asked: float) -> Gap:
+        """Return the gap from ``begin`` to where reading continues."""
+        stream, end = self.stream, self.transactions.position.to_json()
+        return Gap(stream.source, stream.label, self.shard.id, reason, begin.to_json(), end, asked)
 
     def _look_at_tables(self, server: ServerConnection) -> None:
         """Ask for the tables, once. Reading does not depend on the answer."""

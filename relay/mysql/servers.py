@@ -24,6 +24,9 @@ from relay.mysql.roles import Role, role_of
 
 log = logging.getLogger(__name__)
 
+LOST = "failover lost transactions"
+"""Why there is a gap, if a primary lacks what was read."""
+
 _AVOID = 5.0  # seconds for which a server that failed is tried last
 _RETRY = 10.0  # seconds after which a server that lacked something is asked for it again
 _CERTAIN = 1.0  # seconds for which a primary must lack what was read before that counts as a loss
@@ -251,7 +254,7 @@ class ShardServers:
                 if resume == executed and new.server.is_mariadb and new.server.account.address in self._refusals:
                     resume = _after_hole(executed, new)
                 self._refusals.clear()
-                return LostPosition("failover lost transactions", resume)
+                return LostPosition(LOST, resume)
         survey.unusable += [
             f"{each.server.account.address} lacks transactions that were already read" for each in survey.lacking
         ]

@@ -59,6 +59,8 @@ class Consumed:
     """Seconds: the timestamp of the last transaction that ended."""
     heartbeat: int | None = None
     """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
+    replaced: str | None = None
+    """The GTID of the next event, if rows were read of another transaction under it, which never committed."""
     error: RelayError | None = None
     """Why the first remaining event cannot be read. Everything before it was taken."""
 
@@ -89,6 +91,8 @@ class ShardTransactions:
         self._executed: tuple[str, GtidSet] = ("", parse(""))
         # By GTID: the rows that were published of transactions read in part.
         self._partial: dict[str, PublishedRows] = dict(position.partial)
+        # By GTID: see ``BinlogPosition.files``, and the open transaction.
+        self._files: dict[str, str] = dict(position.files)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
@@ -147,7 +151,8 @@ class ShardTransactions:
             if done:
                 partial = {self._begun.gtid: done, **partial}
         # There may be several: servers may commit in different orders.
-        return BinlogPosition(self.executed_position, partial, self.local)
+        files = {gtid: self._files[gtid] for gtid in partial if gtid in self._files}
+        return BinlogPosition(self.executed_position, partial, self.local, files=files)
 
     def raise_floor(self, timestamp: int) -> None:
         """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
@@ -188,6 +193,8 @@ class ShardTransactions:
         if self._is_open and self._begun is not None:
             if done := furthest(self._changes.rows_of, self._partial.get(self._begun.gtid, {})):
                 self._partial[self._begun.gtid] = done
+            else:
+                self._files.pop(self._begun.gtid, None)
             changes, self._saved_size = self._taken()
             self._saved = list(changes)
             # The row that is held back is read again, too.
@@ -203,9 +210,15 @@ class ShardTransactions:
         self._statements = []
         self.followed.undo()
 
+    def forget(self, gtid: str) -> None:
+        """Read the transaction from its beginning: what was read under its GTID is of another one."""
+        self._partial.pop(gtid, None)
+        self._files.pop(gtid, None)
+
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: what was not read before it is lost."""
         self._partial.clear()
+        self._files.clear()
         self.executed_position = executed.position
         self.local = parse("")
 
@@ -238,6 +251,9 @@ class ShardTransactions:
                     return True
                 continue
             elif isinstance(event, TransactionBegin):
+                if event.gtid in self._partial and self._is_another(event):
+                    consumed.replaced = event.gtid
+                    return True
                 if self._begun is not None:
                     self.followed.undo()
                 # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.
@@ -254,6 +270,11 @@ class ShardTransactions:
             if self._changes.size >= STREAMED_PAGE:
                 return True
         return False
+
+    def _is_another(self, begun: TransactionBegin) -> bool:
+        """Whether the rows that were read under this GTID are of a transaction that a crash of its server cut off."""
+        before = self._files.get(begun.gtid, "")
+        return bool(before and begun.file) and before != begun.file  # I1: or as many rows of it are skipped
 
     def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:
         """Read whole transactions. One that the compiled core leaves becomes events of its own.
@@ -350,6 +371,8 @@ class ShardTransactions:
         if self._is_local(begun.gtid):
             # Now, so that no other server is asked for the rest of it.
             self.local = self.local | parse(begun.gtid)
+        if begun.file:
+            self._files[begun.gtid] = begun.file
         origin = begun.origin if isinstance(begun, OriginBegin) else None
         self._changes.begin(
             begun.gtid,
@@ -396,6 +419,7 @@ class ShardTransactions:
             self.local = self.local | parse(begun.gtid)
         if self._partial:
             self._partial.pop(begun.gtid, None)
+        self._files.pop(begun.gtid, None)
         self._ended(begun, consumed)
 
     def _ended(self, begun: TransactionBegin, consumed: Consumed) -> None:

@@ -23,6 +23,7 @@ from relay.mysql.positions import BinlogPosition
             "rows_of": {"0-1-6": {"t": 1}, "1-1-8": {"t": 2}},
             "others": {"1-1-8": 2},
         },
+        {"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3, "files": {"0-1-6": "binlog.000003"}},
         {"gtid": "MariaDB/0-1-5", "targets": {"-80": "MariaDB/0-2-7", "80-": "MariaDB/0-3-9"}},
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from relay.lineage import StreamId
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
@@ -151,6 +152,29 @@ def test_a_transaction_published_in_part_is_required_of_the_next_server() -> Non
     assert not shard.transactions.is_between_transactions
     again = Shard(transaction="0-1-101", rows_done=1)
     assert again.transactions.position.unfinished == ("0-1-101",)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_another"),
+    [
+        ("binlog.000001", "binlog.000002", True),
+        ("binlog.000001", "binlog.000001", False),
+        ("binlog.000001", "", False),
+        ("", "binlog.000002", False),
+    ],
+)
+def test_a_transaction_in_another_file_of_the_server_that_made_it_is_another_one(
+    first: str, second: str, is_another: bool
+) -> None:
+    """I1: a crash cut off the first one. It is the same one where either was read from another server."""
+    shard = Shard()
+    rows = Rows(shard.layout("id"), [(None, (1,)), (None, (2,))], 10)
+    shard.pages(replace(begin(101), file=first), rows)
+    position = shard.transactions.position.to_json()
+    del position["gtid"]
+    again = Shard(**position)
+    again.transactions.feed([replace(begin(101), file=second), rows, COMMIT])
+    assert again.transactions.consume().replaced == ("0-1-101" if is_another else None)
 
 
 def test_a_transaction_that_only_a_replica_has_is_required_of_no_other_server() -> None:

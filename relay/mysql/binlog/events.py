@@ -63,6 +63,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
     ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.
+    ``file``: of MariaDB, the binlog file where the server that made it has it; empty if it is read from another one.
     """
 
     gtid: str
@@ -70,6 +71,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
     timestamp: int
     committed_at: int | None
     is_ddl: bool
+    file: str = ""
 
 
 class Rows(msgspec.Struct):
@@ -121,16 +123,21 @@ class RawRows(msgspec.Struct, gc=False):
 
 
 class RawTransactions(msgspec.Struct):
-    """Whole transactions, whose rows were not decoded, of the server at ``address`` and of its ``file``."""
+    """Whole transactions, whose rows were not decoded, of the server at ``address`` and of its ``file``.
+
+    ``own``: the id of that server, if it is a MariaDB.
+    """
 
     scanned: ScannedTransactions
     address: str
     file: str
+    own: int | None
 
     def pop(self) -> list[BinlogEvent]:
         """Take the first of them; return its events."""
         gtid, position, timestamp, committed_at, rows = self.scanned.pop()
-        begin, buffer = TransactionBegin(gtid, position, timestamp, committed_at, False), self.scanned.buffer
+        file = self.file if gtid.split("-")[1] == str(self.own) else ""
+        begin, buffer = TransactionBegin(gtid, position, timestamp, committed_at, False, file), self.scanned.buffer
         logged = (
             RawRows(
                 known.table, known.decoder, kind, buffer, start, end, BinlogPlace(self.address, self.file, at, gtid)

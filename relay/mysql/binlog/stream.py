@@ -33,7 +33,7 @@ from relay.mysql.binlog.events import (
 from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Wanted
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import IncidentEvent, NotCarried
+from relay.mysql.errors import IncidentEvent, Interrupted, NotCarried
 from relay.mysql.executed import Executed
 from relay.sql.statement_text import shown
 from relay.sql.statements import Classified, Kind
@@ -75,6 +75,7 @@ class BinlogEvents:
         self.file = ""
         self.position = 0
         self._server = server
+        self._own = server.server_id if server.is_mariadb else None
         self._lower_case = server.stores_lower_case
         self._is_raw = raw
         # Of triggers.
@@ -139,7 +140,7 @@ class BinlogEvents:
             else:
                 arrived = self._dump.read(timeout, None if self._scanner is None else self._scan)
                 if not isinstance(arrived, tuple):
-                    out.append(RawTransactions(arrived, self._server.account.address, self.file))
+                    out.append(RawTransactions(arrived, self._server.account.address, self.file, self._own))
                     break
                 buffer, found, has_read = arrived[0], iter(arrived[1]), True
             try:
@@ -201,7 +202,8 @@ class BinlogEvents:
                 self._is_statement = bool(bits & events.STANDALONE)
                 self._is_prepared = bool(bits & events.PREPARED_XA)
                 self._alters_nothing = self._is_statement and events.alters_nothing(buffer[start:end])
-                out.append(TransactionBegin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
+                file = self.file if server_id == self._own else ""
+                out.append(TransactionBegin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL), file))
             elif kind == events.GTID:
                 self.position = position or self.position
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
@@ -374,6 +376,9 @@ class BinlogEvents:
             out.append(Heartbeat(self._heartbeat_time()))
         elif kind == events.ROTATE:
             rotate = events.rotate(body)
+            if self._has_rows and self._gtid and self._own is not None and rotate.file != self.file:
+                # It died while it wrote them, and may give their GTID to others: those are in the next file.
+                raise Interrupted(f"{self._place}: a transaction with rows of {self._has_rows} ends with its file")
             self.file, self.position = rotate.file, rotate.position
             out.append(rotate)
         elif kind in events.SILENT:
