@@ -209,13 +209,13 @@ _SQL_MODE, _CHARSET = 1, 4
 _ANSI_QUOTES = 4
 
 
-def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, str, bool]:
+def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, bytes, bool]:
     """Read a QUERY: the statement, its character set, the database, and whether double quotes enclose names."""
     _, _, name, _, status = _QUERY.unpack_from(body)
     at = _QUERY.size
     encoding, ansi_quotes = _status(body[at : at + status])
     at += status
-    database = body[at : at + name].decode()
+    database = body[at : at + name]
     raw = body[at + name + 1 :]
     return inflated(raw) if is_compressed else raw, encoding, database, ansi_quotes
 

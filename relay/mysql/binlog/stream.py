@@ -314,7 +314,7 @@ class BinlogEvents:
     # ------------------------------------------------------------------ statements and the rest
 
     def _query(self, body: bytes, timestamp: int, flags: int, is_compressed: bool, out: list[BinlogEvent]) -> None:
-        raw, encoding, database, ansi_quotes = events.query(body, is_compressed)
+        raw, encoding, used, ansi_quotes = events.query(body, is_compressed)
         if raw == b"BEGIN":
             self._begin_pending(out, False)
             return
@@ -324,7 +324,7 @@ class BinlogEvents:
         if self._alters_nothing:  # I8
             self._commit(out)
             return
-        sql = events.statement_text(raw, encoding)
+        sql, database = events.statement_text(raw, encoding), used.decode()
         # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
         is_temporary = self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG)
         statement = Statement(sql, database, timestamp, ansi_quotes, True, self._lower_case, is_temporary)
