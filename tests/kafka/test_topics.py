@@ -184,7 +184,7 @@ class TestOnABroker:
         )
         assert command in caplog.text
         self.alter(admin, command)
-        assert not any(each.advice for each in topics.survey(admin, relayed, ["orders"]))
+        wait_until(lambda: not any(each.advice for each in topics.survey(admin, relayed, ["orders"])), 30)
 
     def test_a_topic_of_changes_that_is_compacted_before_slow_consumers_come_has_a_warning(
         self, kafka: Any, unique: str, admin: AdminClient, caplog: pytest.LogCaptureFixture
@@ -195,7 +195,8 @@ class TestOnABroker:
         topics.create_missing(admin, relayed, ["orders"])
         assert "has min.compaction.lag.ms=0: a consumer that is further behind misses changes" in caplog.text
         self.alter(admin, caplog.text[caplog.text.index("`kafka-configs") :].partition("`\n")[0])
-        assert not any(each.advice for each in topics.survey(admin, relayed, ["orders"]))
+        # A broker learns of its new settings a moment later.
+        wait_until(lambda: not any(each.advice for each in topics.survey(admin, relayed, ["orders"])), 30)
 
     def alter(self, admin: AdminClient, command: str) -> None:
         """Do what the command of ``kafka-configs`` does."""
