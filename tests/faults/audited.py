@@ -164,6 +164,11 @@ def history(connect: Connect, databases: Sequence[str]) -> dict[Item, list[int |
     return found
 
 
+def changes_in(truth: Mapping[Item, Sequence[int | None]]) -> int:
+    """Return how many changes a `history` has."""
+    return sum(map(len, truth.values()))
+
+
 def problems(
     truth: Mapping[Item, Sequence[int | None]],
     changes: Sequence[tuple[int, int, Mapping[str, Any]]],

@@ -26,6 +26,7 @@ from tests.faults.harness import Relay
 from tests.soak.audited_lines import SHARD, AuditedLines, read_lines
 from tests.waiting import wait_until
 
+Engine = Literal["spark", "python"]
 Reads = Literal["primary", "replica", "replica, then primary"]
 """Where an application loads from; the last: a ``QueriesLoader`` with a ``PrimaryLoader``."""
 
@@ -198,11 +199,13 @@ CacheServers = RedisBehindProxy | Memcached
 
 
 class CacheConsumer:
-    """``relay consume cache`` without Spark, one process after the other. ``log``: of all of them."""
+    """``relay consume cache``, one process after the other. ``log``: of all of them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, engine: Engine) -> None:
         self.log = path.with_name("cache.log")
-        self._command = [sys.executable, "-m", "relay.cli", "consume", "cache", str(path), "--engine", "python"]
+        self._command = [sys.executable, "-m", "relay.cli", "consume", "cache", str(path), "--engine", engine]
+        if engine == "spark":
+            self._command += ["--checkpoint", str(path.with_name("checkpoint"))]
         self._begun = 0  # where the log of the process that runs begins
 
     def __enter__(self) -> Self:

@@ -1,7 +1,4 @@
-"""Requested snapshots of MariaDB and DynamoDB Local beside writers, stopped and killed: I1, I3, I7.
-
-``test_mysql_snapshots.py`` has those of MySQL: how a snapshot is asked for makes no difference to the server.
-"""
+"""Requested snapshots of MariaDB, MySQL and DynamoDB Local beside writers, stopped and killed: I1, I3, I7."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
 from tests.faults.snapshotted import Snapshotted
 from tests.faults.world import wait_for
+from tests.mysql.server import MySQL
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -40,9 +38,9 @@ ITEMS = 3000
 SLOWLY = {"snapshot_rows_per_second": 300}  # on a busy machine the commands take seconds
 
 
-@pytest.fixture
-def servers() -> Iterator[tuple[Any, Any]]:
-    with MariaDB() as primary, MariaDB() as replica:
+@pytest.fixture(params=[MariaDB, MySQL])
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    with request.param() as primary, request.param() as replica:
         yield primary, replica
 
 
