@@ -65,13 +65,6 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
         yield chunk
 
 
-def topics(config: Config, cache: CacheConfig) -> list[str]:
-    """Return the topics whose records invalidate the cache."""
-    own = config.own_topics
-    # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
-    return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
-
-
 def other_topics(config: Config) -> Mapping[str, DecodeStatus]:
     """Return the topics that invalidate the cache with records that are not changes, and what these are."""
     # A checkpoint may have statements that are to be read, of a source that has left the config.

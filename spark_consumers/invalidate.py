@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from relay.cache.continuity import Continuity
 from relay.cache.keys import CacheRules
 from relay.config import CacheConfig, Config
+from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.cache_batches import (
@@ -27,7 +28,6 @@ from spark_consumers.cache_batches import (
     conclude,
     invalidator,
     other_topics,
-    topics,
 )
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
@@ -94,7 +94,7 @@ class CacheConsumer:
     def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._cache = cache
         self._rules = CacheRules(cache, config.sources)
-        self.topics = topics(config, cache)
+        self.topics = topics_of_cache(config, cache)
         self._others = other_topics(config)
         self.continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._alarm = LagAlarm(self.name, cache.tombstone_ttl)

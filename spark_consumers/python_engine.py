@@ -22,6 +22,7 @@ from relay.avro.registry import open_schemas
 from relay.cache.continuity import Continuity
 from relay.cache.keys import CacheRules, ReducedChange
 from relay.config import CacheConfig, Config
+from relay.config.topic_names import topics_of_cache
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import open_reader
@@ -29,7 +30,6 @@ from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator, other_topics
-from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.lag import LagAlarm
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
@@ -55,7 +55,7 @@ def run(
     Raises ``RelayError``. Only the main thread can handle the signals.
     """
     with ExitStack() as stack:
-        (watch,) = stack.enter_context(served(config, [(_NAME, topics_of(config, cache))], http))
+        (watch,) = stack.enter_context(served(config, [(_NAME, topics_of_cache(config, cache))], http))
         consumer = _PythonConsumer(config, cache, stack, watch)
         with signals(consumer.stop):
             consumer.run(start, until_caught_up=until_caught_up)
@@ -87,7 +87,7 @@ class _PythonConsumer:
         self._rules = CacheRules(cache, config.sources)
         self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
-        self._topics = topics_of(config, cache)
+        self._topics = topics_of_cache(config, cache)
         # The offsets up to which records were read, and up to which they were applied. The latter is one reference,
         # which only the other thread sets while there is a batch to apply.
         self._reached: Offsets = {}

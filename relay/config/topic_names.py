@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
+from relay.config.cache import CacheConfig
 from relay.config.config import Config
 from relay.errors import ConfigError
 
@@ -31,6 +32,13 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
         names = [name if name in known else config.topic(name) for name in names]
         return list(dict.fromkeys(names))
     return _resolve(config, names, {})
+
+
+def topics_of_cache(config: Config, cache: CacheConfig) -> list[str]:
+    """Return the topics whose records invalidate the cache: those of its tables, of gaps, and of statements."""
+    own = config.own_topics
+    # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
+    return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
 
 
 def _resolve(config: Config, names: Sequence[str], own: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config, DynamoDBConfig, SourceConfig
+from relay.config.topic_names import topics_of_cache
 from relay.engine.planning import newest_planned
 from relay.engine.progress import resume_timestamp
 from relay.engine.snapshot_records import CONTROL, fulfilled_by, is_stopped, records_of
@@ -131,9 +132,8 @@ def status(config: Config) -> RelayStatus:
 def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
     group = group_of(config, kind)
     cache = config.cache if kind == "cache" else None
-    names = {*map(config.topic, cache.keys if cache else config.tables), config.internal("gaps")}
-    if cache is not None:
-        names |= {topic for kind, topic in config.own_topics.items() if kind == "ddl"}
+    of_changes = [*map(config.topic, config.tables), config.internal("gaps")]
+    names = set(of_changes if cache is None else topics_of_cache(config, cache))
     others = cache is None and not config.names_tables  # its tables are not known here
     try:
         return ConsumerStatus(kind, group, offsets_behind(admin, config, group, names, others=others))

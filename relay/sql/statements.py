@@ -16,7 +16,7 @@ Name = tuple[str, str]
 
 
 UNSEEN_ROWS = (
-    "%s: table %s has the rows of %s now, and no change tells of them: a copy keeps the rows from before. Unless they "
+    "%s: table %s has the rows of %s now, and no change shows them: a copy keeps the rows from before. Unless they "
     "are the same, as after an online schema change, take a snapshot of the table with `relay snapshot`"
 )
 """The warning of a rename that gives a relayed table other rows: where, the new name and the old one."""

@@ -72,7 +72,7 @@ def bumps(sql: str, *, hides_values: bool = False, largest: float = 1e9) -> bool
     ],
 )
 def test_a_statement_after_which_a_table_may_have_other_rows_invalidates_the_namespace(sql: str) -> None:
-    """I6: no change on the topic of the table tells of them."""
+    """I6: no change on the topic of the table shows them."""
     assert bumps(sql)
 
 

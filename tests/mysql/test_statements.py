@@ -269,7 +269,7 @@ def test_an_alter_table_that_is_logged_in_two_phases_is_one_statement_where_it_e
 def test_a_table_that_gets_the_rows_of_another_is_warned_of(
     statements: list[str], tables: dict[str, str], server: Any, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I7: its copy keeps the rows from before, since no change tells of them."""
+    """I7: its copy keeps the rows from before, since no change shows them."""
     with session(server, unique) as execute:
         for table in ("t", "u", "other"):
             execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
@@ -279,9 +279,9 @@ def test_a_table_that_gets_the_rows_of_another_is_warned_of(
             execute(statement)
         with closing(open_at(source, start)) as reader:
             read_to_head(reader)
-    said = [record.getMessage() for record in caplog.records if "and no change tells of them" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "and no change shows them" in record.getMessage()]
     assert [each.split(": ")[1] for each in said] == [
-        f"table {new} has the rows of {old} now, and no change tells of them" for new, old in tables.items()
+        f"table {new} has the rows of {old} now, and no change shows them" for new, old in tables.items()
     ]
 
 

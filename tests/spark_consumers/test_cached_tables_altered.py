@@ -98,7 +98,7 @@ def cached(
 def test_a_cache_serves_no_row_from_before_its_table_was_altered_or_exchanged(
     kind: str, engine: str, request: pytest.FixtureRequest, kafka: Any, redis_server: Any, unique: str, tmp_path: Path
 ) -> None:
-    """I6: no change of a row tells of it."""
+    """I6: no change of a row shows it."""
     server = request.getfixturevalue(kind)
     server.execute(f"CREATE DATABASE {unique}")
 

@@ -21,13 +21,13 @@ from confluent_kafka.cimpl import NewPartitions
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
+from relay.config.topic_names import topics_of_cache
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.process.managed import free_port
 from spark_consumers import python_engine, run
-from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.python_engine import _PythonConsumer
 from tests.log_lines import log_lines
 from tests.observe.requests import get
@@ -60,7 +60,7 @@ def version(store: RedisStore, topic: Topic, customer: str) -> int:
 def committed(topic: Topic) -> tuple[Offsets, Offsets]:
     """Return the group's offsets, and the ends of the topics."""
     assert topic.config.cache is not None
-    group = GroupOffsets(topic.config, "cache", topics_of(topic.config, topic.config.cache))
+    group = GroupOffsets(topic.config, "cache", topics_of_cache(topic.config, topic.config.cache))
     try:
         found = group.committed()
         assert found is not None
@@ -296,7 +296,7 @@ def test_a_consumer_whose_offsets_lie_past_the_end_of_a_topic_misses_nothing_tha
     before = store.generation(generation_key(topic.config.name))
     topic.create_again()
     assert topic.config.cache is not None
-    group = GroupOffsets(topic.config, "cache", topics_of(topic.config, topic.config.cache))
+    group = GroupOffsets(topic.config, "cache", topics_of_cache(topic.config, topic.config.cache))
     group.commit(reached, wait=True)
     group.close()
     topic.consume("cache", checkpoint="one", engine="python")

@@ -327,7 +327,9 @@ class BinlogEvents:
         sql, database = events.statement_text(raw, encoding), used.decode()
         # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
         is_temporary = self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG)
-        statement = Statement(sql, database, timestamp, ansi_quotes, True, self._lower_case, is_temporary)
+        statement = Statement(
+            sql, database, timestamp, ansi_quotes, lower_case=self._lower_case, uses_temporary=is_temporary
+        )
         said = statement.classified
         if said.kind is Kind.XA_START:
             self._xa_rows, self._xa_size = [], 0
