@@ -32,11 +32,11 @@ from relay.mysql.compiled_rows import CompiledTables
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
+from relay.mysql.partly_read import PartlyRead
 from relay.mysql.positions import BinlogPosition
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
 from relay.sql.followed_tables import AppliedStatement
-from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.snapshots import LATENESS
 from relay.sql.statements import UNSEEN_ROWS
 from relay.sql.tables import Table
@@ -89,10 +89,7 @@ class ShardTransactions:
         self._is_local = is_local
         self._clock = clock
         self._executed: tuple[str, GtidSet] = ("", parse(""))
-        # By GTID: the rows that were published of transactions read in part.
-        self._partial: dict[str, PublishedRows] = dict(position.partial)
-        # By GTID: see ``BinlogPosition.files``, and the open transaction.
-        self._files: dict[str, str] = dict(position.files)
+        self._partial = PartlyRead(position)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
@@ -145,14 +142,8 @@ class ShardTransactions:
     @property
     def position(self) -> BinlogPosition:
         """The position after all changes that were taken."""
-        partial = dict(self._partial)
-        if self._is_open and self._begun is not None:
-            done = furthest(self._changes.rows_of, partial.pop(self._begun.gtid, {}))
-            if done:
-                partial = {self._begun.gtid: done, **partial}
-        # There may be several: servers may commit in different orders.
-        files = {gtid: self._files[gtid] for gtid in partial if gtid in self._files}
-        return BinlogPosition(self.executed_position, partial, self.local, files=files)
+        begun = self._begun.gtid if self._is_open and self._begun is not None else None
+        return self._partial.position(self.executed_position, self.local, begun, self._changes.rows_of)
 
     def raise_floor(self, timestamp: int) -> None:
         """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
@@ -191,10 +182,7 @@ class ShardTransactions:
         self._events.clear()
         self._row = 0
         if self._is_open and self._begun is not None:
-            if done := furthest(self._changes.rows_of, self._partial.get(self._begun.gtid, {})):
-                self._partial[self._begun.gtid] = done
-            else:
-                self._files.pop(self._begun.gtid, None)
+            self._partial.leave(self._begun.gtid, self._changes.rows_of)
             changes, self._saved_size = self._taken()
             self._saved = list(changes)
             # The row that is held back is read again, too.
@@ -212,13 +200,11 @@ class ShardTransactions:
 
     def forget(self, gtid: str) -> None:
         """Read the transaction from its beginning: what was read under its GTID is of another one."""
-        self._partial.pop(gtid, None)
-        self._files.pop(gtid, None)
+        self._partial.forget(gtid)
 
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: what was not read before it is lost."""
         self._partial.clear()
-        self._files.clear()
         self.executed_position = executed.position
         self.local = parse("")
 
@@ -251,7 +237,7 @@ class ShardTransactions:
                     return True
                 continue
             elif isinstance(event, TransactionBegin):
-                if event.gtid in self._partial and self._is_another(event):
+                if self._partial.is_another(event):
                     consumed.replaced = event.gtid
                     return True
                 if self._begun is not None:
@@ -270,11 +256,6 @@ class ShardTransactions:
             if self._changes.size >= STREAMED_PAGE:
                 return True
         return False
-
-    def _is_another(self, begun: TransactionBegin) -> bool:
-        """Whether the rows that were read under this GTID are of a transaction that a crash of its server cut off."""
-        before = self._files.get(begun.gtid, "")
-        return bool(before and begun.file) and before != begun.file  # I1: or as many rows of it are skipped
 
     def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:
         """Read whole transactions. One that the compiled core leaves becomes events of its own.
@@ -371,8 +352,7 @@ class ShardTransactions:
         if self._is_local(begun.gtid):
             # Now, so that no other server is asked for the rest of it.
             self.local = self.local | parse(begun.gtid)
-        if begun.file:
-            self._files[begun.gtid] = begun.file
+        self._partial.open(begun)
         origin = begun.origin if isinstance(begun, OriginBegin) else None
         self._changes.begin(
             begun.gtid,
@@ -381,7 +361,7 @@ class ShardTransactions:
             committed_at=begun.committed_at,
             origin=origin.token if origin else None,
             origin_gtid=origin.gtid if origin else None,
-            skip=self._partial.get(begun.gtid),
+            skip=self._partial.rows(begun.gtid),
         )
         self._is_open = True
 
@@ -417,9 +397,7 @@ class ShardTransactions:
             self._is_open = False
         if self._is_local(begun.gtid):
             self.local = self.local | parse(begun.gtid)
-        if self._partial:
-            self._partial.pop(begun.gtid, None)
-        self._files.pop(begun.gtid, None)
+        self._partial.forget(begun.gtid)
         self._ended(begun, consumed)
 
     def _ended(self, begun: TransactionBegin, consumed: Consumed) -> None:
