@@ -69,14 +69,14 @@ def test_a_change_that_a_read_may_not_see_is_never_older_than_the_read(server: A
             assert not source.snapshots.may_begin(lowest(published) + 1, {"-": published})
 
 
-def test_a_time_in_the_future_is_in_no_token(server: Any, unique: str) -> None:
+def test_a_time_in_the_future_is_in_no_token(primary: Any, unique: str) -> None:
     """I7: later tokens have it at least, so until then no READ would replace a row that they have changed.
 
-    A session may set its time, and a clock may have been wrong.
+    A session may set its time, and a clock may have been wrong. On a server of its own: others start at a time.
     """
-    with session(server, unique) as execute:
+    with session(primary, unique) as execute:
         execute("create table item (id int primary key)")
-        source = source_of(unique, server)
+        source = source_of(unique, primary)
         start = begin(source)["-"]
         for at, timestamp in enumerate(("default", int(time.time()) + 500_000, "default")):
             execute(f"set timestamp = {timestamp}")

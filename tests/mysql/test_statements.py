@@ -140,12 +140,12 @@ def test_text_is_not_guessed_in_a_database_of_binary_text(mariadb: MariaDB, uniq
     assert [column.type for column in found[1].tables[0].after.columns] == ["int", "bytes", "string"]
 
 
-def test_columns_are_known_without_rows_of_a_table_that_stood_when_reading_began(server: Any, unique: str) -> None:
+def test_columns_are_known_without_rows_of_a_table_that_stood_when_reading_began(primary: Any, unique: str) -> None:
     """I8: and not those of a table that a statement was about in between."""
-    with session(server, unique) as execute:
+    with session(primary, unique) as execute:
         for table in ("t", "u"):
             execute(f"create table {table} (id int primary key, v varchar(20))")
-        source = source_of(unique, server)
+        source = source_of(unique, primary)
         start = begin(source)["-"]
         execute("alter table u add a int")
         with closing(open_at(source, start)) as reader:
