@@ -103,7 +103,7 @@ def run(
     # Only now, since the JVM holds the lock of the target until it ends.
     if exchange is None:
         return replay.outcome()
-    exchange.begin(replay.state.end)
+    exchange.begin(replay.state.end, replay.state.topics)
     _, kept = exchange.finish(files.remove)
     return replace(replay.outcome(), kept=kept)
 

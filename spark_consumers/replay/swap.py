@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,20 @@ class Swap:
         assert folder is not None
         return folder.absolute()
 
-    def begin(self, end: Offsets) -> None:
-        """Write down, durably, what is to be done. ``end``: where the consumer goes on. Raises ``Unavailable``."""
+    def begin(self, end: Offsets, topics: Mapping[str, str]) -> None:
+        """Write down, durably, what is to be done. ``end``: where the consumer goes on. ``topics``: their ids.
+
+        Raises ``Unavailable``.
+        """
         stamp = time.strftime("before-%Y%m%dT%H%M%SZ", time.gmtime())
         with self._locked():
-            self._plan = {"into": self._target.identity, "end": end, "stamp": stamp, "renames": self._renames(stamp)}
+            self._plan = {
+                "into": self._target.identity,
+                "end": end,
+                "topics": dict(topics),
+                "stamp": stamp,
+                "renames": self._renames(stamp),
+            }
             self._checkpoint.folder.write(SWAP, json.dumps(self._plan))
 
     def finish(self, forget: Callable[[], None]) -> tuple[Offsets, list[str]]:
@@ -81,12 +90,14 @@ class Swap:
         ``forget``: the replay. Raises ``Unavailable``.
         """
         stamp, end = self._plan["stamp"], self._plan["end"]
+        topics = self._plan.get("topics", {})  # a swap that an earlier version began has none
         with self._locked():
             earlier = self._folder / stamp
             earlier.mkdir(exist_ok=True)
             _rename([(str(self._folder / name), str(earlier / name)) for name in _CHECKPOINT])
             self._exchange(stamp)
             self._checkpoint.begin(end)
+            self._checkpoint.note_topics(topics)  # I1
             forget()
             (self._folder / SWAP).replace(earlier / SWAP)
             sync(self._folder)
@@ -94,7 +105,7 @@ class Swap:
         consumer = self._target.consumer()
         group = GroupOffsets(self._target.config, consumer.name, consumer.topics)
         with closing(group), contextlib.suppress(Unavailable):  # it only reports the lag
-            group.commit(end, wait=True)
+            group.commit(end, ids=topics, wait=True)
         kept = self._kept(stamp)
         log_event("swapped", consumer.name, target=self._target.name, kept=kept, checkpoint=str(earlier), offsets=end)
         return end, kept

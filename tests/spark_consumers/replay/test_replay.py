@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
@@ -147,6 +147,22 @@ finally:
     topic.publish([line(3)])
     assert topic.consume("log copy", checkpoint=".")["rows"] > 0
     assert topic.apply()["log"] == sorted(one.event_id for one in [*changes, *later, line(3)])
+
+
+def test_a_topic_that_is_created_again_after_a_swap_is_not_read_from_where_the_replay_ended(topic: Topic) -> None:
+    """I1: neither from the checkpoint nor from the offsets of the group."""
+    topic.publish(history([1]))
+    replay(topic, "log", f"file://{topic.folder}/rebuilt", *checkpoint(topic, "log"))
+    client = Consumer({**topic.config.kafka.client(), "group.id": f"{topic.config.name}.log"})
+    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=20)
+    topic.create_again()
+    topic.publish(history([2, 3]))
+    topic.refuse("log", checkpoint="log")
+    assert "was created again since it was read from the checkpoint" in topic.log.read_text()
+    client.commit(offsets=reported, asynchronous=False)  # a broker forgets those of a topic that is deleted
+    client.close()
+    topic.refuse("log", "--from", "committed", checkpoint="another")
+    assert f"topic {topic.name} was created again since group" in topic.log.read_text()
 
 
 def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topic) -> None:
