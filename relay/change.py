@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MARK = "snapshot"
 """The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot, or ``COPIED``.
 
-The ``Snapshot.as_of`` of begin and end is that of the begin. A stored row that is older and had no READ since was
+The ``Snapshot.as_of`` of both marks is that of the beginning. A stored row that is older and had no READ since was
 deleted.
 """
 

@@ -41,7 +41,7 @@ class Page:
     full: bool = False
     """More is probably waiting: the next page is read at once."""
     rest: float = 0.0
-    """Seconds from the begin of this read to the next one, whatever `full` says, because the pace is limited."""
+    """Seconds from the beginning of this read to the next one, whatever `full` says, because the pace is limited."""
     finished: bool = False
     """The shard is closed and this page is its end."""
     gap: Gap | None = None

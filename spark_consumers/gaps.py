@@ -16,7 +16,7 @@ from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.fold import READ_WITHIN
 from spark_consumers.records import DecodeStatus
 
-_MARGIN = READ_WITHIN // 2  # seconds by which the `as_of` of a snapshot is before its begin
+_MARGIN = READ_WITHIN // 2  # seconds by which the `as_of` of a snapshot is before its beginning
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The snapshots that a copy has seen, by Kafka partition. A plain rule, without Spark.
 
-The end of a snapshot deletes the rows it did not find, so it only counts for a copy that has seen the begin. A page of
-an abandoned snapshot may arrive after the end of the snapshot that replaced it, and must not bring back what that one
-deleted.
+The end of a snapshot deletes the rows it did not find, so it only counts for a copy that has seen the beginning. A page
+of an abandoned snapshot may arrive after the end of the snapshot that replaced it, and must not bring back what that
+one deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SeenSnapshots:
         return json.dumps(asdict(self), sort_keys=True)
 
     def begin(self, topic: str, partition: int, snapshot: str, offset: int) -> None:
-        """Record the begin of a snapshot, which is at ``offset``."""
+        """Record the beginning of a snapshot, which is at ``offset``."""
         if self.topic not in (topic, None):
             # The topic was replaced, and what runs in its partitions does not end any more.
             self.running.clear()
@@ -53,7 +53,7 @@ class SeenSnapshots:
         return list(self.running.values()).count(self.running[str(partition)]) == 1
 
     def end(self, partition: int, as_of: int) -> None:
-        """Record that the running snapshot has ended and was swept. ``as_of``: of its begin, in seconds."""
+        """Record that the running snapshot has ended and was swept. ``as_of``: of its beginning, in seconds."""
         del self.running[str(partition)]
         self.ended[str(partition)] = max(as_of, self.ended.get(str(partition), 0))
 

@@ -128,7 +128,7 @@ class OpenShard:
         return not page.rest and (page.full or (self.reader.streams and page.records > 0))
 
     def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
-        """Return the seconds from the begin of the read that gave ``result`` to the next; ``longest``: when idle."""
+        """Return the seconds from the start of the read that gave ``result`` to the next; ``longest``: when idle."""
         if not isinstance(result, Page):
             return backoff(self.failures)
         if result.rest:

@@ -1,4 +1,4 @@
-"""The tables that a snapshot reads, and the changes that mark its begin and its end for each of them."""
+"""The tables that a snapshot reads, and the changes that mark its beginning and its end for each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SnapshotTables:
     def of(self, control: Checkpoint) -> list[TableSchema]:
         """Return the tables that a snapshot reads: the end also deletes what is left of those that were dropped (I7).
 
-        If nothing was lost, the change of the DROP has done that where it came before the begin.
+        If nothing was lost, the change of the DROP has done that where it came before the beginning.
         """
         fields = fields_of(control)
         names = fields.get("tables", fields.get("covered", ()))

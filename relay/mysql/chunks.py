@@ -149,7 +149,7 @@ class ChunkQuery:
         return [(column.cell, column.decode, False, False) for column in self._columns]
 
     def statement(self, after: Sequence[bytes], limit: int) -> str:
-        """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the begin.
+        """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the beginning.
 
         Raises ``RelayError`` if ``after`` is no key of this table.
         """

@@ -38,7 +38,7 @@ class Origin(NamedTuple):
 
 
 class OriginBegin(TransactionBegin):
-    """The begin of a transaction that a reshard's replication has applied. ``origin``: None if it was made here."""
+    """The beginning of a transaction that a reshard's replication has applied. ``origin``: None if it was made here."""
 
     origin: Origin | None = None
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIRST_EVENT = 5.0  # seconds in which a server sends the begin of its binlog, or refuses to
+_FIRST_EVENT = 5.0  # seconds in which a server sends the beginning of its binlog, or refuses to
 
 
 class MySQLSource:

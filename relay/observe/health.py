@@ -82,7 +82,7 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
     if source.plan is not None:
         # Without a listing no shard is opened, and the children of ended shards are never found.
         age = wall - (source.listed_at or source.listing_wanted_at)
-        # The age counts from the begin of the last listing, to the end of the next.
+        # The age counts from the beginning of the last listing, to the end of the next.
         if age > _LISTING_INTERVAL + limit + 2 * source.listing_took:
             yield Stall("the shards of the source cannot be listed", age, name, source.stream.label)
 

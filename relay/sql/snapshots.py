@@ -40,9 +40,9 @@ def may_begin(as_of: int, published: Mapping[str, Checkpoint]) -> bool:
 
 
 def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
-    """Return the snapshot that rows carry. ``begin``: that of its begin. ``read_at``: seconds, not later than the read.
+    """Return the snapshot that rows carry. ``begin``: that of its beginning.
 
-    ``promised``: what `lowest` says of a checkpoint that the rows reflect.
+    ``promised``: what `lowest` says of a checkpoint that the rows reflect. ``read_at``: seconds, not after the read.
     """
     # I7: not before the snapshot's begin, and not later than what comes after the rows.
     return Snapshot(begin.id, max(begin.as_of, min(promised, int(read_at - MARGIN))))

@@ -21,7 +21,7 @@ from tests.benchmarks.harness import Benchmark
 DATABASE = "bench"
 ROWS, TRANSACTIONS = 1000, 300
 ROUNDS = 2
-MARKS = 2 * PARTITIONS  # the begin and the end, in every partition
+MARKS = 2 * PARTITIONS  # the beginning and the end, in every partition
 
 
 def run() -> list[Benchmark]:

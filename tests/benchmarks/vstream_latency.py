@@ -58,7 +58,7 @@ EXPLAINED = 15  # seconds of the second phase
 ARCHIVED = 40_000  # rows in each shard
 PACES = {"paced": 2000, "full": None}
 """Of the snapshots, in rows a second of each shard."""
-MARKS = 2 * PARTITIONS  # the begin and the end, in every partition
+MARKS = 2 * PARTITIONS  # the beginning and the end, in every partition
 _FILLED_AT_ONCE = 20_000
 _SETTLES = 5  # seconds in which a relay that was started again begins to read
 _QUIET = 3.0  # seconds without a transaction after which the snapshot has ended

@@ -216,7 +216,7 @@ def test_a_table_that_is_measured_for_long_delays_nothing(kafka: Any, unique: st
         assert wait_until(lambda: published(config, quick), 60) == 1
         assert wait_until(lambda: published(config, slow), 60) == 1
         let_go()
-        assert wait_until(lambda: published(config, slow, 3), 60) == 3  # with the marks of begin and end
+        assert wait_until(lambda: published(config, slow, 3), 60) == 3  # with the marks of beginning and end
 
 
 @pytest.mark.services

@@ -115,7 +115,7 @@ def test_a_loss_under_resnapshot_is_followed_by_one_snapshot_of_what_is_left(
 def test_a_requested_snapshot_that_is_killed_at_each_of_its_commits_is_marked_and_read_once(
     tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str, step: str, number: int
 ) -> None:
-    """I1, I3: between its request and its begin, its begin and its first page, its last page and its end, and after."""
+    """I1, I3: between its request and its beginning, before its first page, after its last one, and after its end."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, transaction_timeout=1000)
     run_until_caught_up(path)
     config = load(path)

@@ -250,7 +250,7 @@ def token_of(shard: str, number: int) -> EventToken:
 
 
 def vars_of_mark(as_of: int) -> dict[str, Any]:
-    """Return what makes a change the begin of the snapshot in the other partition."""
+    """Return what makes a change the beginning of the snapshot in the other partition."""
     begin = mark(3, "begin", as_of).head
     return {"operation": begin.operation, "token": None, "snapshot": begin.snapshot, "mark": "begin", "partition": 1}
 

@@ -99,7 +99,7 @@ def test_the_consumers_of_tables_read_the_gaps_beside_the_changes() -> None:
 
 @pytest.mark.parametrize(("as_of", "repaired"), [(FOUND_AT - 66, False), (FOUND_AT - 65, True)])
 def test_a_snapshot_repairs_the_gaps_that_were_found_before_it_began(as_of: float, repaired: bool) -> None:
-    """The ``as_of`` of a snapshot is 65 s before its begin."""
+    """The ``as_of`` of a snapshot is 65 s before its beginning."""
     gap = LostChanges("g", "orders", "trimmed", FOUND_AT, "")
     assert gap.is_repaired_by(Snapshot("s", int(as_of))) is repaired
     assert not LostChanges("g", None, "cannot be read", 0.0, "").is_repaired_by(Snapshot("s", int(as_of)))

@@ -63,7 +63,7 @@ def read(customer: str, version: int, as_of: int) -> Change:
 
 
 def mark(kind: str, as_of: int) -> Change:
-    """Return the begin or the end of a snapshot, whose begin is at ``as_of``."""
+    """Return the beginning or the end of a snapshot, whose beginning is at ``as_of``."""
     row = read("nobody", 1, as_of)
     row.key, row.new, row.images, row.attributes = None, None, Images.KEYS_ONLY, {MARK: kind}
     row.event_id = event_id(SHARD, kind, "orders", b"", 0)

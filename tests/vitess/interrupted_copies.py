@@ -24,7 +24,7 @@ def started(batch: int) -> Iterator[Vitess]:
 
 @contextmanager
 def copy_of(cluster: Vitess, table: str, *statements: str) -> Iterator[Callable[[Any], ShardReader]]:
-    """Make a table by ``statements``. Yield what opens a copy of it after a position, None for its begin."""
+    """Make a table by ``statements``. Yield what opens a copy of it after a position, None for its beginning."""
     with closing(cluster.mariadb.connect(database=database("shop", "0"))) as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)

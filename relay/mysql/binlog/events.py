@@ -59,7 +59,7 @@ _START_ALTER, _ROLLBACK_ALTER = 2, 8  # of the flags after these
 
 
 class TransactionBegin(msgspec.Struct, gc=False):
-    """The begin of a transaction. One without a ``Commit`` before the next begin was never committed, and has no rows.
+    """The beginning of a transaction. One without a ``Commit`` before the next one was not committed, and has no rows.
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
     ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.

@@ -89,7 +89,7 @@ class BinlogEvents:
         self._open: dict[bytes, KnownTable | None] = {}
         self._gtid = ""
         self._committed = executed.position
-        # A GTID of MySQL whose begin was not returned yet: only the next event says whether it is DDL.
+        # A GTID of MySQL whose beginning was not returned yet: only the next event says whether it is DDL.
         self._pending_gtid: tuple[int, int | None] | None = None
         # A compressed transaction that was not returned to its end, and the events after it.
         self._unpacking: Iterator[tuple[bytes, list[RawEvent]]] | None = None
