@@ -213,7 +213,12 @@ def _rename(reader: StatementScanner) -> Classified:
 
 # With one of these an ALTER IGNORE TABLE may remove rows: all but one of those that get the same key, and those that no
 # partition takes or that a condition excludes.
-_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK", "PERIOD")
+_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK")
+
+
+def _discards(token: Token, following: Token) -> bool:
+    # A column may be called PERIOD.
+    return token.is_word(*_DISCARDING) or (token.is_word("PERIOD") and following.is_word("FOR"))
 
 
 def _alter(reader: StatementScanner) -> Classified:
@@ -239,18 +244,18 @@ def _alter(reader: StatementScanner) -> Classified:
                 reader.step()
             new = reader.name()
             renamed = ((table, new),) if new is not None else ()
-        elif (
-            depth == 0
-            and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
-            and reader.now.is_word("PARTITION", "TABLESPACE")
-        ) or (ignores and token.is_word(*_DISCARDING) and not silently):
-            silently.append(table)
         elif depth == 0 and (
             (silently and token.is_word("WITH") and reader.skip("TABLE"))
             or (token.is_word("CONVERT") and reader.skip("TABLE"))
         ):
             # The table that a partition is exchanged with, or that becomes a partition.
             silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
+        elif (
+            depth == 0
+            and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
+            and reader.now.is_word("PARTITION", "TABLESPACE")
+        ) or (ignores and not silently and _discards(token, reader.now)):
+            silently.append(table)
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
 

@@ -165,6 +165,18 @@ def test_what_gives_rows_another_key_partition_or_condition_removes_some_with_ig
     assert classify(f"ALTER TABLE orders {what}", "shop").kind is Kind.ALTER
 
 
+@pytest.mark.parametrize("ignore", ["", "IGNORE "])
+def test_a_table_that_becomes_a_partition_loses_its_rows(ignore: str) -> None:
+    """I1, I8."""
+    said = classify(f"ALTER {ignore}TABLE t CONVERT TABLE orders TO PARTITION p VALUES LESS THAN (9)", "shop")
+    assert (said.kind, set(said.names)) == (Kind.CHANGE, {("shop", "t"), ("shop", "orders")})
+
+
+def test_a_column_called_period_removes_no_rows_with_ignore() -> None:
+    for what in ("ADD COLUMN period INT", "ADD INDEX i (period)"):
+        assert classify(f"ALTER IGNORE TABLE orders {what}", "shop").kind is Kind.ALTER
+
+
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # `\n", " /*!40000 */ "))
 
