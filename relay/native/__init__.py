@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 8  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 9  # what this version calls; one that was built of other sources may have another
 
 
 def record_writer() -> type[RecordWriter] | None:

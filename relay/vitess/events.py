@@ -6,6 +6,7 @@ Has no connection: what vtgate sends is applied event by event. vstreamer.go, uv
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
@@ -14,6 +15,7 @@ from relay.errors import RelayError
 from relay.gtid import GtidError
 from relay.lineage import ReshardJournal
 from relay.sql.published_rows import PublishedRows, furthest
+from relay.sql.snapshots import LATENESS
 from relay.sql.statements import classify
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream
@@ -49,7 +51,7 @@ class EventKind(IntEnum):
 
 
 class ShardEvents:
-    """Applies the events of one stream. Used by one thread.
+    """Applies the events of one stream. Used by one thread. ``clock``: seconds since the epoch.
 
     ``position``: where the stream was opened. ``floor``: seconds, no token is earlier.
     """
@@ -62,7 +64,9 @@ class ShardEvents:
         position: VStreamPosition,
         *,
         floor: int,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self.shard = shard
         self.settings = settings
         # After the last transaction that ended.
@@ -123,13 +127,18 @@ class ShardEvents:
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        whole = self.rows.read_whole(answers, room)
+        whole = self.rows.read_whole(answers, room, self._latest)
         if whole is None or whole.executed is None:
             return 0
         self.is_active = True
         self.position = position.advanced_to(whole.executed)
         self.progress = float(whole.timestamp)
         return whole.consumed
+
+    @property
+    def _latest(self) -> int:
+        """The latest timestamp that a transaction may have, in seconds: sessions set theirs, and clocks go wrong."""
+        return int(self._clock() + LATENESS)
 
     def apply(self, event: pb.VEvent) -> None:
         """Apply one event.
@@ -180,6 +189,7 @@ class ShardEvents:
         if not gtid:
             raise BrokenStream(f"rows came after {self.position.executed}, and their position {executed} adds nothing")
         transaction.gtid = gtid
+        transaction.timestamp = min(transaction.timestamp, self._latest)  # I7: later tokens have it at least
         self.changes.begin(gtid, executed, transaction.timestamp, skip=self._published_rows())
         transaction.has_changes = True
         waiting, transaction.waiting = transaction.waiting, []
@@ -208,7 +218,7 @@ class ShardEvents:
             self.changes.end()
         self.position = transaction.position_after(self.position)
         if seconds := transaction.timestamp or event.timestamp:
-            self.progress = float(seconds)
+            self.progress = float(min(seconds, self._latest))
         self._discard()
         if self._pending_journal is not None:
             self.journal, self._pending_journal = self._pending_journal, None

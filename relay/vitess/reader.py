@@ -197,7 +197,7 @@ class VitessShardReader:
         """Open a stream at the position. Does not wait for vtgate."""
         settings, shard, others = self.settings, self.names, self._participants.streamed
         self.tables.followed.undo()
-        events = ShardEvents(shard, settings, self.tables, self.position, floor=self.floor)
+        events = ShardEvents(shard, settings, self.tables, self.position, floor=self.floor, clock=self.clock)
         log.info(
             "%s: streaming from %s%s",
             shard.qualified,

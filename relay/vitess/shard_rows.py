@@ -73,14 +73,15 @@ class ShardRows:
             rows = rows_of(self.shard, decoder) if decoder is not None and is_plain else None
             self._compiled.set_table(name.encode(), rows)
 
-    def read_whole(self, answers: bytes, room: int) -> WholeTransactions | None:
+    def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions | None:
         """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.
 
-        Return what was read; None without the compiled core. For between transactions.
+        Return what was read, up to a transaction with a timestamp after ``latest``; None without the compiled core. For
+        between transactions.
         """
         if self._compiled is None:
             return None
-        whole = self._compiled.read(answers, self.changes.floor, room)
+        whole = self._compiled.read(answers, self.changes.floor, room, latest)
         blocks = whole.take()
         for block in blocks:
             decoder = _decoder(block.table, self._decoders)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,6 +188,7 @@ def played(
     room: int = 1 << 40,
     position: VStreamPosition = START,
     floor: int = 0,
+    clock: Callable[[], float] = time.time,
 ) -> Outcome:
     """Play answers, ``together`` at once, to the end or to the first error. ``room``: bytes of a page of the core."""
     by_name = {shape.name: shape for shape in tables}
@@ -194,7 +196,7 @@ def played(
     known = Tables(lambda name, *of: by_name[name].layout(*of), {}, followed=followed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELAY_NATIVE", "required" if compiled else "off")
-        events = ShardEvents(SHARD, VStreamSettings("shop", page_bytes=room), known, position, floor=floor)
+        events = ShardEvents(SHARD, VStreamSettings("shop", page_bytes=room), known, position, floor=floor, clock=clock)
     outcome = Outcome()
     schemas: dict[str, Any] = {}
 

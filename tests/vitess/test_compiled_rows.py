@@ -17,6 +17,7 @@ from relay.errors import RelayError
 from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec
 from relay.kafka.topic_writer import TopicWriter
+from relay.sql.snapshots import LATENESS
 from relay.vitess.events import EventKind
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -35,15 +36,23 @@ def core() -> None:
 
 
 @settings(deadline=None, max_examples=examples(150))
-@given(st.data(), st.integers(1, 3), st.sampled_from([1, 200, 1 << 40]), st.sampled_from([0, 1_700_000_000]))
+@given(
+    st.data(),
+    st.integers(1, 3),
+    st.sampled_from([1, 200, 1 << 40]),
+    st.sampled_from([0, 1_700_000_000]),
+    st.sampled_from([1_600_000_000, 1_699_999_970, 1_800_000_000]),
+)
 def test_whole_transactions_give_the_same_changes_positions_and_errors(
-    data: st.DataObject, together: int, room: int, floor: int
+    data: st.DataObject, together: int, room: int, floor: int, now: int
 ) -> None:
     """I1, I2, I3, I4, I8: wherever the core leaves off."""
     tables = [data.draw(shapes("orders")), data.draw(shapes("lines"))]
     at, sent = data.draw(answers(tables))
-    expected = played(sent, tables, compiled=False, together=together, position=at, floor=floor)
-    seen = played(sent, tables, compiled=True, together=together, room=room, position=at, floor=floor)
+    expected = played(sent, tables, compiled=False, together=together, position=at, floor=floor, clock=lambda: now)
+    seen = played(
+        sent, tables, compiled=True, together=together, room=room, position=at, floor=floor, clock=lambda: now
+    )
     assert seen.error == expected.error
     assert seen.changes == expected.changes
     assert seen.state == expected.state
@@ -181,6 +190,21 @@ def test_tables_of_which_not_all_is_published_are_left_to_python(shape: Shape) -
     seen = played(sent, [shape], compiled=True)
     assert not is_compiled(seen)
     assert seen.changes == played(sent, [shape], compiled=False).changes
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_time_in_the_future_is_in_no_token(compiled: bool) -> None:
+    """I7: later tokens have it at least, so until then no READ would replace a row that they have changed.
+
+    A session may set its time, and a clock may have been wrong.
+    """
+    now = 1_700_000_000
+    sent = [fields_of(USUAL)]
+    for at, timestamp in enumerate((now, now + 500_000, now + 1)):
+        sent.append(transaction(("orders", None, (b"%d" % at, b"a", None)), number=11 + at, timestamp=timestamp))
+    seen = played(sent, [USUAL], compiled=compiled, clock=lambda: float(now))
+    timestamps = [change.token.timestamp for change in seen.changes if change.token is not None]
+    assert timestamps == [now, now + LATENESS, now + LATENESS]
 
 
 def test_rows_published_before_a_restart_are_skipped() -> None:

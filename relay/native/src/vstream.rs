@@ -99,7 +99,8 @@ impl VStreamReader {
     }
 
     /// Read whole transactions at the beginning of `answers`, until they have `room` bytes. `floor`: of their tokens.
-    fn read(&mut self, answers: &Bound<'_, PyBytes>, floor: i64, room: usize) -> WholeTransactions {
+    /// `latest`: the latest timestamp that one may have, in seconds.
+    fn read(&mut self, answers: &Bound<'_, PyBytes>, floor: i64, room: usize, latest: i64) -> WholeTransactions {
         let mut whole = WholeTransactions {
             consumed: 0,
             executed: None,
@@ -115,6 +116,9 @@ impl VStreamReader {
         let mut rest = Message(all);
         while whole.size < room {
             let Ok(Some(events)) = transaction(&mut rest) else { break };
+            if events.timestamp > latest {
+                break;
+            }
             let mark = mark(&whole.blocks);
             if self.add(answers, &events, &mut whole).is_none() {
                 go_back(&mut whole.blocks, mark);
