@@ -40,7 +40,10 @@ from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 _AT_MOST = 50_000
 _EARLIER = -1  # stands for the segments of earlier batches
 
-_Tables = dict[tuple[str, str], dict[int, Layout]]
+_Name = tuple[str, str]
+"""The source and the name of a table."""
+
+_Tables = dict[_Name, dict[int, Layout]]
 """The layouts of tables, by source and table, and by number."""
 
 
@@ -123,13 +126,12 @@ class TableCopies:
         self._retention = tombstone_retention
         self._topic_ids = topic_ids
         self._past_gaps = past_gaps
-        self._tables: dict[tuple[str, str], CopyTable] = {}
-        self._met: set[str] = set()  # the sources that had changes
+        self._tables: dict[_Name, CopyTable] = {}
+        self._met: set[_Name] = set()  # the tables that had changes
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
-        tables = {(layout.source, layout.table) for layout in given.layouts}
-        nul = all(self._table(*name).keeps_nul for name in tables)
+        nul = all(self._table(*name).keeps_nul for name in _names(given.layouts))
         found = summary(given.records, given.layouts, nul=nul)
         return BatchPlan(found.statuses, partial(self._write, given, found), found.close)
 
@@ -137,9 +139,9 @@ class TableCopies:
         batch, counts, collected = given.records, VerdictCounts(), 0
         by_table = _by_table(given.layouts, found.layouts)
         # First, so that a snapshot in this batch can repair them.
-        self._mark_new_sources(given, by_table)
-        if gaps:
-            self._mark(batch, _by_table(given.layouts, range(len(given.layouts))), gaps)
+        self._mark_new(given, by_table)
+        for name in _names(given.layouts):
+            self._mark(batch, name, by_table, _of_source(name[0], gaps))
         for name, used in by_table.items():
             table = self._table(*name)
             table.prepare(batch, used)
@@ -155,39 +157,49 @@ class TableCopies:
             "collected": collected,
         }
 
-    def _mark_new_sources(self, given: TableBatch, changed: _Tables) -> None:
-        """Note past gaps beside all tables of a source that has its first changes: no table was there to note them.
+    def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
+        """Note past gaps at tables that have their first changes, since they were not there to note them."""
+        new = changed.keys() - self._met
+        for source in {source for source, _ in new}:
+            past = _of_source(source, self._past_gaps(given.start, given.end))
+            names = [name for name in new if name[0] == source] if past else []
+            if unmarked := [name for name in names if self._table(*name).noted_gaps(given.records) is None]:
+                # A snapshot has repaired those that no table of the source has noted any more.
+                known = self._noted_gaps(given, source)
+                for name in unmarked:
+                    self._mark(given.records, name, changed, past if known is None else known)  # I9
+        self._met |= new
 
-        A table that is new beside others may have been created after they were repaired.
-        """
-        for source in {name[0] for name in changed} - self._met:
-            gaps = [gap for gap in self._past_gaps(given.start, given.end) if gap.source in (source, None)]
-            of_source = [number for number, layout in enumerate(given.layouts) if layout.source == source]
-            tables = _by_table(given.layouts, of_source)
-            names = sorted(tables, key=lambda name: name not in changed)  # those are most likely to have rows
-            if gaps and not any(self._has_rows(given.records, name, tables[name]) for name in names):
-                self._mark(given.records, tables, gaps)  # I9
-            self._met.add(source)
+    def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
+        """Return the gaps that any table of a source has noted, None if none of them ever had one."""
+        tables = [self._table(*name) for name in _names(given.layouts) if name[0] == source]
+        noted = [gaps for table in tables if (gaps := table.noted_gaps(given.records)) is not None]
+        return [gap for gaps in noted for gap in gaps] if noted else None
 
-    def _has_rows(self, batch: DataFrame, name: tuple[str, str], layouts: Mapping[int, Layout]) -> bool:
+    def _mark(self, batch: DataFrame, name: _Name, changed: _Tables, gaps: Sequence[LostChanges]) -> None:
+        """Note gaps beside a table, if it is there or this batch creates it."""
+        if not gaps:
+            return
         table = self._table(*name)
-        table.prepare(batch, layouts)
-        return table.has_rows(batch)
-
-    def _mark(self, batch: DataFrame, tables: _Tables, gaps: Sequence[LostChanges]) -> None:
-        """Note gaps beside each table of their source."""
-        for name, of_table in tables.items():
-            concerned = [gap for gap in gaps if gap.source in (name[0], None)]
-            if concerned:
-                table = self._table(*name)
-                table.prepare(batch, of_table)
-                table.add_gaps(batch, concerned)
+        if name in changed:
+            # Not for other layouts, which may be from before the table had this key.
+            table.prepare(batch, changed[name])
+        if table.exists(batch):
+            table.add_gaps(batch, gaps)
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:
             opened = self._open_table(source, table)
             self._tables[source, table] = CopyTable(opened, self._retention, partial(self._topic_ids, table))
         return self._tables[source, table]
+
+
+def _names(layouts: Sequence[Layout]) -> list[_Name]:
+    return [*dict.fromkeys((layout.source, layout.table) for layout in layouts)]
+
+
+def _of_source(source: str, gaps: Sequence[LostChanges]) -> list[LostChanges]:
+    return [gap for gap in gaps if gap.source in (source, None)]
 
 
 def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:

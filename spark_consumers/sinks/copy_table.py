@@ -90,9 +90,13 @@ class CopyTable:
         """Keep the table small, if it is time to."""
         self._target.maintain(batch)
 
-    def has_rows(self, batch: DataFrame) -> bool:
-        """Whether there is any row, tombstones included."""
-        return self._target.has_rows(batch)
+    def exists(self, batch: DataFrame) -> bool:
+        return self._target.exists(batch)
+
+    def noted_gaps(self, batch: DataFrame) -> Sequence[LostChanges] | None:
+        """Return the gaps that no snapshot has repaired, None if there never were any."""
+        noted = self._target.properties(batch).get(GAPS) if self.exists(batch) else None
+        return None if noted is None else from_json(noted)
 
     def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
         """Note that rows may be wrong, because changes were lost."""

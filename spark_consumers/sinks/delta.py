@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -26,6 +27,9 @@ TYPES = {
     "set": "array<string>",
 }
 """Spark's types by the column types of ``relay.table``, but for decimals, which have the same names."""
+
+
+_ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
 
 
 def spark_path(location: str) -> str:
@@ -65,6 +69,16 @@ def literal(text: str) -> str:
 def table(path: str) -> str:
     """Return the SQL name of the table at ``path``."""
     return f"delta.{quoted(path)}"
+
+
+def schema_of(session: SparkSession, name: str) -> StructType | None:
+    """Return the columns of the table that has this SQL name, None if there is no table."""
+    try:
+        return session.table(name).schema
+    except AnalysisException as error:
+        if error.getCondition() not in _ABSENT:
+            raise
+        return None
 
 
 def assigned(properties: Mapping[str, str]) -> str:

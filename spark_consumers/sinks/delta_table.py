@@ -133,8 +133,8 @@ class DeltaTable:
 
     # ------------------------------------------------------------------ reading
 
-    def has_rows(self, batch: DataFrame) -> bool:
-        return bool(batch.sparkSession.sql(f"SELECT 1 FROM {self.name} LIMIT 1").collect())
+    def exists(self, batch: DataFrame) -> bool:
+        return delta.schema_of(batch.sparkSession, self.name) is not None
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         session, wanted = batch.sparkSession, list(keys)

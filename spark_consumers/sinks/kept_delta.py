@@ -7,7 +7,6 @@ from decimal import Decimal
 from functools import reduce
 from operator import and_
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -29,8 +28,6 @@ from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.delta_values import OURS, VARIANT, kind_of, naming
 from spark_consumers.times import iso_utc
 
-_ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
-
 _LONG_END = 1 << 63
 
 
@@ -45,14 +42,11 @@ class KeptInDelta:
         self.where = f"{path}/{layout.source}/{layout.table}"
         self._session = session
         name = delta.table(self.where)
-        try:
-            types = {field.name: field.dataType for field in session.table(name).schema}
-        except AnalysisException as error:
-            if error.getCondition() not in _ABSENT:
-                raise
-            self._name: str | None = None
+        schema = delta.schema_of(session, name)
+        self._name = name if schema is not None else None
+        if schema is None:
             return
-        self._name = name
+        types = {field.name: field.dataType for field in schema}
         stored = {each: kind_of(kind) for each, kind in types.items() if each not in OURS}
         found = columns.plan(name, stored, {0: layout}, naming("string" if items == "json" else VARIANT))
         places = columns.held_in(found, stored, 0)

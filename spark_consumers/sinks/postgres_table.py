@@ -134,9 +134,9 @@ class PostgresTable:
 
     # ------------------------------------------------------------------ reading
 
-    def has_rows(self, batch: DataFrame) -> bool:
+    def exists(self, batch: DataFrame) -> bool:
         with self._database.transaction() as connection:
-            return bool(execute(connection, f"SELECT FROM {self._table} LIMIT 1").fetchall())
+            return bool(self._stored_columns(connection))
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         wanted = list(keys)

@@ -74,8 +74,8 @@ class TargetTable(Protocol):
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
 
-    def has_rows(self, batch: DataFrame) -> bool:
-        """Whether there is any row, tombstones included."""
+    def exists(self, batch: DataFrame) -> bool:
+        """Whether there is the table. It need not be prepared for this, nor for its properties if there is one."""
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         """Return the state of each of ``keys`` that is in the table, tombstones included."""

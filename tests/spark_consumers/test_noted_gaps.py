@@ -1,0 +1,151 @@
+"""Which gaps the tables of a copy note, wherever it is, as tables and their keys come and change (I9)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark_consumers.spark_process import SparkProcess
+
+pytestmark = pytest.mark.services
+
+COPY = """
+import json, sys
+from relay.demo.tables import spark
+from spark_consumers.copy import TableCopies
+from spark_consumers.gaps import LostChanges
+from spark_consumers.sinks.copy_table import GAPS
+from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.postgres import PostgresDatabase
+from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.upkeep import Schedule
+from spark_consumers.table_consumer import TableBatch
+from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, mark
+
+FOUND_AT = 5000
+BY_A = layout({"a": "string"}, {"a": "string", "b": "int"})
+BY_B = layout({"b": "int"}, {"a": "string", "b": "int"})
+LINES = layout({"b": "int"}, {"a": "string", "b": "int"}, "lines")
+
+def gap(id, found_at=FOUND_AT):
+    return LostChanges(id, "shop", "trimmed", found_at, "")
+
+def row(number, key, layout):
+    return change(number, [key], {"a": key, "b": number}, layout=layout)
+
+class Copy:
+    def __init__(self, layouts):
+        self.layouts, self.gaps = layouts, []
+        self.database = PostgresDatabase(sys.argv[1]) if sys.argv[1].startswith("postgresql") else None
+        self.start()
+
+    def start(self):
+        self.copies = TableCopies(self.open, FOREVER, past_gaps=lambda begin, end: self.gaps)
+
+    def open(self, source, table):
+        if self.database is not None:
+            return PostgresTable(self.database, source, table)
+        return DeltaTable(sys.argv[1], Schedule(86400.0, 604800.0), source, table)
+
+    def play(self, *changes, gaps=()):
+        batch = in_spark(session, changes)
+        plan = self.copies.plan(TableBatch(batch, self.layouts, {}, {}))
+        self.gaps += gaps
+        plan.write(gaps)
+        plan.close()
+
+    def noted(self, table):
+        text = self.open("shop", table).properties(in_spark(session, [])).get(GAPS)
+        return None if text is None else [each["id"] for each in json.loads(text)]
+
+with spark() as session:
+    copy, found = Copy(LAYOUTS), []
+    STEPS
+    if copy.database is not None:
+        copy.database.close()
+    json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(params=["delta", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a copy is kept."""
+    return str(tmp_path) if request.param == "delta" else request.getfixturevalue("database_url")
+
+
+def played(spark: SparkProcess, place: str, layouts: str, steps: str) -> Any:
+    """Return what ``steps`` append to ``found``, playing batches of a ``copy`` that knows ``layouts``."""
+    script = COPY.replace("LAYOUTS", layouts).replace("STEPS", steps.strip().replace("\n", "\n    "))
+    return json.loads(spark.run(script, place).splitlines()[-1])
+
+
+def test_a_gap_is_noted_at_a_table_that_had_another_key_before_the_copy_began(
+    place: str, spark_process: SparkProcess
+) -> None:
+    """The schemas topic still has the other key, and no later batch could be written to a table that had both."""
+    steps = """
+copy.play(row(1, "1", 1), gaps=[gap("with its first change")])
+copy.play(gaps=[gap("alone")])
+copy.start()
+copy.play(row(2, "2", 1), gaps=[gap("after a start")])
+found.append(copy.noted("orders"))
+"""
+    found = played(spark_process, place, "[BY_A, BY_B]", steps)
+    assert found == [["with its first change", "alone", "after a start"]]
+
+
+def test_a_gap_before_the_first_change_is_noted_at_a_table_that_had_another_key(
+    place: str, spark_process: SparkProcess
+) -> None:
+    steps = """
+copy.play(gaps=[gap("past")])
+copy.play(row(1, "1", 1))
+copy.play(row(2, "2", 1))
+found.append(copy.noted("orders"))
+"""
+    assert played(spark_process, place, "[BY_A, BY_B]", steps) == [["past"]]
+
+
+def test_a_gap_that_a_snapshot_without_rows_has_repaired_is_not_noted_again(
+    place: str, spark_process: SparkProcess
+) -> None:
+    """Nothing but another snapshot would ever remove it."""
+    steps = """
+copy.play(gaps=[gap("past")])
+copy.play(mark(1, "begin", FOUND_AT))
+found.append(copy.noted("orders"))
+copy.play(mark(2, "end", FOUND_AT))
+copy.start()
+copy.play(row(3, "a", 0))
+found.append(copy.noted("orders"))
+"""
+    assert played(spark_process, place, "[BY_A]", steps) == [["past"], []]
+
+
+def test_a_table_that_comes_later_notes_the_gaps_that_others_of_its_source_still_have(
+    place: str, spark_process: SparkProcess
+) -> None:
+    """I9: its first changes may be among those that were lost."""
+    steps = """
+copy.play(gaps=[gap("repaired"), gap("later", FOUND_AT + 1000)])
+copy.play(row(1, "a", 0), mark(2, "begin", FOUND_AT), mark(3, "end", FOUND_AT))
+copy.play(row(4, "1", 1))
+found.append([copy.noted("orders"), copy.noted("lines")])
+"""
+    assert played(spark_process, place, "[BY_A, LINES]", steps) == [[["later"], ["later"]]]
+
+
+def test_a_table_that_comes_after_the_gaps_of_its_source_were_repaired_notes_none(
+    place: str, spark_process: SparkProcess
+) -> None:
+    steps = """
+copy.play(gaps=[gap("repaired")])
+copy.play(row(1, "a", 0), mark(2, "begin", FOUND_AT), mark(3, "end", FOUND_AT))
+copy.start()
+copy.play(row(4, "1", 1))
+found.append([copy.noted("orders"), copy.noted("lines")])
+"""
+    assert played(spark_process, place, "[BY_A, LINES]", steps) == [[[], None]]
