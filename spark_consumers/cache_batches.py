@@ -65,10 +65,14 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
         yield chunk
 
 
-def other_topics(config: Config) -> Mapping[str, DecodeStatus]:
+def other_topics(config: Config, cache: CacheConfig) -> Mapping[str, DecodeStatus]:
     """Return the topics that invalidate the cache with records that are not changes, and what these are."""
-    # A checkpoint may have statements that are to be read, of a source that has left the config.
-    return {config.internal("gaps"): DecodeStatus.GAP, config.internal("ddl"): DecodeStatus.STATEMENT}
+    others, ddl = {config.internal("gaps"): DecodeStatus.GAP}, config.internal("ddl")
+    # A checkpoint may have statements that are to be read, of a source that has left the config. But without sources of
+    # SQL a table may be called so.
+    if "ddl" in config.own_topics or ddl not in map(config.topic, cache.keys):
+        others[ddl] = DecodeStatus.STATEMENT
+    return others
 
 
 def invalidator(cache: CacheConfig) -> Invalidator:

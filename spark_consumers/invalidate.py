@@ -95,7 +95,7 @@ class CacheConsumer:
         self._cache = cache
         self._rules = CacheRules(cache, config.sources)
         self.topics = topics_of_cache(config, cache)
-        self._others = other_topics(config)
+        self._others = other_topics(config, cache)
         self.continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._alarm = LagAlarm(self.name, cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.

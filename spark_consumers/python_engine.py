@@ -109,7 +109,7 @@ class _PythonConsumer:
         self._reached = up_to(first, ends)
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
-        is_registry, others = self._config.schema_registry is not None, other_topics(self._config)
+        is_registry, others = self._config.schema_registry is not None, other_topics(self._config, self._cache)
         self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, others=others)
         self._schema_wait = SchemaWait(self._schemas, _NAME)
         self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))

@@ -282,6 +282,20 @@ def test_a_statement_that_is_to_be_read_still_counts_when_no_source_of_sql_is_le
 
 
 @pytest.mark.services
+def test_the_changes_of_a_table_called_ddl_are_taken_for_changes(redis_server: Any, unique: str) -> None:
+    """Without sources of SQL there are no statements, and each batch invalidated the namespace."""
+    source = {"name": "orders", "type": "dynamodb", "tables": ["orders", "ddl"], "region": "us-east-1"}
+    cache = {"url": redis_server.url, "namespace": unique, "keys": {"ddl": ["order:{order_id}"]}}
+    raw = config_of(redis_server.url, unique).model_dump(by_alias=True, exclude_unset=True)
+    config = Config.model_validate(raw | {"sources": [source], "cache": cache}, by_alias=True, by_name=False)
+    schema = change_schema(TableSchema("orders.ddl", "ddl", (KeyColumn("order_id", "S"),), 1))
+    record = ("shop.ddl", 0, 0, value_of(schema, {"order_id": "1"}, IMAGE))
+    with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+        counts = consumer_of(config, schema).apply_records(Records(record), 1, dead_letters)
+    assert (counts["applied"], counts["bumps"], counts["dead_letters"]) == (1, 0, 0)
+
+
+@pytest.mark.services
 def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> None:
     """I11: of a backlog, only a part is in memory."""
     config = config_of(redis_server.url, unique)
