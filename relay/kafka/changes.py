@@ -156,7 +156,7 @@ class Reception:
                 places = _by_place(_first_offsets(offsets, start)).items()
                 self._assign(self._consumer, [TopicPartition(*place, offset) for place, offset in places])
             else:
-                _begin_group(offsets, start)
+                _begin_group(offsets, start, self._same.ids)
                 self._consumer.subscribe(
                     self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
                 )
@@ -356,12 +356,15 @@ def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def _begin_group(offsets: GroupOffsets, start: str) -> None:
-    """Commit ``start`` for a group without offsets, so that all its programs start there, also after a crash."""
+def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> None:
+    """Commit ``start`` for a group without offsets, so that all its programs start there, also after a crash.
+
+    ``ids``: of the topics, from before ``start`` is looked up.
+    """
     if offsets.committed() is not None:
         return
     try:
-        offsets.commit(_first_offsets(offsets, start), wait=True)
+        offsets.commit(_first_offsets(offsets, start), ids=ids, wait=True)  # I1
     except Unavailable:
         if offsets.committed() is None:
             raise  # else another program of the group was first

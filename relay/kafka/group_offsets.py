@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic, sleep
 from time import time as now
-from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -235,7 +234,7 @@ class GroupOffsets:
         self,
         offsets: Mapping[str, Mapping[str, int]],
         *,
-        ids: Mapping[str, str] = MappingProxyType({}),
+        ids: Mapping[str, str],
         wait: bool = False,
     ) -> None:
         """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``.

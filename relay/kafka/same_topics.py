@@ -7,7 +7,7 @@ one would go on at those offsets in the new topic. So the id of the topic is com
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from confluent_kafka import TopicPartition
@@ -37,6 +37,11 @@ class SameTopics:
 
     def __repr__(self) -> str:
         return f"<SameTopics[{len(self._topics)} topics]>"
+
+    @property
+    def ids(self) -> Mapping[str, str]:
+        """The ids that the topics had, by name."""
+        return self._ids
 
     def created_again(self) -> Collection[str]:
         """Return the topics that were created again. Nothing waits for an answer, which a broker that hangs delays."""

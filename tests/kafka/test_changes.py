@@ -14,8 +14,9 @@ from confluent_kafka.cimpl import NewPartitions
 import relay
 from relay.change import Operation, Snapshot
 from relay.errors import ConfigError
+from relay.kafka import changes as kafka_changes
 from relay.kafka import same_topics, topics
-from relay.kafka.group_offsets import GroupOffsets, topic_ids
+from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
 from relay.kafka.keys import partition
 from tests.kafka.proxy import ProxiedBroker
 from tests.spark_consumers.topic import Topic, change, read
@@ -233,6 +234,29 @@ def test_a_group_notices_by_any_of_its_partitions_that_a_topic_was_created_again
     with closing(GroupOffsets(topic.config, "changes", [topic.name], name=topic.name)) as group:
         ids = topic_ids(topics.connect(topic.config), topic.config, [topic.name])
         group.commit({topic.name: {"1": 0}}, ids=ids, wait=True)
+    with (
+        relay.changes(topic.path, ["orders"], group=topic.name) as changes,
+        pytest.raises(relay.RelayError, match=f"topic {topic.name} was created again"),
+    ):
+        next(changes)
+
+
+def test_a_group_that_begins_while_its_topic_is_created_again_does_not_go_on(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: where it begins is an offset of the topic before."""
+    first_offsets = kafka_changes._first_offsets
+    topic.publish([change("ada", version) for version in range(1, 4)])
+
+    def looked_up_just_before(offsets: GroupOffsets, start: str) -> Offsets:
+        found = first_offsets(offsets, start)
+        topic.create_again()
+        topic.publish([change("ada", version) for version in range(11, 17)])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_changes, "_first_offsets", looked_up_just_before)
+        relay.changes(topic.path, ["orders"], group=topic.name, start="latest").close()
     with (
         relay.changes(topic.path, ["orders"], group=topic.name) as changes,
         pytest.raises(relay.RelayError, match=f"topic {topic.name} was created again"),

@@ -74,7 +74,7 @@ def test_a_start_may_be_where_a_group_stands(relayed: Config, group: GroupOffset
     topic = relayed.topic("orders")
     with pytest.raises(ConfigError, match=f"--from committed: group {unique}.log has no committed offsets of {topic}"):
         group.resolve("committed")
-    group.commit({topic: {"0": 2}}, wait=True)
+    group.commit({topic: {"0": 2}}, ids={}, wait=True)
     expected = {"0": 2, "1": EARLIEST, "2": EARLIEST}
     assert group.resolve("committed") == {topic: expected}
     other = GroupOffsets(relayed, "copy", [topic])

@@ -210,13 +210,13 @@ class TestOnKafka:
         with closing(GroupOffsets(config, "cache", [config.topic(stream.table)])) as offsets:
             begin, end = offsets.locate({})
             # One that is not of the cache, and one of which it has read nothing yet.
-            offsets.commit({config.internal("checkpoints"): {"0": 0}}, wait=True)
+            offsets.commit({config.internal("checkpoints"): {"0": 0}}, ids={}, wait=True)
             assert relay.status()["consumers"] == [not_begun]
-            offsets.commit({config.internal("gaps"): {"0": 0}}, wait=True)
+            offsets.commit({config.internal("gaps"): {"0": 0}}, ids={}, wait=True)
             assert relay.status()["consumers"][0]["offsets_behind"] == count_between(begin, end)
-            offsets.commit(begin, wait=True)
+            offsets.commit(begin, ids={}, wait=True)
             assert relay.status()["consumers"][0]["offsets_behind"] == count_between(begin, end) >= 3
-            offsets.commit(end, wait=True)
+            offsets.commit(end, ids={}, wait=True)
         assert "  consumer cache: 0 offsets behind\n" in relay.command("status", "CONFIG").stdout
 
     def test_the_status_is_shown_also_if_kafka_does_not_say_the_lag_of_a_consumer(

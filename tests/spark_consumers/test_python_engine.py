@@ -297,7 +297,7 @@ def test_a_consumer_whose_offsets_lie_past_the_end_of_a_topic_misses_nothing_tha
     topic.create_again()
     assert topic.config.cache is not None
     group = GroupOffsets(topic.config, "cache", topics_of_cache(topic.config, topic.config.cache))
-    group.commit(reached, wait=True)
+    group.commit(reached, ids={}, wait=True)
     group.close()
     topic.consume("cache", checkpoint="one", engine="python")
     assert store.generation(generation_key(topic.config.name)) != before
