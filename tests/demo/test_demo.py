@@ -86,7 +86,7 @@ def test_without_go_the_vitess_demo_says_what_to_install(tmp_path: Path) -> None
     assert ran.stderr.startswith("relay: error: Go 1.21 or newer is needed to build Vitess")
 
 
-def test_while_it_runs_its_page_shows_the_worker_and_all_consumers_and_all_of_them_end_if_it_is_killed(
+def test_while_it_runs_its_page_shows_the_worker_and_all_consumers(
     tmp_path: Path, unique: str, screenshots: Path
 ) -> None:
     with browser(tmp_path) as page:
@@ -114,6 +114,16 @@ def test_while_it_runs_its_page_shows_the_worker_and_all_consumers_and_all_of_th
         finally:
             demo.kill()
             demo.wait()
+
+
+def test_all_that_a_demo_has_started_ends_if_it_is_killed(tmp_path: Path, unique: str) -> None:
+    demo = start(tmp_path, unique, 600)
+    try:
+        wait_until(lambda: "everything is up" in (tmp_path / "demo.log").read_text() or None, 600)
+        assert any("consume" in command for command in running(unique))
+    finally:
+        demo.kill()
+        demo.wait()
     wait_until(lambda: not running(unique) or None, 30)
 
 
