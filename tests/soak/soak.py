@@ -148,6 +148,8 @@ class Soak:
         self._broker.kill()
         time.sleep(self._chance.choice((0.0, 1.0, 4.0)))
         self._broker.restart()
+        if self._consumers is not None:
+            self._consumers.note_broker_back()
 
     def _settle(self) -> None:
         for part in self._parts:
