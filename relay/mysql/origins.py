@@ -287,7 +287,7 @@ def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
         timestamp=origin.token.timestamp,
         committed_at=None,
         is_ddl=begun.is_ddl,
-        file=begun.file,
+        made_in=begun.made_in,
         origin=origin,
     )
 

@@ -13,8 +13,8 @@ class PartlyRead:
 
     def __init__(self, position: BinlogPosition) -> None:
         self._rows: dict[str, PublishedRows] = dict(position.partial)
-        # See ``BinlogPosition.files``; also of the open transaction.
-        self._files: dict[str, str] = dict(position.files)
+        # See ``BinlogPosition.made_in``; also of the open transaction.
+        self._made_in: dict[str, str] = dict(position.made_in)
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -28,34 +28,29 @@ class PartlyRead:
 
     def open(self, begun: TransactionBegin) -> None:
         """Note where the server that made a transaction has it, as its rows are read."""
-        if begun.file:
-            self._files[begun.gtid] = begun.file
-
-    def is_another(self, begun: TransactionBegin) -> bool:
-        """Whether the rows that were read under its GTID are of a transaction that a crash of its server cut off."""
-        before = self._files.get(begun.gtid, "") if begun.gtid in self._rows else ""
-        return bool(before and begun.file) and before != begun.file  # I1: or as many rows of it are skipped
+        if begun.made_in:
+            self._made_in[begun.gtid] = begun.made_in
 
     def position(self, executed: str, local: GtidSet, begun: str | None, rows: PublishedRows) -> BinlogPosition:
         """Return the position after ``executed``. ``begun``: the open transaction; ``rows``: what was read of it."""
         partial = dict(self._rows)
         if begun is not None and (done := furthest(rows, partial.pop(begun, {}))):
             partial = {begun: done, **partial}
-        files = {gtid: self._files[gtid] for gtid in partial if gtid in self._files}
-        return BinlogPosition(executed, partial, local, files=files)
+        made_in = {gtid: self._made_in[gtid] for gtid in partial if gtid in self._made_in}
+        return BinlogPosition(executed, partial, local, made_in=made_in)
 
     def leave(self, gtid: str, rows: PublishedRows) -> None:
         """Stop reading the open transaction, after these rows of it. Another server may send it again."""
         if done := furthest(rows, self._rows.get(gtid, {})):
             self._rows[gtid] = done
         else:
-            self._files.pop(gtid, None)
+            self._made_in.pop(gtid, None)
 
     def forget(self, gtid: str) -> None:
         """Forget a transaction that was read to its end, or that is another one than before."""
         self._rows.pop(gtid, None)
-        self._files.pop(gtid, None)
+        self._made_in.pop(gtid, None)
 
     def clear(self) -> None:
         self._rows.clear()
-        self._files.clear()
+        self._made_in.clear()

@@ -26,17 +26,17 @@ class BinlogPosition:
     """Transactions in ``gtid`` or ``partial`` that only a replica has: it made them itself."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """By shard: the GTID set after which each target of a reshard is read. Only in the last position of a shard."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """By GTID: the binlog file of each transaction in ``partial`` that was read from the MariaDB that made it.
+    made_in: Mapping[str, str] = field(default_factory=dict)
+    """By GTID: ``TransactionBegin.made_in`` of those in ``partial`` that were read from the server that made them.
 
-    After a crash that cut it off there, the server gives its GTID to another one, in a later file.
+    After a crash that cut one off there, MariaDB gives the GTID to another one, in a later file.
     """
 
     @classmethod
     def from_json(cls, raw: Position) -> BinlogPosition:
         """Read a position. Raises ``KeyError`` without ``gtid``, ``GtidError``."""
         local, targets = parse(raw.get("local", "")), raw.get("targets", {})
-        return cls(raw["gtid"], rows_in_position(raw), local, targets, raw.get("files", {}))
+        return cls(raw["gtid"], rows_in_position(raw), local, targets, raw.get("made_in", {}))
 
     @property
     def executed(self) -> GtidSet:
@@ -61,6 +61,6 @@ class BinlogPosition:
             position["local"] = self.local.position
         if self.targets:
             position["targets"] = dict(self.targets)
-        if self.files:
-            position["files"] = dict(self.files)
+        if self.made_in:
+            position["made_in"] = dict(self.made_in)
         return position

@@ -59,8 +59,6 @@ class Consumed:
     """Seconds: the timestamp of the last transaction that ended."""
     heartbeat: int | None = None
     """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
-    replaced: str | None = None
-    """The GTID of the next event, if rows were read of another transaction under it, which never committed."""
     error: RelayError | None = None
     """Why the first remaining event cannot be read. Everything before it was taken."""
 
@@ -237,9 +235,6 @@ class ShardTransactions:
                     return True
                 continue
             elif isinstance(event, TransactionBegin):
-                if self._partial.is_another(event):
-                    consumed.replaced = event.gtid
-                    return True
                 if self._begun is not None:
                     self.followed.undo()
                 # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.

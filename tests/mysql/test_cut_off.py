@@ -20,12 +20,10 @@ from tests.mysql.reading import position_of
 from tests.mysql.shards import begin, open_at, read_until, resume, short, source_of
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.parametrize("kind", [MariaDB], indirect=True),
-    # Bytes that the crash removes from the end of the file.
-    pytest.mark.parametrize("cut", [31, 5000], ids=["before its commit", "in its last event"]),
-]
+pytestmark = [pytest.mark.services, pytest.mark.parametrize("kind", [MariaDB], indirect=True)]
+# Bytes that the crash removes from the end of the file.
+CUT = 5000
+cuts = pytest.mark.parametrize("cut", [31, CUT], ids=["before its commit", "in its last event"])
 
 Position = Mapping[str, Any]
 HALF = (2, 3, 4)
@@ -98,6 +96,7 @@ def widened(primary: MariaDB) -> MariaDB:
     return primary
 
 
+@cuts
 def test_a_transaction_that_never_committed_is_a_gap_wherever_reading_is_resumed(widened: MariaDB, cut: int) -> None:
     """I1, I9: the server gives its GTID to another one, none of whose rows were read."""
     source = source_of(DATABASE, widened)
@@ -126,6 +125,7 @@ def test_a_transaction_that_never_committed_is_a_gap_wherever_reading_is_resumed
         assert [key for page in found for key in keys(page.changes) if key not in HALF] == [1, *NEXT]
 
 
+@cuts
 def test_its_gap_is_the_same_one_until_it_is_decided(widened: MariaDB, cut: int) -> None:
     """I9: under `on_gap: fail` nothing after the gap is committed, and the relay starts again before it."""
     source = source_of(DATABASE, widened)
@@ -139,6 +139,7 @@ def test_its_gap_is_the_same_one_until_it_is_decided(widened: MariaDB, cut: int)
     assert all(gaps)
 
 
+@cuts
 @pytest.mark.parametrize("first", [0, 1], ids=["the replica first", "the primary first"])
 def test_a_replicas_copy_of_a_committed_transaction_is_no_gap(
     widened: MariaDB, replica: MariaDB, cut: int, first: int
@@ -166,3 +167,61 @@ def test_a_replicas_copy_of_a_committed_transaction_is_no_gap(
             found = [*run[:count], *up_to(source, run[count - 1].position or {}, 9)]
             assert [page.gap for page in found if page.gap] == []
             assert [key for page in found for key in keys(page.changes)] == [1, *HALF, 9]
+
+
+def test_a_transaction_that_never_committed_is_a_gap_also_where_the_next_one_is_read_from_a_replica(
+    widened: MariaDB, replica: MariaDB
+) -> None:
+    """I1, I9: the replica has only the second one with its GTID."""
+    start = begin(source_of(DATABASE, widened))["-"]
+    put(widened, 1)
+    before = {"gtid": position_of(widened)}
+    replica.wait_for(widened.gtid)
+    replica.execute("STOP SLAVE")
+    write_half(widened)
+    position = up_to(source_of(DATABASE, widened), start, HALF[-2])[-1].position or {}
+    crash(widened, CUT)
+    write_next(widened)
+    replica.execute("START SLAVE")
+    replica.wait_for(widened.gtid)
+    for servers in ([replica, widened], [widened, replica]):
+        found = up_to(source_of(DATABASE, *servers), position, NEXT[-1])
+        assert [(page.gap.begin, page.gap.end) for page in found if page.gap] == [(position, before)]
+        assert [key for page in found for key in keys(page.changes)] == list(NEXT)
+
+
+def test_a_failover_in_the_middle_of_a_transaction_is_no_gap(widened: MariaDB, replica: MariaDB) -> None:
+    """I3, I9: whether its primary is gone, or is back without the end of it."""
+    source = source_of(DATABASE, widened, replica)
+    start = begin(source)["-"]
+    write_half(widened)
+    replica.wait_for(widened.gtid)
+    position = up_to(source, start, HALF[-2])[-1].position or {}
+    log, listed = widened.data / widened.binlogs[-1], source_of(DATABASE, replica, widened)
+    widened.kill()
+    gone = next(pages(source, position))
+    os.truncate(log, log.stat().st_size - CUT)
+    widened.restart()
+    for page in (gone, next(pages(listed, position))):
+        assert page.gap is None
+        assert keys(page.changes) == [HALF[-1]]
+
+
+def test_two_servers_with_one_id_may_have_a_transaction_in_different_files(kind: type[MariaDB]) -> None:
+    """I3, I9: as nodes of Galera have, and copied servers."""
+    with kind(server_id=7) as one, kind(server_id=7) as two:
+        for server in (one, two):
+            server.execute(f"CREATE DATABASE {DATABASE}")
+            server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v LONGTEXT)")
+        two.execute("FLUSH BINARY LOGS")
+        two.execute("FLUSH BINARY LOGS")
+        source = source_of(DATABASE, one)
+        start = begin(source)["-"]
+        for server in (one, two):
+            write_half(server)
+        two.execute("FLUSH BINARY LOGS")
+        position = up_to(source, start, HALF[-2])[-1].position or {}
+        for servers in ([two, one], [two]):
+            found = up_to(source_of(DATABASE, *servers), position, HALF[-1])
+            assert [page.gap for page in found if page.gap] == []
+            assert [key for page in found for key in keys(page.changes)] == [HALF[-1]]

@@ -154,27 +154,19 @@ def test_a_transaction_published_in_part_is_required_of_the_next_server() -> Non
     assert again.transactions.position.unfinished == ("0-1-101",)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "is_another"),
-    [
-        ("binlog.000001", "binlog.000002", True),
-        ("binlog.000001", "binlog.000001", False),
-        ("binlog.000001", "", False),
-        ("", "binlog.000002", False),
-    ],
-)
-def test_a_transaction_in_another_file_of_the_server_that_made_it_is_another_one(
-    first: str, second: str, is_another: bool
-) -> None:
-    """I1: a crash cut off the first one. It is the same one where either was read from another server."""
-    shard = Shard()
-    rows = Rows(shard.layout("id"), [(None, (1,)), (None, (2,))], 10)
-    shard.pages(replace(begin(101), file=first), rows)
+def test_where_a_transaction_was_made_is_kept_until_all_of_it_is_read_whoever_sends_the_rest() -> None:
+    """I1: only there a crash may have cut it off."""
+    shard, made_in = Shard(), "db-1:3306/binlog.000001"
+    rows = Rows(shard.layout("id"), [(None, (1,)), (None, (2,)), (None, (3,))], 10)
+    shard.pages(replace(begin(101), made_in=made_in), rows)
     position = shard.transactions.position.to_json()
     del position["gtid"]
     again = Shard(**position)
-    again.transactions.feed([replace(begin(101), file=second), rows, COMMIT])
-    assert again.transactions.consume().replaced == ("0-1-101" if is_another else None)
+    again.pages(begin(101), Rows(again.layout("id"), rows.changes, 10))
+    again.transactions.drop_events()
+    assert again.transactions.position.made_in == {"0-1-101": made_in}
+    again.pages(begin(101), Rows(again.layout("id"), rows.changes, 10), COMMIT)
+    assert again.transactions.position.made_in == {}
 
 
 def test_a_transaction_that_only_a_replica_has_is_required_of_no_other_server() -> None:

@@ -63,7 +63,8 @@ class TransactionBegin(msgspec.Struct, gc=False):
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
     ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.
-    ``file``: of MariaDB, the binlog file where the server that made it has it; empty if it is read from another one.
+    ``made_in``: of MariaDB, the binlog file of the server that made it, such as ``db-1:3306/binlog.000003``; empty if
+    it is read from another one.
     """
 
     gtid: str
@@ -71,7 +72,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
     timestamp: int
     committed_at: int | None
     is_ddl: bool
-    file: str = ""
+    made_in: str = ""
 
 
 class Rows(msgspec.Struct):
@@ -136,8 +137,8 @@ class RawTransactions(msgspec.Struct):
     def pop(self) -> list[BinlogEvent]:
         """Take the first of them; return its events."""
         gtid, position, timestamp, committed_at, rows = self.scanned.pop()
-        file = self.file if gtid.split("-")[1] == str(self.own) else ""
-        begin, buffer = TransactionBegin(gtid, position, timestamp, committed_at, False, file), self.scanned.buffer
+        made_in = f"{self.address}/{self.file}" if gtid.split("-")[1] == str(self.own) else ""
+        begin, buffer = TransactionBegin(gtid, position, timestamp, committed_at, False, made_in), self.scanned.buffer
         logged = (
             RawRows(
                 known.table, known.decoder, kind, buffer, start, end, BinlogPlace(self.address, self.file, at, gtid)
