@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import pymysql
@@ -305,6 +306,25 @@ class ServerConnection:
     def binlogs(self) -> list[str]:
         """Return the names of its binlog files, oldest first. Raises ``Unavailable``."""
         return [str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
+
+    @cached_property
+    def binlog_status(self) -> Mapping[str, object]:
+        """The status of its binlog when it was first asked for. Only a restart changes the filters in it.
+
+        Raises ``Unavailable``, and ``Denied`` with the missing GRANT.
+        """
+        try:
+            try:
+                found = self.named_rows("SHOW MASTER STATUS" if self.is_mariadb else "SHOW BINARY LOG STATUS")
+            except Denied:
+                raise
+            except Unavailable:
+                if self.is_mariadb:
+                    raise
+                found = self.named_rows("SHOW MASTER STATUS")  # before MySQL 8.2
+        except Denied as error:
+            raise Denied(f"{error}. The relay must know what its binlog leaves out: `{self.grant}`") from None
+        return found[0] if found else {}
 
     @property
     def grant(self) -> str:

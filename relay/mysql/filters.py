@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relay.errors import Unavailable
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied
 
@@ -75,7 +74,8 @@ def require_unfiltered(
     one in which ``database`` is written, beside what it replicates.
     """
     address, chosen = server.account.address, list(tables) or [""]
-    binlog, replicated = _as_stored(server, binlog_filters(server)), [_as_stored(server, each) for each in replications]
+    binlog = _as_stored(server, Filters.of(server.binlog_status, "Binlog"))
+    replicated = [_as_stored(server, each) for each in replications]
     for table in chosen:
         what = f"{database}.{table}" if table else f"tables of {database}"
         if (name := binlog.against(database, table)) is not None:
@@ -98,7 +98,7 @@ def require_unfiltered(
 def warn_of_filters(source: str, server: ServerConnection, replications: Iterable[Filters], database: str) -> None:
     """Log a warning if a server leaves out statements because of the database that they are executed in."""
     filtered = [
-        ("binlog", "binlog", binlog_filters(server)),
+        ("binlog", "binlog", Filters.of(server.binlog_status, "Binlog")),
         *(("replica", "replicate", each) for each in replications),
     ]
     for what, prefix, filters in filtered:
@@ -114,19 +114,6 @@ def warn_of_filters(source: str, server: ServerConnection, replications: Iterabl
                 prefix,
                 prefix,
             )
-
-
-def binlog_filters(server: ServerConnection) -> Filters:
-    """Ask a server what its binlog leaves out. Raises ``Unavailable``."""
-    try:
-        found = server.named_rows("SHOW MASTER STATUS" if server.is_mariadb else "SHOW BINARY LOG STATUS")
-    except Denied:
-        raise
-    except Unavailable:
-        if server.is_mariadb:
-            raise
-        found = server.named_rows("SHOW MASTER STATUS")  # before MySQL 8.2
-    return Filters.of(found[0] if found else {}, "Binlog")
 
 
 def _as_stored(server: ServerConnection, filters: Filters) -> Filters:

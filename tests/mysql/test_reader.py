@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -320,12 +321,15 @@ def test_the_planned_columns_are_those_of_the_binlog(server: MariaDB, table: str
 
 
 @pytest.mark.parametrize("server", ["mariadb"], indirect=True)
-def test_the_grant_in_an_error_message_is_enough(server: MariaDB, table: str, unique: str) -> None:
-    """MariaDB has its own privilege for the replication status."""
+@pytest.mark.parametrize(("granted", "missing"), permutations(["BINLOG MONITOR", "SLAVE MONITOR"]))
+def test_the_grant_in_an_error_message_is_enough(
+    server: MariaDB, table: str, unique: str, granted: str, missing: str
+) -> None:
+    """MariaDB has privileges of their own for the status of the replication and of the binlog."""
     server.execute(f"CREATE USER {unique}@'%' IDENTIFIED BY 'p'")
     try:
-        server.execute(f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {unique}@'%'")
-        with pytest.raises(Unavailable, match="SLAVE MONITOR") as raised:
+        server.execute(f"GRANT SELECT, REPLICATION SLAVE, {granted} ON *.* TO {unique}@'%'")
+        with pytest.raises(Unavailable, match=missing) as raised:
             source_of(table, server, user=unique, password="p")
         (grant,) = re.findall("`(GRANT [^`]*)`", str(raised.value))
         server.execute(grant)
