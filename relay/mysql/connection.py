@@ -177,6 +177,11 @@ class ServerConnection:
     def is_mariadb(self) -> bool:
         return self.flavour == "MariaDB"
 
+    @property
+    def identity(self) -> str:
+        """What its replicas call it: its UUID, or MariaDB's server id."""
+        return str(self.server_id) if self.is_mariadb else self.uuid.lower()
+
     def close(self) -> None:
         self._connection.close()
 
@@ -309,10 +314,7 @@ class ServerConnection:
 
     @cached_property
     def binlog_status(self) -> Mapping[str, object]:
-        """The status of its binlog when it was first asked for. Only a restart changes the filters in it.
-
-        Raises ``Unavailable``, and ``Denied`` with the missing GRANT.
-        """
+        """The status of its binlog when it was first asked for its filters, which last. Raises ``Unavailable``."""
         try:
             try:
                 found = self.named_rows("SHOW MASTER STATUS" if self.is_mariadb else "SHOW BINARY LOG STATUS")

@@ -32,7 +32,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.readable import check_readable
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
-from relay.mysql.roles import Role, role_of
+from relay.mysql.roles import KnownRoles, Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
@@ -71,6 +71,7 @@ class MySQLSource:
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
         self._tokens = _tokens(config)
+        self._roles = KnownRoles(self._connect)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
         self.snapshots = DatabaseSnapshots(
             config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered
@@ -297,10 +298,11 @@ class MySQLSource:
         return found
 
     def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
-        # Without another server to read, one that accepts writes may be the one in which the database is written.
-        alone = any(list(addresses) == [server.account.address] for addresses in self._shards.values())
-        database, tables = self.config.database, self.config.tables or ()
-        require_unfiltered(server, role.filters, database, tables, is_origin=alone and not role.is_read_only)
+        self._roles.note(server, role)
+        address, database, tables = server.account.address, self.config.database, self.config.tables or ()
+        others = {each for listed in self._shards.values() if address in listed for each in listed} - {address}
+        is_origin = partial(self._roles.is_origin, server, others)
+        require_unfiltered(server, role.filters, database, tables, is_origin=is_origin)
 
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
@@ -350,9 +352,8 @@ class MySQLSource:
             def open_at(start: GtidSet) -> EventStream:
                 return BinlogEvents(server, start, layout, wanted)
 
-            own = str(server.server_id) if server.is_mariadb else server.uuid.lower()
             return ReplicatedEvents(
-                ended, self._checkpoints, executed, open_at, empties=empties, defines=defines, own=own
+                ended, self._checkpoints, executed, open_at, empties=empties, defines=defines, own=server.identity
             )
 
         return open_events

@@ -144,6 +144,30 @@ def test_a_server_that_replicates_other_databases_is_read_if_it_may_be_where_the
 
 
 @pytest.mark.services
+def test_a_server_that_replicates_other_databases_is_read_if_the_other_servers_replicate_it(
+    kind: Any, primary: Any
+) -> None:
+    """I1: also while they are down. Another one may be where the database is written."""
+    with kind(options={"replicate-do-db": "reference"}) as server, kind() as replica:
+        for each in (server, primary):
+            each.execute("CREATE DATABASE own")
+            each.execute("CREATE TABLE own.t (id INT PRIMARY KEY, v VARCHAR(100))")
+        server.replicate_from(primary)
+        server.execute("SET GLOBAL read_only = OFF")
+        with pytest.raises(Unavailable, match="its Replicate_Do_DB is reference: remove this filter, or leave the"):
+            source_of("own", server, replica)
+        replica.replicate_from(server)
+        replica.wait_for(server.gtid)
+        source = source_of("own", server, replica)
+        assert source.unreadable() == {}
+        assert server.address in source_of("own", server, primary).unreadable()
+        replica.kill()
+        assert list(source.unreadable()) == [replica.address]
+        with pytest.raises(Unavailable, match="its Replicate_Do_DB is reference"):
+            source_of("own", server, replica)
+
+
+@pytest.mark.services
 def test_a_replica_is_left_once_a_filter_is_set(kind: Any, primary: Any) -> None:
     """I1: its executed set goes on, and says that it has all."""
     with kind() as replica:
