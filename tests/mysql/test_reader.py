@@ -321,7 +321,7 @@ def test_the_planned_columns_are_those_of_the_binlog(server: MariaDB, table: str
 
 
 @pytest.mark.parametrize("server", ["mariadb"], indirect=True)
-@pytest.mark.parametrize(("granted", "missing"), permutations(["BINLOG MONITOR", "SLAVE MONITOR"]))
+@pytest.mark.parametrize(("granted", "missing"), [*permutations(["BINLOG MONITOR", "SLAVE MONITOR"])])
 def test_the_grant_in_an_error_message_is_enough(
     server: MariaDB, table: str, unique: str, granted: str, missing: str
 ) -> None:
