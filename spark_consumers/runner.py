@@ -156,7 +156,8 @@ class Runner:
         """Open all but Spark's session and the Kafka group."""
         self.admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
-        self.schemas.refresh()
+        # Gaps concern tables of which no change comes, too.
+        self.schemas.learn(self.consumer.topics)  # I9
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
         self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
 

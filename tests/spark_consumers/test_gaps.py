@@ -180,6 +180,19 @@ def test_a_copy_notes_no_gap_from_before_its_beginning_and_none_that_it_has_seen
     assert gaps_of(topic, "orders/orders") == [[]]
 
 
+@pytest.mark.services
+def test_a_gap_is_noted_after_a_restart_although_the_registry_was_asked_for_no_schema_yet(
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess, schema_registry: Any
+) -> None:
+    """I9: the tables that are there were not known until they had their next changes."""
+    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    topic.use_registry(schema_registry.url)
+    topic.publish([change("c0", 1, Operation.INSERT)])
+    assert gaps_of(topic, "orders/orders") == [[]]
+    publish_gaps(topic, ("orders", "trimmed"))
+    assert gaps_of(topic, "orders/orders") == [["trimmed"]]
+
+
 def line_of(source: str, version: int) -> Change:
     line = change("c1", version, Operation.INSERT)
     line.source, line.table = source, "lines"
