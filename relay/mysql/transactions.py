@@ -37,7 +37,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
 from relay.sql.followed_tables import AppliedStatement
-from relay.sql.snapshots import LATENESS
+from relay.sql.snapshots import latest_timestamp
 from relay.sql.statements import UNSEEN_ROWS
 from relay.sql.tables import Table
 from relay.table import TableSchema
@@ -238,7 +238,7 @@ class ShardTransactions:
                 if self._begun is not None:
                     self.followed.undo()
                 # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.
-                event.timestamp = min(event.timestamp, self._latest)
+                event.timestamp = min(event.timestamp, latest_timestamp(self._clock()))
                 self._begun = event
                 self._is_open = False
                 self._emptied = []
@@ -284,12 +284,7 @@ class ShardTransactions:
     def _takes_whole(self, scanned: ScannedTransactions) -> bool:
         """Whether nothing is special about the next transactions: their tokens have the positions of the stream."""
         is_ordinary = self._begun is None and not self._partial and not self.local
-        return is_ordinary and scanned.latest <= self._latest and not self._is_local(scanned.gtids)
-
-    @property
-    def _latest(self) -> int:
-        """The latest timestamp that a transaction may have, in seconds: sessions set theirs, and clocks go wrong."""
-        return int(self._clock() + LATENESS)
+        return is_ordinary and scanned.latest <= latest_timestamp(self._clock()) and not self._is_local(scanned.gtids)
 
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""

@@ -19,6 +19,11 @@ MARGIN = 65.0
 """Seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one."""
 
 
+def latest_timestamp(now: float) -> int:
+    """Return the latest timestamp that a transaction may have, in seconds: sessions set theirs, and clocks go wrong."""
+    return int(now + LATENESS)
+
+
 def lowest(checkpoint: Checkpoint) -> int:
     """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
 

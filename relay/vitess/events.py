@@ -15,7 +15,7 @@ from relay.errors import RelayError
 from relay.gtid import GtidError
 from relay.lineage import ReshardJournal
 from relay.sql.published_rows import PublishedRows, furthest
-from relay.sql.snapshots import LATENESS
+from relay.sql.snapshots import latest_timestamp
 from relay.sql.statements import classify
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream
@@ -127,18 +127,13 @@ class ShardEvents:
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        whole = self.rows.read_whole(answers, room, self._latest)
+        whole = self.rows.read_whole(answers, room, latest_timestamp(self._clock()))
         if whole is None or whole.executed is None:
             return 0
         self.is_active = True
         self.position = position.advanced_to(whole.executed)
         self.progress = float(whole.timestamp)
         return whole.consumed
-
-    @property
-    def _latest(self) -> int:
-        """The latest timestamp that a transaction may have, in seconds: sessions set theirs, and clocks go wrong."""
-        return int(self._clock() + LATENESS)
 
     def apply(self, event: pb.VEvent) -> None:
         """Apply one event.
@@ -189,7 +184,8 @@ class ShardEvents:
         if not gtid:
             raise BrokenStream(f"rows came after {self.position.executed}, and their position {executed} adds nothing")
         transaction.gtid = gtid
-        transaction.timestamp = min(transaction.timestamp, self._latest)  # I7: later tokens have it at least
+        # I7: later tokens have it at least.
+        transaction.timestamp = min(transaction.timestamp, latest_timestamp(self._clock()))
         self.changes.begin(gtid, executed, transaction.timestamp, skip=self._published_rows())
         transaction.has_changes = True
         waiting, transaction.waiting = transaction.waiting, []
@@ -218,7 +214,7 @@ class ShardEvents:
             self.changes.end()
         self.position = transaction.position_after(self.position)
         if seconds := transaction.timestamp or event.timestamp:
-            self.progress = float(min(seconds, self._latest))
+            self.progress = float(min(seconds, latest_timestamp(self._clock())))
         self._discard()
         if self._pending_journal is not None:
             self.journal, self._pending_journal = self._pending_journal, None

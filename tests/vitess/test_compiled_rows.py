@@ -205,6 +205,8 @@ def test_a_time_in_the_future_is_in_no_token(compiled: bool) -> None:
     seen = played(sent, [USUAL], compiled=compiled, clock=lambda: float(now))
     timestamps = [change.token.timestamp for change in seen.changes if change.token is not None]
     assert timestamps == [now, now + LATENESS, now + LATENESS]
+    *_, progress = played(sent[:3], [USUAL], compiled=compiled, clock=lambda: float(now)).state[:5]
+    assert progress == now + LATENESS
 
 
 def test_rows_published_before_a_restart_are_skipped() -> None:
