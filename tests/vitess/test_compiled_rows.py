@@ -205,7 +205,13 @@ def test_a_time_in_the_future_is_in_no_token(compiled: bool) -> None:
     seen = played(sent, [USUAL], compiled=compiled, clock=lambda: float(now))
     timestamps = [change.token.timestamp for change in seen.changes if change.token is not None]
     assert timestamps == [now, now + LATENESS, now + LATENESS]
-    *_, progress = played(sent[:3], [USUAL], compiled=compiled, clock=lambda: float(now)).state[:5]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_transaction_without_rows_makes_no_progress_into_the_future(compiled: bool) -> None:
+    now = 1_700_000_000
+    sent = [fields_of(USUAL), transaction(timestamp=now + 500_000)]
+    *_, progress = played(sent, [USUAL], compiled=compiled, clock=lambda: float(now)).state[:5]
     assert progress == now + LATENESS
 
 
