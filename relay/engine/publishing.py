@@ -69,13 +69,11 @@ class Publishing:
         self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics})
-        self._transaction = self._open_transaction()
+        producers.open()
+        self._transaction = OpenTransaction(producers, group, settings.checkpoints)
 
     def __repr__(self) -> str:
         return f"<Publishing[{self.producers.name}: {len(self._unconfirmed)} pages unconfirmed]>"
-
-    def _open_transaction(self) -> OpenTransaction:
-        return OpenTransaction(self.producers.open(), self._group, self.settings.checkpoints)
 
     @property
     def open(self) -> bool:
@@ -227,17 +225,15 @@ class Publishing:
         """Drop everything that is not committed. Under the old name, an open transaction is aborted at once."""
         self._metrics.count_fencing()
         self._unconfirmed.clear()
-        self._transaction.close()
-        if under_a_new_name:
-            self.producers.renew()
-        self._transaction = self._open_transaction()
+        self._transaction.forget()
+        self.producers.start_over(under_a_new_name=under_a_new_name)
 
     def close(self) -> None:
         """Abort an open transaction. Raises ``Aborted`` or ``Fenced``."""
         try:
             self._transaction.abort()
         finally:
-            self._transaction.close()
+            self.producers.close()
             self.producers.release()
 
     def _send(self, shard: OpenShard, page: Page) -> None:

@@ -7,12 +7,34 @@ caller can abandon.
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from relay.errors import Unavailable
+
 T = TypeVar("T")
+
+
+_MOST_KEPT = 32
+
+# The number of clients that are kept. Written by threads that let go of one, each under the lock of the interpreter.
+_kept: list[str] = []
+
+
+def keep_for_ever(client: object) -> None:
+    """Never free ``client``, also not when the process ends: a call of it may be under way.
+
+    Raises ``Unavailable`` once there are too many, so that a supervisor starts the process again.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+    _kept.append(repr(client))
+    if len(_kept) > _MOST_KEPT:
+        raise Unavailable(
+            f"{len(_kept)} clients of Kafka did not answer, and are kept with their threads: start this process again"
+        )
 
 
 class CallTimedOut(Exception):

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, wait
+from functools import partial
+from typing import TypeVar
 
-from relay.errors import Unavailable
+from relay.errors import NoAnswer, RelayError, Unavailable
 from relay.kafka.identity import Identity
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
 from relay.kafka.settings import KafkaSettings
+from relay.process.slow_call import SlowCall
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _TRIES = 3
+_GIVE_UP_AFTER = 120.0
 
 
 class Producers:
-    """Opens producers under the worker's name. ``probe``, ``stop_by``: see ``Publisher``."""
+    """Opens producers under the worker's name, two of them, and another in the place of one that is spent.
+
+    They take turns, one for each transaction: the broker refuses the next transaction of a producer until all markers
+    of its last one are written, and the other one can begin at once. ``probe``, ``stop_by``: see ``Publisher``.
+    """
 
     def __init__(
         self,
@@ -30,50 +41,105 @@ class Producers:
         self._probe = probe
         self._stop_by = stop_by
         self._identity = Identity(settings.name)
+        # In the order of their turns, and the places of those that are being opened.
+        self._ready: list[Publisher] = []
+        self._opening: list[SlowCall[Publisher]] = []
 
     def __repr__(self) -> str:
-        return f"<Producers[{self.name}]>"
+        return f"<Producers[{self.name}: {len(self._ready)} ready]>"
 
     @property
     def name(self) -> str:
         return self._identity.transactional_id
 
-    def open(self) -> list[Publisher]:
+    def open(self) -> None:
         """Open the producers, and so abort what a predecessor of this name left open. Raises ``Unavailable``."""
         try:
-            return self._opened()
+            self._open_all()
         except Unavailable:
             self.release()  # at a start there is no worker yet that would
             raise
 
-    def _opened(self) -> list[Publisher]:
-        for _ in range(_TRIES):
-            publishers: list[Publisher] = []
+    def __iter__(self) -> Producers:
+        return self
+
+    def __next__(self) -> Publisher:
+        """Return the producer of the next transaction. Raises ``Fenced``, ``Unavailable`` and ``NotDrained``."""
+        while True:
+            self._collect(wait_for_one=not self._ready)
+            publisher = self._ready.pop(0)
+            if not publisher.is_spent:
+                self._ready.append(publisher)
+                return publisher
+            log.info("%s: a request of it may still be under way; taking a new epoch", publisher.transactional_id)
+            self._opening.append(SlowCall(publisher.transactional_id, partial(_renewed, publisher)))
+
+    def start_over(self, *, under_a_new_name: bool) -> None:
+        """Open all producers again. Under the old name, an open transaction is aborted at once."""
+        self.close()
+        if under_a_new_name:
+            self._identity.renew()
+        self._open_all()
+
+    def close(self) -> None:
+        """End the producers. An open transaction stays open until the broker or a successor aborts it."""
+        while self._opening:
             try:
-                publishers.extend(map(self._open, self._identity.transactional_ids))
-                return publishers
+                self._ready.append(self._opening.pop().result())
+            except (Aborted, Fenced, RelayError) as error:
+                log.info("%s: another producer was not opened: %s", self.name, error)
+        while self._ready:
+            self._ready.pop().close()
+
+    def release(self) -> None:
+        """Let another process of this machine have the name."""
+        self._identity.release()
+
+    def _collect(self, *, wait_for_one: bool) -> None:
+        if wait_for_one:
+            wait([each.future for each in self._opening], return_when=FIRST_COMPLETED)
+        for each in [each for each in self._opening if each.done]:
+            self._opening.remove(each)
+            self._ready.append(each.result())
+
+    def _open_all(self) -> None:
+        for _ in range(_TRIES):
+            try:
+                for transactional_id in self._identity.transactional_ids:
+                    self._ready.append(self._opened(transactional_id))
+                return
             except (Aborted, Fenced) as error:
                 log.info("the transactional id %s is in use (%s); taking another", self.name, error)
-                for publisher in publishers:
-                    publisher.close()
+                self.close()
                 self._identity.renew()
         raise Unavailable(
             f"cannot get a transactional id from {self.settings.client['bootstrap.servers']} in {_TRIES} tries"
         )
 
-    def _open(self, transactional_id: str) -> Publisher:
-        return Publisher(
-            self.settings.producer,
-            transactional_id,
-            limits=self.settings.limits,
-            probe=self._probe,
-            stop_by=self._stop_by,
+    def _opened(self, transactional_id: str) -> Publisher:
+        return _patiently(
+            lambda: Publisher(
+                self.settings.producer,
+                transactional_id,
+                limits=self.settings.limits,
+                probe=self._probe,
+                stop_by=self._stop_by,
+            )
         )
 
-    def renew(self) -> None:
-        """Take another name: another worker has fenced this one."""
-        self._identity.renew()
 
-    def release(self) -> None:
-        """Let another process of this machine have the name."""
-        self._identity.release()
+def _renewed(publisher: Publisher) -> Publisher:
+    _patiently(publisher.renew)
+    return publisher
+
+
+def _patiently(connect: Callable[[], T]) -> T:
+    """Try with one client after another: one may not get through while others do."""
+    deadline = time.monotonic() + _GIVE_UP_AFTER
+    while True:
+        try:
+            return connect()
+        except NoAnswer as error:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{error}, nor any other request for {_GIVE_UP_AFTER:.0f} s") from error
+            log.info("%s; trying with another client", error)

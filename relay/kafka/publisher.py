@@ -1,5 +1,11 @@
 """A transactional Kafka producer: records and the checkpoints that cover them become visible together (I3).
 
+librdkafka sends a request again when its connection breaks, and the first copy may still reach the broker. An EndTxn
+that arrives late ends whatever transaction of its producer epoch is open by then. Transactions of version 2 would
+refuse it, but librdkafka does not use them (KIP-890; librdkafka issue 5423; Jepsen's analysis of Bufstream 0.1.0). So a
+producer is *spent* once one of its connections has failed or it has aborted a transaction: it does not begin another
+one. Its successor has a new epoch, and the broker refuses what belongs to the old one.
+
 Tests stop a process between any two steps of a transaction through ``probe``.
 """
 
@@ -10,27 +16,37 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from relay.errors import NotDrained, RelayError, Unavailable
-from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
+from relay.errors import NoAnswer, NotDrained, RelayError, Unavailable
+from relay.kafka.bounded_call import BoundedCaller, CallTimedOut, keep_for_ever
+from relay.kafka.connection_log import ConnectionLog
 from relay.kafka.limits import record_size, too_small
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Probe = Callable[[str], None]
-"""Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
+"""Called with ``begin``, ``before_flush``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``,
+``after_commit``."""
 
 _CALL_TIMEOUT = 2.0
-_RETRY_FOR = 120.0
-_ABANDON_AFTER = _CALL_TIMEOUT + 2.0
+_FLUSH_SLICE = 0.5
+_FLUSH_SHARE = 0.8
+"""The share of the transaction timeout in which the broker has to take all records: the rest is for the commit."""
+
+_TRANSACTION_TIMEOUT = 60.0
+"""Seconds, librdkafka's default."""
 
 
 class Aborted(Exception):
     """The transaction was aborted; none of it is visible. Publish its pages again."""
+
+
+class TooSlow(Aborted):
+    """The broker did not take the records of the transaction in time: there are too many for the way to it."""
 
 
 class Fenced(Exception):
@@ -38,15 +54,15 @@ class Fenced(Exception):
 
 
 class Abandoned(Fenced):
-    """A client call never returned. Another producer with the same ``transactional.id`` aborts the open transaction."""
+    """A call got no answer. Another producer with the same ``transactional.id`` aborts the open transaction."""
 
 
 class Publisher:
-    """A transactional producer. Used by one thread.
+    """A transactional producer. Used by one thread at a time.
 
     ``limits``: per topic, the bytes of the largest record; checked for the relay's own records, which have no headers.
     ``stop_by``: returns the monotonic time until which to wait for an unreachable broker; ``math.inf`` while nobody has
-    asked the relay to stop.
+    asked the relay to stop. Raises ``NoAnswer`` if no broker answers within the transaction timeout.
     """
 
     def __init__(
@@ -64,19 +80,54 @@ class Publisher:
         self._limits = limits or {}
         self._probe = probe or (lambda step: None)
         self._stop_by = stop_by
-        self._producer = Producer({**client, "transactional.id": transactional_id})
-        self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
-        self.produce = self._producer.produce
-        # Its thread calls the producer while this one waits, and may still do so after a timeout: librdkafka's producer
-        # is thread-safe, and this object is not used again then.
-        self._bounded = BoundedCaller(f"{transactional_id}-offsets")
+        self._timeout = float(client.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
+        self._begun = 0.0
+        self._client = client
+        self._connect()
 
     def __repr__(self) -> str:
         return f"<Publisher[{self.transactional_id}{', open' if self.open else ''}]>"
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether a request of it may still reach the broker (I3): it must not begin another transaction."""
+        try:
+            self._producer.poll(0)  # delivers librdkafka's log lines
+        except KafkaException:
+            return True
+        return self._connections.has_failed or self._has_aborted or self._is_unfinished
+
+    def renew(self) -> None:
+        """Take a new client and epoch; raises as the constructor does. I3: late requests of the old one are refused."""
+        self.close()
+        self._connect()
+
+    def _connect(self) -> None:
+        self._has_aborted = False
+        # Whether something of a call may still be under way in librdkafka.
+        self._is_unfinished = False
+        self._connections = ConnectionLog(self._client.get("logger", log))
+        settings = {**self._client, **self._connections.settings(self._client)}
+        self._producer = Producer({**settings, "transactional.id": self.transactional_id})
+        self.produce = self._producer.produce
+        # Its thread calls the producer while this one waits, and may still do so after a timeout: librdkafka's producer
+        # is thread-safe, and is not used again then.
+        self._bounded = BoundedCaller(f"{self.transactional_id}-offsets")
+        try:
+            self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Abandoned):
+                raise NoAnswer(str(error)) from error
+            raise
+
     def begin(self) -> None:
+        """Begin a transaction, with a new epoch if the one before may be in use. Raises as ``renew`` does."""
         self._probe("begin")
+        if self.is_spent:
+            self.renew()
         self._call("begin_transaction", self._producer.begin_transaction)
+        self._begun = time.monotonic()
         self.open = True
 
     def send(
@@ -121,15 +172,32 @@ class Publisher:
                 f"the record {key.decode(errors='replace')} takes {size} bytes, but {too_small(topic, limit, size)}"
             )
 
+    def flush(self) -> None:
+        """Wait until the broker has acknowledged every record sent in the open transaction.
+
+        Raises ``TooSlow`` if that takes too long, and ``Fenced``.
+        """
+        self._probe("before_flush")
+        deadline = self._begun + _FLUSH_SHARE * self._timeout
+        try:
+            while left := self._producer.flush(_FLUSH_SLICE):
+                self._check_stop("flush", f"{left} records are not acknowledged")
+                if time.monotonic() > deadline:
+                    self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+                    raise TooSlow(
+                        f"the broker did not acknowledge {left} records within {_FLUSH_SHARE * self._timeout:.0f} s"
+                    )
+        except KafkaException as error:
+            self._raise_failure("flush", error)
+
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_send_offsets")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
         try:
-            self._call("send_offsets", lambda: self._bounded(send, _ABANDON_AFTER))
+            self._call("send_offsets", lambda: self._bounded(send, self._timeout))
         except CallTimedOut as error:
-            self.open = False
-            raise Abandoned(f"send_offsets: {error}") from error
+            self._abandon("send_offsets", error, error)
         self._probe("after_send_offsets")
         self.commit_without_offsets()
 
@@ -141,14 +209,29 @@ class Publisher:
         self._probe("after_commit")
 
     def close(self) -> None:
-        """End its thread. An open transaction stays open until the broker or a successor aborts it."""
+        """End it. An open transaction stays open until the broker or a successor aborts it. May be called again."""
+        self.open = False
         self._bounded.close()
+        producer = self.__dict__.pop("_producer", None)
+        self.__dict__.pop("produce", None)
+        if producer is not None and self._is_unfinished:
+            # To free it while a call of it may be under way corrupts the memory of librdkafka.
+            producer.purge(in_queue=True, in_flight=True, blocking=False)  # it must not go on sending
+            keep_for_ever(producer)
+
+    def _abandon(self, name: str, reason: object, error: Exception) -> NoReturn:
+        self.open = False
+        raise Abandoned(
+            f"{self.transactional_id}: no broker at {self._brokers} has answered {name} for {self._timeout:.0f} s: "
+            f"{reason}"
+        ) from error
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one. Raises ``Fenced``, and ``NotDrained`` if it is too late."""
         if not self.open:
             return
         self._check_stop("abort", "no time is left")
+        self._has_aborted = True  # I3: late, this abort would end half of a later transaction
         try:
             self._call("abort", lambda: self._producer.abort_transaction(_CALL_TIMEOUT))
         except Aborted as error:
@@ -156,24 +239,29 @@ class Publisher:
         self.open = False
 
     def _call(self, name: str, call: Callable[[], T]) -> T:
-        """Retry ``call`` until the broker answers. A timed-out call may have taken effect; repeating it is safe."""
-        deadline = time.monotonic() + _RETRY_FOR
+        """Retry ``call`` until the broker answers. A timed-out call may have taken effect; repeating it is safe.
+
+        Raises ``Abandoned`` after the transaction timeout: this client may have lost what it needs, while others get
+        through (librdkafka issue 3779).
+        """
+        deadline = time.monotonic() + self._timeout
+        self._is_unfinished = True
         while True:
             try:
                 # Delivers librdkafka's log lines, and raises a fatal error that has shown in the background.
                 self._producer.poll(0)
-                return call()
+                result = call()
+                self._is_unfinished = False
+                return result
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
+                self._is_unfinished = not failure.txn_requires_abort()
                 ended = failure.fatal() or failure.txn_requires_abort()
                 # A timed-out call is not flagged as retriable.
                 if ended or not (failure.retriable() or failure.code() == KafkaError._TIMED_OUT):
                     self._raise_failure(name, error)
                 if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"{self.transactional_id}: no broker has answered {name} for {_RETRY_FOR:.0f} s at "
-                        f"{self._brokers}: {failure.str()}"
-                    ) from error
+                    self._abandon(name, failure.str(), error)
                 self._check_stop(name, failure.str())
                 log.info("%s: %s failed at %s, retrying: %s", self.transactional_id, name, self._brokers, failure.str())
                 time.sleep(0.05)
@@ -185,7 +273,7 @@ class Publisher:
                 "The next start reads again what was not committed"
             )
 
-    def _raise_failure(self, name: str, error: KafkaException) -> None:
+    def _raise_failure(self, name: str, error: KafkaException) -> NoReturn:
         failure: KafkaError = error.args[0]
         if failure.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
             # I10: the broker would refuse the same records for ever.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
-from relay.kafka.publisher import Publisher
+from relay.kafka.publisher import Publisher, TooSlow
 
 LONGEST_OPEN = 0.1
 """Seconds for which a transaction stays open while more changes arrive, if commits are quick."""
@@ -25,22 +25,38 @@ CHANGES_ARRIVE_FOR = 0.1
 LATE_AFTER = 2.0
 """Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
 
+_FIRST_SIZE = _SMALLEST_SIZE = 256 << 10
+_FASTER_BY = 4
+_COMMIT_GOAL = 1.0  # seconds that a commit should take at most
+_TOO_SLOW = 4.0  # how much longer the records would have taken that did not arrive in time, at a guess
+
 _HIGH_LOAD = 2 << 20  # bytes of values per second above which small commits would cost more than the changes
 _COMMIT_SHARE = 0.05  # of the time, at most, while changes keep arriving
 _LONGEST_EVER = 1.0
 
 
+class TransactionSize:
+    """How many bytes of values a transaction may have: what the broker takes in the time that a commit may last."""
+
+    def __init__(self) -> None:
+        self.most = _FIRST_SIZE
+
+    def note(self, size: int, took: float) -> None:
+        """Learn from a transaction of ``size`` bytes whose commit took ``took`` seconds, or would have."""
+        if took > _COMMIT_GOAL or size >= self.most / 2:
+            possible = size * _COMMIT_GOAL / max(took, 1e-3)
+            self.most = int(min(LARGEST_TRANSACTION, max(_SMALLEST_SIZE, min(possible, _FASTER_BY * self.most))))
+
+
 class OpenTransaction:
     """The current transaction. It begins with its first record; after a commit or abort the object is reused.
 
-    ``publishers``: take turns, one per transaction. The broker refuses the next transaction of a producer until all
-    markers of its last one are written, and librdkafka then retries after 20 ms; another producer can begin at once.
-    ``clock``: monotonic seconds.
+    ``publishers``: gives the publisher of each transaction. ``clock``: monotonic seconds.
     """
 
     def __init__(
         self,
-        publishers: Sequence[Publisher],
+        publishers: Iterator[Publisher],
         group: Assignment,
         checkpoints: str,
         *,
@@ -48,7 +64,8 @@ class OpenTransaction:
     ) -> None:
         self.clock = clock
         self._publishers = publishers
-        self._turn = 0
+        self._publisher: Publisher | None = None
+        self._allowed = TransactionSize()
         self.group = group
         self.checkpoints = checkpoints
         self.size = 0
@@ -70,12 +87,14 @@ class OpenTransaction:
 
     @property
     def publisher(self) -> Publisher:
-        """The publisher of the open transaction, or of the next."""
-        return self._publishers[self._turn]
+        """The publisher of the open transaction."""
+        if self._publisher is None:
+            raise RuntimeError("no transaction is open")
+        return self._publisher
 
     @property
     def open(self) -> bool:
-        return self.publisher.open
+        return self._publisher is not None
 
     @property
     def age(self) -> float:
@@ -85,7 +104,7 @@ class OpenTransaction:
     @property
     def is_long(self) -> bool:
         """Whether it must be committed although more changes wait."""
-        return self.age >= self._longest or self.size >= LARGEST_TRANSACTION
+        return self.age >= self._longest or self.size >= self._allowed.most
 
     @property
     def _longest(self) -> float:
@@ -106,8 +125,10 @@ class OpenTransaction:
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as do ``record`` and ``commit``."""
-        if not self.open:
-            self.publisher.begin()
+        if self._publisher is None:
+            publisher = next(self._publishers)
+            publisher.begin()
+            self._publisher = publisher
             self._begun = self.clock()
 
     @property
@@ -144,28 +165,33 @@ class OpenTransaction:
             return set()
         begun = self.clock()
         partitions = {partition_of(key) for key in self._records}
+        try:
+            # I1: a checkpoint leaves only when the broker has every record before it. Nothing of the transaction waits
+            # to be sent then, so what follows takes one round trip after another, however slow the way is.
+            self.publisher.flush()
+        except TooSlow:
+            self._allowed.note(self.size, _TOO_SLOW * (self.clock() - begun))
+            raise
         for key, value in self._records.items():
             self.publisher.send(self.checkpoints, value, key, partition_of(key))
         # I3, I4: the offsets of exactly these partitions tie the commit to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._required), self.group.metadata)
         self._committed_at = self.clock()
         self._commit_took = self._committed_at - begun
-        # I2: the other publisher may send only now that these records are committed before its own.
-        self._turn = (self._turn + 1) % len(self._publishers)
-        self._reset()
+        self._allowed.note(self.size, self._commit_took)
+        # I2: another publisher may send only now that these records are committed before its own.
+        self.forget()
         return partitions
 
     def abort(self) -> None:
         """Abort, so that none of its records ever becomes visible. Raises ``Fenced``."""
-        self.publisher.abort()
-        self._reset()
+        if self._publisher is not None:
+            self._publisher.abort()
+        self.forget()
 
-    def close(self) -> None:
-        """End the publishers. An open transaction stays open until the broker or a successor aborts it."""
-        for publisher in self._publishers:
-            publisher.close()
-
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Forget what was open: it has ended, or its publisher has."""
+        self._publisher = None
         self._records.clear()
         self._required.clear()
         self.size = self.yielding = 0

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import yaml
@@ -104,14 +105,14 @@ def reset(config: Config, name: str, to: str, *, patience: float = _PATIENCE) ->
         stack.callback(identity.release)
         try:
             publisher = _open(settings, identity, patience)
-            transaction = OpenTransaction([publisher], group, settings.checkpoints)
+            transaction = OpenTransaction(repeat(publisher), group, settings.checkpoints)
             stack.callback(_abort, transaction)
             for key in decided.removed_keys:
                 transaction.record(key, None)
             if decided.snapshot is not None:
                 transaction.record(_control_key(decided.stream), decided.snapshot.to_json())
             transaction.record(decided.stream.plan_key, decided.plan.to_json())
-            publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
+            transaction.publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
             group.poll()
         except (Aborted, Fenced, NotDrained) as error:
             raise Unavailable(f"nothing was reset: {error}") from error

@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
@@ -47,6 +48,9 @@ class Untransacted(Publisher):
 
     def begin(self) -> None:
         self.open = True
+
+    def flush(self) -> None:
+        self._producer.flush()
 
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         self._producer.flush()
@@ -89,7 +93,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
 
     def published(kind: str) -> float:
         publishers, outbox = contenders[kind]
-        transaction = OpenTransaction(publishers, group, topics["checkpoints"])
+        transaction = OpenTransaction(cycle(publishers), group, topics["checkpoints"])
         begun = time.perf_counter()
         for at in range(0, CHANGES, PAGE):
             page = changes[at : at + PAGE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,6 +54,8 @@ class ScriptedPublisher:
         assert self.open
         self._sent.append((topic, value))
 
+    def flush(self) -> None: ...
+
     def commit(self, offsets: Sequence[int], metadata: Any) -> None:
         if self.broker.fails:
             raise self.broker.fails.pop(0)
@@ -74,12 +77,19 @@ class ScriptedProducers:
         self.broker = broker
         self.name = "shop-0"
 
-    def open(self) -> list[ScriptedPublisher]:
+    def open(self) -> None:
         self.broker.opened += 1
-        return [ScriptedPublisher(self.broker) for _ in range(2)]
+        self._turns = cycle([ScriptedPublisher(self.broker) for _ in range(2)])
 
-    def renew(self) -> None:
-        self.name = "shop-other"
+    def __next__(self) -> ScriptedPublisher:
+        return next(self._turns)
+
+    def start_over(self, *, under_a_new_name: bool) -> None:
+        if under_a_new_name:
+            self.name = "shop-other"
+        self.open()
+
+    def close(self) -> None: ...
 
     def release(self) -> None:
         self.name = ""

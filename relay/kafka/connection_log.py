@@ -1,0 +1,48 @@
+"""Takes the log lines of a Kafka client, and notices when one of its connections fails.
+
+librdkafka tells an application of no failed connection but in its log: it sends what was under way again by itself, and
+the call reports success. It logs a failure before it sends anything again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+_INFO = 6
+
+_STATE = re.compile(r"\(after \d+ms in state (\w+)")
+
+_UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
+"""The states of a connection that has carried nothing yet."""
+
+
+class LineLog(Protocol):
+    """What a `logging.Logger` has, as the client calls it."""
+
+    def log(self, level: int, text: str, *parts: object) -> None: ...
+
+
+class ConnectionLog:
+    """Passes lines on to ``logger``. Called by the thread that polls the client."""
+
+    def __init__(self, logger: LineLog) -> None:
+        self.has_failed = False
+        self._logger = logger
+
+    def settings(self, client: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the settings of the client must have, so that it logs each failed connection here."""
+        return {
+            "logger": self,
+            "log.connection.close": True,
+            "log_level": max(_INFO, int(client.get("log_level", _INFO))),
+        }
+
+    def log(self, level: int, text: str, *parts: object) -> None:
+        line = text % parts
+        if line.startswith("FAIL"):
+            state = _STATE.search(line)
+            # I5: a line in another form may be about a request that was sent.
+            self.has_failed |= state is None or state[1] not in _UNCONNECTED
+        self._logger.log(level, text, *parts)
