@@ -43,7 +43,7 @@ class KafkaConfig(ConfigModel):
                 "acks": {"anyOf": [{"enum": ["all", "-1", -1]}, VARIABLE]},
                 "enable.idempotence": {"anyOf": [{"enum": [True, "true"]}, VARIABLE]},
             },
-            ["bootstrap.servers", "transactional.id", "partitioner"],
+            ["bootstrap.servers", "transactional.id", "partitioner", "log.connection.close", "log_level"],
         ),
     )
     """librdkafka settings, passed through. Connection settings (`security.*`, `sasl.*`, `ssl.*`) apply to every
@@ -60,6 +60,8 @@ class KafkaConfig(ConfigModel):
             "bootstrap.servers": "use `kafka.bootstrap_servers`",
             "transactional.id": "the relay chooses it",  # I3
             "partitioner": "the relay chooses every partition itself",  # I2
+            "log.connection.close": "the relay learns from the log which connections have failed",  # I3
+            "log_level": "the relay learns from the log which connections have failed",  # I3
         }
         if str(value.get("enable.idempotence", "true")).lower() != "true":
             fixed["enable.idempotence"] = "transactions require it to be true"  # I3

@@ -7,10 +7,7 @@ the call reports success. It logs a failure before it sends anything again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Protocol
-
-_INFO = 6
 
 _STATE = re.compile(r"\(after \d+ms in state (\w+)")
 
@@ -31,18 +28,15 @@ class ConnectionLog:
         self.has_failed = False
         self._logger = logger
 
-    def settings(self, client: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the settings of the client must have, so that it logs each failed connection here."""
-        return {
-            "logger": self,
-            "log.connection.close": True,
-            "log_level": max(_INFO, int(client.get("log_level", _INFO))),
-        }
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings with which a client logs each failed connection here."""
+        return {"logger": self, "log.connection.close": True, "log_level": 6}
 
     def log(self, level: int, text: str, *parts: object) -> None:
         line = text % parts
         if line.startswith("FAIL"):
             state = _STATE.search(line)
-            # I5: a line in another form may be about a request that was sent.
+            # I3: a line in another form may be about a request that was sent.
             self.has_failed |= state is None or state[1] not in _UNCONNECTED
         self._logger.log(level, text, *parts)

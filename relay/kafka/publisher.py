@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Probe = Callable[[str], None]
-"""Called with ``begin``, ``before_flush``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``,
-``after_commit``."""
+"""Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
 
 _CALL_TIMEOUT = 2.0
 _FLUSH_SLICE = 0.5
@@ -107,8 +106,8 @@ class Publisher:
         # Whether something of a call may still be under way in librdkafka.
         self._is_unfinished = False
         self._connections = ConnectionLog(self._client.get("logger", log))
-        settings = {**self._client, **self._connections.settings(self._client)}
-        self._producer = Producer({**settings, "transactional.id": self.transactional_id})
+        settings = {**self._client, **self._connections.settings, "transactional.id": self.transactional_id}
+        self._producer = Producer(settings)
         self.produce = self._producer.produce
         # Its thread calls the producer while this one waits, and may still do so after a timeout: librdkafka's producer
         # is thread-safe, and is not used again then.
@@ -177,7 +176,6 @@ class Publisher:
 
         Raises ``TooSlow`` if that takes too long, and ``Fenced``.
         """
-        self._probe("before_flush")
         deadline = self._begun + _FLUSH_SHARE * self._timeout
         try:
             while left := self._producer.flush(_FLUSH_SLICE):

@@ -16,6 +16,9 @@ LONGEST_OPEN = 0.1
 LARGEST_TRANSACTION = 32 << 20
 """Bytes of values at which a transaction is committed (I11: they are kept in memory in case it is aborted)."""
 
+SMALLEST_TRANSACTION = 256 << 10
+"""The same while commits are slow, and at the start. One page may be larger."""
+
 GATHER_FOR = 0.01
 """Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
 
@@ -25,8 +28,7 @@ CHANGES_ARRIVE_FOR = 0.1
 LATE_AFTER = 2.0
 """Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
 
-_FIRST_SIZE = _SMALLEST_SIZE = 256 << 10
-_FASTER_BY = 4
+_FASTER_BY = 2
 _COMMIT_GOAL = 1.0  # seconds that a commit should take at most
 _TOO_SLOW = 4.0  # how much longer the records would have taken that did not arrive in time, at a guess
 
@@ -39,13 +41,13 @@ class TransactionSize:
     """How many bytes of values a transaction may have: what the broker takes in the time that a commit may last."""
 
     def __init__(self) -> None:
-        self.most = _FIRST_SIZE
+        self.most = SMALLEST_TRANSACTION
 
     def note(self, size: int, took: float) -> None:
         """Learn from a transaction of ``size`` bytes whose commit took ``took`` seconds, or would have."""
         if took > _COMMIT_GOAL or size >= self.most / 2:
             possible = size * _COMMIT_GOAL / max(took, 1e-3)
-            self.most = int(min(LARGEST_TRANSACTION, max(_SMALLEST_SIZE, min(possible, _FASTER_BY * self.most))))
+            self.most = int(min(LARGEST_TRANSACTION, max(SMALLEST_TRANSACTION, min(possible, _FASTER_BY * self.most))))
 
 
 class OpenTransaction:

@@ -20,6 +20,8 @@ from tests.config.configs import GOOD, change, read, refused
         ("{acks: null}", "acks", "nothing"),
         ("{partitioner: random}", "partitioner", "'random'"),
         ('{bootstrap.servers: "b:1"}', "bootstrap.servers", "'b:1'"),
+        ("{log.connection.close: false}", "log.connection.close", "false"),
+        ("{log_level: 3}", "log_level", "3"),
     ],
 )
 def test_settings_that_would_break_exactly_once_or_order_are_refused(

@@ -1,51 +1,115 @@
-"""A TCP proxy before a Kafka broker that loses requests or answers by their kind, as a network does."""
+"""A TCP proxy before a Kafka broker that does to requests and answers what a network can do to them."""
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from pathlib import Path
+from typing import ClassVar
 
 from relay.process.managed import HOST, free_port
 from relay.services.kafka import KafkaBroker
 from tests.listening import accepted
 
+_LONGEST_WAIT = 60.0  # seconds for an event, so that a test that forgets to set it comes to its end
+
 
 class Api(IntEnum):
-    """The kinds of requests that tests lose, by their number in Kafka's protocol."""
+    """The kinds of requests that tests disturb, by their number in Kafka's protocol."""
 
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
     JOIN_GROUP = 11
     HEARTBEAT = 12
     LEAVE_GROUP = 13
+    SYNC_GROUP = 14
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
 
 
-class Verdict(Enum):
-    PASS = "pass"
-    LOSE_REQUEST = "lose request"
-    LOSE_ANSWER = "lose answer"
+When = float | threading.Event
+"""After so many seconds, or once the event is set."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """It goes on ``after`` a while, at ``rate`` bytes a second.
+
+    What follows on its connection waits for it. What is on other connections does not, and so overtakes it.
+    """
+
+    after: When = 0.0
+    rate: float = math.inf
+
+
+@dataclass(frozen=True)
+class Lose:
+    """It is dropped, and what follows on its connection goes on: as if the other side had not understood it."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Its connection ends after its first ``at`` bytes have passed. Four bytes with its length precede the message."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Late:
+    """The client's connection ends at once; the request and what followed it reach the broker ``after`` a while.
+
+    So the broker gets it twice if the client sends it again on another connection, and the copies in any order.
+    """
+
+    after: When
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a request and of its answer."""
+
+    PASS: ClassVar[Verdict]
+    LOSE_REQUEST: ClassVar[Verdict]
+    LOSE_ANSWER: ClassVar[Verdict]
+
+    request: Pass | Lose | Cut | Late = Pass()
+    answer: Pass | Lose | Cut = Pass()
+
+
+Verdict.PASS = Verdict()
+Verdict.LOSE_REQUEST = Verdict(request=Lose())
+Verdict.LOSE_ANSWER = Verdict(answer=Lose())
 
 
 @dataclass(frozen=True)
 class Request:
-    """``api``: its kind. ``client``: the client id."""
+    """``api``: its kind. ``client``: the client id. ``size``: bytes, with those of its length. ``body``: what follows."""
 
     api: int
     client: str
+    size: int = 0
+    body: bytes = b""
+
+    @classmethod
+    def of(cls, frame: bytes) -> Request:
+        api, length = struct.unpack_from(">4xh6xh", frame)
+        end = 14 + max(0, length)
+        return cls(api, frame[14:end].decode(), len(frame), frame[end:])
 
 
 Rule = Callable[[Request], Verdict]
@@ -56,76 +120,144 @@ def passing(request: Request) -> Verdict:
 
 
 class KafkaProxy:
-    """Passes on what ``rule`` lets pass, which may be replaced at any time."""
+    """Treats each request as ``rule`` says, which may be replaced at any time and is called by many threads.
+
+    The requests with which the broker sends itself the markers of transactions pass, unless ``spares_broker`` is false.
+    """
 
     def __init__(self) -> None:
         self.port = free_port()
         self.target = 0
         self.rule: Rule = passing
-        # The requests that were lost, or whose answers were.
+        self.spares_broker = True
+        # The requests that did not simply pass, or whose answers did not.
         self.lost: list[Request] = []
         self._listener = socket.create_server((HOST, self.port))
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._open: set[_Connection] = set()
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     @property
     def bootstrap_servers(self) -> str:
         return f"{HOST}:{self.port}"
 
-    def lose(self, *apis: Api, verdict: Verdict = Verdict.LOSE_REQUEST, client: str = "") -> None:
-        """Lose all requests of some kinds, or of all kinds if none is given, or their answers.
+    def lose(
+        self, *apis: Api, verdict: Verdict = Verdict.LOSE_REQUEST, client: str = "", times: float = math.inf
+    ) -> None:
+        """Lose the next requests of some kinds, or of all kinds if none is given, or do to them what ``verdict`` says.
 
         ``client``: what the client id ends with.
         """
+        lock, left = threading.Lock(), times
 
         def rule(request: Request) -> Verdict:
+            nonlocal left
             is_meant = (not apis or request.api in apis) and request.client.endswith(client)
-            return verdict if is_meant else Verdict.PASS
+            with lock:
+                left -= is_meant
+                return verdict if is_meant and left >= 0 else Verdict.PASS
 
         self.lost.clear()
         self.rule = rule
 
     def close(self) -> None:
-        for each in (self._listener, *self._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in list(self._open):
+            connection.end()
+
+    def verdict(self, request: Request) -> Verdict:
+        if self.spares_broker and request.client.startswith("broker-"):
+            return Verdict.PASS
+        verdict = self.rule(request)
+        if verdict != Verdict.PASS:
+            self.lost.append(request)
+        return verdict
 
     def _accept(self) -> None:
         for client in accepted(self._listener):
-            self._open.append(client)
             try:
                 broker = socket.create_connection((HOST, self.target))
             except OSError:
                 client.close()
                 continue
-            self._open.append(broker)
-            # The correlation ids whose answers are lost: the first thread adds them before it sends the request.
-            lost: set[bytes] = set()
-            for pump in (self._requests, self._answers):
-                threading.Thread(target=pump, args=(client, broker, lost), daemon=True).start()
+            connection = _Connection(self.verdict, client, broker)
+            self._open.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="proxied", daemon=True).start()
 
-    def _requests(self, client: socket.socket, broker: socket.socket, lost: set[bytes]) -> None:
-        with suppress(OSError):
-            for frame in _frames(client):
-                api, _, correlation, length = struct.unpack_from(">hh4sh", frame)
-                request = Request(api, frame[10 : 10 + max(0, length)].decode())
-                # The broker sends itself the markers of transactions.
-                verdict = Verdict.PASS if request.client.startswith("broker-") else self.rule(request)
-                if verdict is not Verdict.PASS:
-                    self.lost.append(request)
-                if verdict is Verdict.LOSE_ANSWER:
-                    lost.add(correlation)
-                if verdict is not Verdict.LOSE_REQUEST:
-                    broker.sendall(struct.pack(">i", len(frame)) + frame)
-        _end(client, broker)
+    def _serve(self, connection: _Connection) -> None:
+        connection.serve()
+        self._open.discard(connection)
 
-    def _answers(self, client: socket.socket, broker: socket.socket, lost: set[bytes]) -> None:
-        with suppress(OSError):
-            for frame in _frames(broker):
-                if frame[:4] not in lost:
-                    client.sendall(struct.pack(">i", len(frame)) + frame)
-        _end(client, broker)
+
+class _Connection:
+    """A client's connection, and the one that the broker sees, with a thread for each direction."""
+
+    def __init__(self, rule: Rule, client: socket.socket, broker: socket.socket) -> None:
+        self._rule = rule
+        self._client = client
+        self._broker = broker
+        # What becomes of answers, by their correlation id: written before the request is passed on.
+        self._answers: dict[bytes, Pass | Lose | Cut] = {}
+
+    def serve(self) -> None:
+        """Return when both connections have ended."""
+        answers = threading.Thread(target=self._pass_answers, name="proxied-answers", daemon=True)
+        answers.start()
+        with self._client, self._broker:
+            self._pass_requests()
+            answers.join()
+
+    def end(self) -> None:
+        _shut(self._client)
+        _shut(self._broker)
+
+    def _pass_requests(self) -> None:
+        for frame in _frames(self._client):
+            verdict = self._rule(Request.of(frame))
+            if verdict.answer != Pass():
+                self._answers[frame[8:12]] = verdict.answer
+            if isinstance(verdict.request, Late):
+                _shut(self._client)  # what it has sent so far can still be read
+                _wait(verdict.request.after)
+                goes_on = _passed(frame, Pass(), self._broker)
+            else:
+                goes_on = _passed(frame, verdict.request, self._broker)
+            if not goes_on:
+                break
+        _shut(self._client)
+        _shut(self._broker, socket.SHUT_WR)  # the broker reads to the end, and ends the connection then
+
+    def _pass_answers(self) -> None:
+        is_heard = True
+        for frame in _frames(self._broker):
+            is_heard = is_heard and _passed(frame, self._answers.pop(frame[4:8], Pass()), self._client)
+            if not is_heard:
+                _shut(self._client)
+        self.end()
+
+
+def _passed(frame: bytes, how: Pass | Lose | Cut, to: socket.socket) -> bool:
+    """Pass a request or an answer on; return whether its connection goes on."""
+    try:
+        match how:
+            case Pass(after, rate):
+                _wait(after)
+                _wait(len(frame) / rate)
+                to.sendall(frame)
+            case Cut(at):
+                to.sendall(frame[:at])
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _wait(when: When) -> None:
+    if isinstance(when, threading.Event):
+        when.wait(_LONGEST_WAIT)
+    elif when:
+        time.sleep(when)
 
 
 class ProxiedBroker(KafkaBroker):
@@ -150,8 +282,13 @@ class ProxiedBroker(KafkaBroker):
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:
-    while size := _exactly(source, 4):
-        yield _exactly(source, struct.unpack(">i", size)[0])
+    """Yield each message with its length in front, until the connection ends."""
+    with suppress(OSError):
+        while size := _exactly(source, 4):
+            message = _exactly(source, struct.unpack(">i", size)[0])
+            if not message:
+                return
+            yield size + message
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
@@ -165,7 +302,6 @@ def _exactly(source: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-def _end(*connections: socket.socket) -> None:
-    for each in connections:
-        with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+def _shut(connection: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    with suppress(OSError):
+        connection.shutdown(how)

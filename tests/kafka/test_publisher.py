@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, TopicPartition
 
 from relay.errors import NotDrained, RelayError
-from relay.kafka.publisher import Aborted, Fenced, Publisher
+from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher, TooSlow
 from relay.process.managed import free_port
-
-
-def create(client: dict[str, Any], name: str, **settings: str) -> None:
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(30)
+from tests.kafka.proxy import Api, Cut, Late, Pass, ProxiedBroker, Verdict, passing
+from tests.kafka.transactional import create, publish, read_committed
 
 
 def test_a_call_that_no_broker_answers_is_retried_with_their_address_in_the_log(
@@ -75,3 +76,138 @@ def test_a_fence_that_shows_before_any_call_is_a_fence(kafka: Any, unique: str) 
         publisher.commit_without_offsets()
     publisher.close()
     successor.close()
+
+
+@pytest.fixture
+def proxied() -> Iterator[ProxiedBroker]:
+    with ProxiedBroker() as broker:
+        yield broker
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_a_request_to_end_a_transaction_that_arrives_late_does_not_end_a_later_one(
+    proxied: ProxiedBroker, unique: str, ends: str
+) -> None:
+    """I1, I3: the client repeats a request whose connection broke, and reports success. The first copy is under way."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers}
+    create(client, unique)
+    publisher = Publisher(client, unique)
+    arrives = threading.Event()
+    publish(publisher, unique, b"1")
+    proxied.proxy.lose(Api.END_TXN, verdict=Verdict(request=Late(arrives)), times=1)
+    if ends == "commit":
+        publisher.commit_without_offsets()
+    else:
+        publisher.abort()
+    publish(publisher, unique, b"2")
+    publisher.flush()
+    arrives.set()
+    time.sleep(1.0)  # nothing tells when the broker has answered it
+    publisher.send(unique, b"3", b"k", 0)
+    publisher.commit_without_offsets()
+    publisher.close()
+    assert read_committed(client, unique) == (["1"] if ends == "commit" else []) + ["2", "3"]
+
+
+@pytest.mark.services
+def test_a_producer_is_spent_once_a_connection_breaks_and_not_because_it_could_not_connect(
+    proxied: ProxiedBroker, unique: str
+) -> None:
+    """I3: a connection that never was has carried no request."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    client = {"bootstrap.servers": f"{nowhere},{proxied.bootstrap_servers}"}
+    create(client, unique)
+    publisher = Publisher(client, unique)
+    publish(publisher, unique, b"1")
+    publisher.commit_without_offsets()
+    assert [publisher.is_spent] == [False]
+    proxied.proxy.lose(Api.PRODUCE, verdict=Verdict(request=Cut(100)), times=1)
+    publish(publisher, unique, b"2")
+    publisher.commit_without_offsets()
+    assert [publisher.is_spent] == [True]
+    publish(publisher, unique, b"3")
+    publisher.commit_without_offsets()
+    assert [publisher.is_spent] == [False]
+    publisher.close()
+    assert read_committed(client, unique) == ["1", "2", "3"]
+
+
+@pytest.mark.services
+def test_records_that_do_not_arrive_within_the_transaction_timeout_are_not_sent_on(
+    proxied: ProxiedBroker, unique: str
+) -> None:
+    """I10: they would take the way from the next attempt."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers, "transaction.timeout.ms": 2500, "linger.ms": 0}
+    create(client, unique)
+    publisher = Publisher(client, unique)
+    proxied.proxy.lose(Api.PRODUCE, verdict=Verdict(request=Pass(rate=1000)))
+    publish(publisher, unique, *[bytes(4000)] * 10)
+    with pytest.raises(TooSlow, match=r"the broker did not acknowledge \d+ records within 2 s"):
+        publisher.flush()
+    proxied.proxy.rule = passing
+    publisher.abort()
+    publish(publisher, unique, b"2")
+    publisher.flush()
+    publisher.commit_without_offsets()
+    publisher.close()
+    assert read_committed(client, unique) == ["2"]
+
+
+@pytest.mark.services
+def test_a_client_whose_call_was_abandoned_is_kept_and_sends_nothing_more(proxied: ProxiedBroker, unique: str) -> None:
+    """I3, I10: librdkafka corrupts its memory if such a client is freed. Another client gets through meanwhile."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers, "transaction.timeout.ms": 2500}
+    create(client, unique)
+    group = Consumer({**client, "group.id": unique})
+    publisher = Publisher(client, unique)
+    publish(publisher, unique, b"1")
+    proxied.proxy.lose(Api.ADD_OFFSETS_TO_TXN)
+    with pytest.raises(Abandoned, match=f"no broker at {proxied.bootstrap_servers} has answered send_offsets"):
+        publisher.commit([TopicPartition(unique, 0, 1)], group.consumer_group_metadata)
+    abandoned = publisher._producer
+    publisher.renew()
+    gc.collect()
+    # This variable, the argument, the call under way, and a reference that nobody gives back.
+    assert sys.getrefcount(abandoned) == 4
+    publish(publisher, unique, b"2")
+    publisher.commit_without_offsets()
+    proxied.proxy.rule = passing
+    publisher.close()
+    group.close()
+    assert read_committed(client, unique) == ["2"]
+
+
+@pytest.mark.services
+def test_a_producer_that_has_aborted_is_spent(kafka: Any, unique: str) -> None:
+    """I3"""
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    create(client, unique)
+    publisher = Publisher(client, unique)
+    publish(publisher, unique, b"1")
+    publisher.abort()
+    assert publisher.is_spent
+    publish(publisher, unique, b"2")
+    publisher.commit_without_offsets()
+    publisher.close()
+    assert read_committed(client, unique) == ["2"]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_a_client_that_gets_no_answer_is_given_up(proxied: ProxiedBroker, unique: str, ends: str) -> None:
+    """I10: librdkafka may lose its coordinator, and then asks in vain while other clients get through."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers, "transaction.timeout.ms": 2500}
+    create(client, unique)
+    publisher = Publisher(client, unique)
+    publish(publisher, unique, b"1")
+    publisher.flush()
+    proxied.proxy.lose(Api.END_TXN)
+    with pytest.raises(Abandoned, match=f"has answered {ends} for 2 s"):
+        publisher.commit_without_offsets() if ends == "commit" else publisher.abort()
+    publisher.renew()
+    proxied.proxy.rule = passing
+    publish(publisher, unique, b"2")
+    publisher.commit_without_offsets()
+    publisher.close()
+    assert read_committed(client, unique) == ["2"]

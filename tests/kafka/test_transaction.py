@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.kafka.publisher import Aborted
-from relay.kafka.transaction import CHANGES_ARRIVE_FOR, GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
+from relay.kafka.publisher import Aborted, TooSlow
+from relay.kafka.transaction import (
+    CHANGES_ARRIVE_FOR,
+    GATHER_FOR,
+    LARGEST_TRANSACTION,
+    LATE_AFTER,
+    LONGEST_OPEN,
+    SMALLEST_TRANSACTION,
+    OpenTransaction,
+    TransactionSize,
+)
 
 
 class SteppedClock:
@@ -241,3 +250,75 @@ def test_a_transaction_commits_only_with_the_partitions_that_it_requires() -> No
     transaction.begin()
     transaction.commit()
     assert publisher.committed == [sorted({partition_of(b"written"), partition_of(b"required")}), []]
+
+
+def test_a_checkpoint_leaves_only_when_the_broker_has_every_record_before_it() -> None:
+    """I1: if a transaction is torn, its checkpoint is not the half that becomes visible."""
+    steps: list[str] = []
+
+    class Ordered(ScriptedPublisher):
+        def send(self, topic: str, value: bytes | None, key: bytes, partition: int) -> None:
+            steps.append(topic)
+
+        def flush(self) -> None:
+            steps.append("acknowledged")
+
+        def commit(self, offsets: Any, metadata: Any) -> None:
+            steps.append("committed")
+
+    publishers: Any = repeat(Ordered())
+    transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
+    transaction.record(b"k", b"v")
+    transaction.publisher.send("orders", b"v", b"k", 0)
+    transaction.commit()
+    assert steps == ["orders", "acknowledged", "checkpoints", "committed"]
+
+
+@pytest.mark.parametrize("rate", [50_000, 200_000, 700_000, 5_000_000, 1_000_000_000])
+def test_the_size_of_transactions_becomes_what_the_broker_takes_in_a_second(rate: int) -> None:
+    """I10: beyond what it takes within the transaction timeout nothing would ever be committed."""
+    allowed = TransactionSize()
+    sizes = []
+    for _ in range(20):
+        size = allowed.most
+        allowed.note(size, 0.003 + size / rate)
+        sizes.append(allowed.most)
+    assert max(sizes) <= LARGEST_TRANSACTION
+    if rate == 1_000_000_000:
+        assert sizes[-1] == LARGEST_TRANSACTION
+    elif rate >= SMALLEST_TRANSACTION:
+        assert sizes[-1] == pytest.approx(rate, rel=0.5)
+    else:
+        assert sizes[-1] == SMALLEST_TRANSACTION
+
+
+def test_small_transactions_at_low_load_do_not_change_how_large_one_may_be() -> None:
+    allowed = TransactionSize()
+    for _ in range(10):
+        allowed.note(allowed.most, 0.01)
+    before = allowed.most
+    for took in (0.003, 0.5):
+        allowed.note(500, took)
+    assert allowed.most == before
+
+
+def test_a_transaction_that_did_not_arrive_in_time_makes_the_next_one_smaller(clock: SteppedClock) -> None:
+    """I10"""
+
+    class TooLarge(ScriptedPublisher):
+        def flush(self) -> None:
+            clock.now += 8.0
+            raise TooSlow("not in time")
+
+    publishers: Any = repeat(TooLarge())
+    transaction = OpenTransaction(publishers, Group(), "checkpoints", clock=clock)  # type: ignore[arg-type]
+    transaction.begin()
+    transaction.sent(16 << 20, yields=False)
+    with pytest.raises(TooSlow):
+        transaction.commit()
+    transaction.abort()
+    transaction.begin()
+    transaction.sent(SMALLEST_TRANSACTION, yields=False)
+    assert not transaction.is_long
+    transaction.sent(SMALLEST_TRANSACTION, yields=False)
+    assert transaction.is_long
