@@ -182,6 +182,7 @@ class Publisher:
                 self._check_stop("flush", f"{left} records are not acknowledged")
                 if time.monotonic() > deadline:
                     self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+                    self._has_aborted = True
                     raise TooSlow(
                         f"the broker did not acknowledge {left} records within {_FLUSH_SHARE * self._timeout:.0f} s"
                     )
@@ -191,6 +192,8 @@ class Publisher:
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_send_offsets")
+        if self._has_aborted:
+            raise Aborted("some of its records were given up")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
         try:
             self._call("send_offsets", lambda: self._bounded(send, self._timeout))
