@@ -94,7 +94,7 @@ class Publisher:
             self._producer.poll(0)  # delivers librdkafka's log lines
         except KafkaException:
             return True
-        return self._connections.has_failed or self._has_aborted or self._is_unfinished
+        return self._connections.has_failed or self._has_aborted or self._sends_offsets
 
     def renew(self) -> None:
         """Take a new client and epoch; raises as the constructor does. I3: late requests of the old one are refused."""
@@ -103,8 +103,8 @@ class Publisher:
 
     def _connect(self) -> None:
         self._has_aborted = False
-        # Whether something of a call may still be under way in librdkafka.
-        self._is_unfinished = False
+        # Whether offsets may still be under way in librdkafka.
+        self._sends_offsets = False
         self._connections = ConnectionLog(self._client.get("logger", log))
         settings = {**self._client, **self._connections.settings, "transactional.id": self.transactional_id}
         self._producer = Producer(settings)
@@ -195,10 +195,15 @@ class Publisher:
         if self._has_aborted:
             raise Aborted("some of its records were given up")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
+        self._sends_offsets = True
         try:
             self._call("send_offsets", lambda: self._bounded(send, self._timeout))
         except CallTimedOut as error:
             self._abandon("send_offsets", error, error)
+        except Aborted:
+            self._sends_offsets = False
+            raise
+        self._sends_offsets = False
         self._probe("after_send_offsets")
         self.commit_without_offsets()
 
@@ -215,8 +220,8 @@ class Publisher:
         self._bounded.close()
         producer = self.__dict__.pop("_producer", None)
         self.__dict__.pop("produce", None)
-        if producer is not None and self._is_unfinished:
-            # To free it while a call of it may be under way corrupts the memory of librdkafka.
+        if producer is not None and self._sends_offsets:
+            # To free it while offsets may be under way corrupts the memory of librdkafka.
             producer.purge(in_queue=True, in_flight=True, blocking=False)  # it must not go on sending
             keep_for_ever(producer)
 
@@ -246,24 +251,20 @@ class Publisher:
         through (librdkafka issue 3779).
         """
         deadline = time.monotonic() + self._timeout
-        self._is_unfinished = True
         while True:
             try:
                 # Delivers librdkafka's log lines, and raises a fatal error that has shown in the background.
                 self._producer.poll(0)
-                result = call()
-                self._is_unfinished = False
-                return result
+                return call()
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
-                self._is_unfinished = not failure.txn_requires_abort()
                 ended = failure.fatal() or failure.txn_requires_abort()
                 # A timed-out call is not flagged as retriable.
                 if ended or not (failure.retriable() or failure.code() == KafkaError._TIMED_OUT):
                     self._raise_failure(name, error)
+                self._check_stop(name, failure.str())
                 if time.monotonic() > deadline:
                     self._abandon(name, failure.str(), error)
-                self._check_stop(name, failure.str())
                 log.info("%s: %s failed at %s, retrying: %s", self.transactional_id, name, self._brokers, failure.str())
                 time.sleep(0.05)
 
