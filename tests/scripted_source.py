@@ -204,13 +204,14 @@ def running(
     *,
     make: Callable[[TableSchema], None] = lambda table: None,
     schemas: Any = None,
+    observer: Observer | None = None,
 ) -> Iterator[Worker]:
     """Run a worker of ``sources`` in a thread, with the schemas topic if no ``schemas`` are given.
 
     Raises what it raised.
     """
     with closing(open_schemas_of(config)) as in_topic:
-        worker = worker_of(config, sources, schemas or in_topic, make=make)
+        worker = worker_of(config, sources, schemas or in_topic, make=make, observer=observer)
         errors: list[BaseException] = []
 
         def run() -> None:

@@ -18,8 +18,6 @@ from relay.process.slow_call import SlowCall
 from relay.source import Source
 from relay.table import TableSchema
 
-_WARN_EVERY = 60.0
-
 
 def newest_planned(view: CommittedRecords, source: str) -> StreamId | None:
     """Return the newest planned stream of ``source``: the one that is read, or was read last."""
@@ -38,7 +36,6 @@ class Planning:
         self._is_outdated = False
         # Since when this worker has to make a plan.
         self.wanted_at: float | None = None
-        self._warned_at = 0.0
 
     def before(self, stream: StreamId) -> StreamId | None:
         """Return the newest other planned stream of this source. Labels are times, and sort as times."""
@@ -116,13 +113,6 @@ class Planning:
         """Forget a plan that is being made: it is there, or another worker makes it now."""
         self._making = self.wanted_at = None
         self._is_outdated = False
-
-    def warns_of_no_plan(self) -> bool:
-        """Whether it is time to warn, once a minute, that no worker has planned this source (I10)."""
-        if self.clock() - self._warned_at < _WARN_EVERY:
-            return False
-        first, self._warned_at = not self._warned_at, self.clock()
-        return not first
 
     def _maker(self, stream: StreamId) -> Callable[[], tuple[Plan, Gap | None]]:
         """Return what makes the plan of ``stream``.

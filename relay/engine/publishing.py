@@ -29,6 +29,7 @@ from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Checkpoint, Gap, StreamId
+from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.source import Page, Source
 
@@ -54,6 +55,7 @@ class Publishing:
         producers: Producers,
         *,
         metrics: Metrics,
+        liveness: Liveness,
         stop_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.settings = settings
@@ -62,13 +64,12 @@ class Publishing:
         self._group = group
         self._view = view
         self._metrics = metrics
+        self._liveness = liveness
         self._stop_by = stop_by
         # Published in the open transaction, in order. With a page that has a gap, the checkpoint to commit before it.
         self._unconfirmed: list[tuple[OpenShard, Page, Checkpoint | None]] = []
-        # When the first of them was first published, by the monotonic clock.
-        self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
-        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics})
+        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, liveness)
         producers.open()
         self._transaction = OpenTransaction(producers, group, settings.checkpoints)
 
@@ -80,9 +81,9 @@ class Publishing:
         return self._transaction.open
 
     @property
-    def unconfirmed_since(self) -> float | None:
-        """Since when pages wait for their commit, by the monotonic clock; None if none do (I10)."""
-        return self._unconfirmed_since if self._unconfirmed else None
+    def waits(self) -> bool:
+        """Whether something waits for its commit (I10)."""
+        return self.open or bool(self._unconfirmed)
 
     @property
     def is_long(self) -> bool:
@@ -106,8 +107,6 @@ class Publishing:
                 self._commit_before_gap(shard, before)
                 before = None
         finally:  # I1: also if that commit was aborted, or nobody would publish the page again
-            if not self._unconfirmed:
-                self._unconfirmed_since = time.monotonic()
             self._unconfirmed.append((shard, page, before))
         self._send(shard, page)
 
@@ -158,7 +157,7 @@ class Publishing:
         written = self._transaction.commit()
         if was_open:
             self._metrics.count_commit(time.monotonic() - begun)
-            self._aborts.committed()
+            self._liveness.committed()
         # Also the pages without a checkpoint of their own: their position is that of the pages before.
         for shard, page, _ in self._unconfirmed:
             shard.owner.confirm(page)
@@ -181,10 +180,10 @@ class Publishing:
         if written:
             self._view.require_end(written, self._group.barrier_timeout)
 
-    def again(self) -> None:
+    def again(self, why: Exception) -> None:
         """After an abort, publish the pages of the shards that are still open, each time after a longer pause.
 
-        Raises ``Fenced``, and ``Unavailable`` if a topic no longer exists.
+        ``why``: what it was aborted for. Raises ``Fenced``, and ``Unavailable`` if a topic no longer exists.
         """
         while True:
             try:
@@ -193,12 +192,13 @@ class Publishing:
                     self._transaction.abort()
                 finally:  # a producer whose topic is gone may say that it is fenced, time after time
                     if not self._is_stopping:
-                        self._aborts.aborted()
+                        self._aborts.aborted(str(why))
                 if was_open:
                     self._metrics.count_abort()
                 self._send_again([each for each in self._unconfirmed if not each[0].closed])
                 return
             except Aborted as error:
+                why = error
                 log.info("aborted again (%s)", error)
                 if self._is_stopping:
                     return
@@ -231,6 +231,8 @@ class Publishing:
     def close(self) -> None:
         """Abort an open transaction. Raises ``Aborted`` or ``Fenced``."""
         try:
+            if self.open:
+                self._metrics.count_abort()
             self._transaction.abort()
         finally:
             self.producers.close()

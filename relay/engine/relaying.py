@@ -22,6 +22,7 @@ from relay.kafka.limits import Limits
 from relay.kafka.publisher import Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.bars import SnapshotBars
+from relay.observe.observer import Observer
 from relay.observe.server import serve_observer
 from relay.process.signals import Signals
 from relay.process.slow_call import call_all
@@ -45,22 +46,25 @@ def run(
     ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
     ``RelayError``. Has to be called from the main thread, since it handles signals.
     """
-    while True:
-        try:
-            return _run(config, until_caught_up, settings, probe, reload)
-        except MissedDeletions as error:
-            log.warning("%s; starting again from the checkpoints in Kafka", str(error))
-        gc.collect()  # what that run left in cycles, with its clients of Kafka
+    with serve_observer(config) as observer:  # I10: what it knows outlives a worker
+        while True:
+            try:
+                return _run(config, observer, until_caught_up, settings, probe, reload)
+            except MissedDeletions as error:
+                log.warning("%s; starting again from the checkpoints in Kafka", str(error))
+                observer.liveness.failed(f"dropped with its worker: {error}")
+            gc.collect()  # what that run left in cycles, with its clients of Kafka
 
 
 def _run(
     config: Config,
+    observer: Observer,
     until_caught_up: bool,
     settings: KafkaSettings | None,
     probe: Probe | None,
     reload: Callable[[], Config] | None,
 ) -> None:
-    with Signals() as signals, serve_observer(config) as observer, ExitStack() as opened:
+    with Signals() as signals, ExitStack() as opened:
         sources = open_sources(config)
         admin = topics.connect(config)
         streams = call_all("connect", [source.connect for source in sources])

@@ -2,64 +2,84 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
+from relay.engine.open_shard import WARN_AT_FAILURES
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
+from relay.observe.liveness import Liveness
+
+log = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _ASK_AT = 11  # aborts; a broker that has just started may not know a topic yet
 _TIMEOUT = 5.0
+_UNKNOWN = (AclOperation.WRITE,)
+"""What a user may do where a broker does not say it."""
 
 
 class RepeatedAborts:
-    """Counts aborts. ``topics``: returns the names of those that the worker writes to."""
+    """Counts aborts. ``topics``: returns the names of those that the worker writes to.
+
+    ``liveness``: knows how many transactions have failed since the last commit.
+    """
 
     def __init__(
         self,
         settings: KafkaSettings,
         topics: Callable[[], Collection[str]],
+        liveness: Liveness,
         *,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings = settings
         self._topics = topics
+        self._liveness = liveness
         self._sleep = sleep
-        self._pause = 0.0  # the next one
+        # The topics that this user could not write to when that was last asked.
+        self._forbidden: list[str] = []
         # Since it last asked, also those before a commit: transactions without the topic that is lost succeed.
         self._aborts = 0
 
     def __repr__(self) -> str:
-        return f"<RepeatedAborts[pause {self._pause:.2f} s]>"
+        return f"<RepeatedAborts[{self._liveness.failures}]>"
 
-    def committed(self) -> None:
-        self._pause = 0.0
-
-    def aborted(self) -> None:
+    def aborted(self, why: str) -> None:
         """Wait before the next attempt: not at all the first time after a commit, then longer each time.
 
         I10: after some aborts, raises ``Unavailable`` if one of the topics does not exist, or may no longer be used.
         """
+        if not self._liveness.failures:
+            self._forbidden = []
+        if self._forbidden:
+            why = f"this user may not write to {', '.join(self._forbidden)}: allow Write on it ({why})"
+        self._liveness.failed(f"aborted: {why}")
+        if (failures := self._liveness.failures) in WARN_AT_FAILURES:
+            log.warning("no transaction has been committed: %s", self._liveness.uncommitted)
         self._aborts += 1
         if self._aborts == _ASK_AT:
             self._aborts = 0
             self._require_topics()
-        if self._pause:
-            self._sleep(self._pause)
-        self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
+        if failures > 1:
+            self._sleep(min(_FIRST_PAUSE * 2.0 ** min(failures - 2, 10), _LONGEST_PAUSE))
 
     def _require_topics(self) -> None:
         # By name: a list of all topics leaves out those that this user may not see, as if they did not exist.
         admin = AdminClient(self._settings.client)
-        found = admin.describe_topics(TopicCollection(sorted(self._topics())), request_timeout=_TIMEOUT)
+        found = admin.describe_topics(
+            TopicCollection(sorted(self._topics())), include_authorized_operations=True, request_timeout=_TIMEOUT
+        )
+        self._forbidden = []
         for topic, described in found.items():
             try:
-                described.result()
+                if AclOperation.WRITE not in (described.result().authorized_operations or _UNKNOWN):
+                    self._forbidden.append(topic)
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.UNKNOWN_TOPIC_OR_PART:

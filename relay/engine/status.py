@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from relay.engine.gap_decisions import all_pending_gaps
 from relay.engine.open_shard import OpenShard
+from relay.engine.same_sources import SameSources
 from relay.engine.snapshot_records import records_of
 from relay.engine.source_state import SourceState
 from relay.kafka.assignment import Assignment
@@ -16,11 +17,7 @@ from relay.observe.status import Poll, SourceView, WorkerStatus
 
 
 def take(
-    group: Assignment,
-    sources: Iterable[SourceState],
-    fencing_since: float | None = None,
-    unconfirmed_since: float | None = None,
-    read_delay: float = 0.0,
+    group: Assignment, sources: Iterable[SourceState], same_sources: SameSources, read_delay: float = 0.0
 ) -> WorkerStatus:
     """For the worker's thread."""
     return WorkerStatus(
@@ -52,11 +49,11 @@ def take(
             for source in sources
         ),
         group.barrier_timeout,
-        fencing_since,
-        unconfirmed_since,
         read_delay,
         group.view.topic,
         group.view.read_at,
+        same_sources.differing,
+        same_sources.lacking(),
     )
 
 

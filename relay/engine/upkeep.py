@@ -102,11 +102,6 @@ class Upkeep:
         """Have the plan of ``source`` made if this worker owns it, and write it. Return whether it is written."""
         if not self._owns(source.plan_key):
             source.planning.drop()
-            if source.planning.warns_of_no_plan():
-                log.warning(
-                    "source %s: no worker has planned it yet; check that the config of every worker has this source",
-                    source.source.name,
-                )
             return False
         if source.succession.is_waiting:
             return False

@@ -21,6 +21,7 @@ from relay.engine.config_reload import ConfigReload
 from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.same_sources import SameSources
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters
@@ -88,8 +89,14 @@ class Worker:
             SourceState(source, stream, self._view, self._readers, until_caught_up=until_caught_up)
             for stream, source in sources.items()
         ]
+        names = [source.name for source in sources.values()]
+        self._same_sources = SameSources(settings, self._view, names)
         self._group = Assignment(
-            settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
+            settings.client,
+            settings.group,
+            self._view,
+            transaction_timeout=settings.transaction_timeout,
+            sources=names,
         )
         self._publishing = Publishing(
             settings,
@@ -98,6 +105,7 @@ class Worker:
             writers,
             Producers(settings, probe=probe, stop_by=lambda: self._stop_by),
             metrics=observer.metrics,
+            liveness=observer.liveness,
             stop_by=lambda: self._stop_by,
         )
         self._schemas = AwaitedSchemas(writers)
@@ -129,7 +137,7 @@ class Worker:
             self._close()
 
     def _turn(self) -> None:
-        self._observer.begin_turn(self._status, fencing=bool(self._group.gained))
+        self._observer.begin_turn(self._status, waits=self._publishing.waits or bool(self._group.gained))
         try:
             if self._is_serving:  # and was interrupted: what readers raise counts also while each commit is aborted
                 self._is_serving = False
@@ -153,15 +161,15 @@ class Worker:
             log.info("the transaction was aborted (%s); publishing its pages again", error)
             for source in self._sources:
                 source.list_soon()  # the records of a listing may have been in it
-            self._publish_again()
+            self._publish_again(error)
         except Fenced as error:
+            self._observer.liveness.failed(f"fenced: {error}")
             for source in self._sources:
                 source.list_soon()
             self._start_over(error)
 
-    def _status(self, fencing_since: float | None) -> WorkerStatus:
-        unconfirmed_since, delay = self._publishing.unconfirmed_since, self._readers.delay
-        return take(self._group, self._sources, fencing_since, unconfirmed_since, delay)
+    def _status(self) -> WorkerStatus:
+        return take(self._group, self._sources, self._same_sources, self._readers.delay)
 
     def _take(self, timeout: float, *, snapshots: bool) -> list[tuple[OpenShard, ReadResult]]:
         """Take what was read. Raises what a reader raised, after committing what it had read before.
@@ -189,7 +197,7 @@ class Worker:
             try:
                 if reason is not None:
                     self._close_lost(self._group.poll(_TURN_SECONDS))
-                    self._publishing.again()
+                    self._publishing.again(reason)
                 self._publishing.commit()
                 return
             except (Aborted, NotAMember) as error:
@@ -209,6 +217,7 @@ class Worker:
         self._serve_group()
         self._config.serve(self._sources)
         self._view.poll()
+        self._same_sources.poll()
         self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         if self.until_caught_up and (now := time.monotonic()) >= self._ask_done_at:
@@ -223,6 +232,7 @@ class Worker:
         for source in self._sources:
             source.succession.choose()
             source.check_plan()
+        self._same_sources.warn_of_unread()
 
     def _serve_group(self) -> None:
         if self._group.gives_up:
@@ -250,9 +260,9 @@ class Worker:
             for source in self._sources:
                 source.close_shards(lost)
 
-    def _publish_again(self) -> None:
+    def _publish_again(self, why: Exception) -> None:
         try:
-            self._publishing.again()
+            self._publishing.again(why)
         except (Fenced, NotAMember) as error:
             self._start_over(error)
 

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -19,6 +19,7 @@ from relay.errors import RelayError, Unavailable, group_refused
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.failures import is_transient
+from relay.kafka.group import client_id
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +46,17 @@ class Assignment:
     """Membership in the group that shares the partitions of the checkpoints topic.
 
     Used by one thread. librdkafka calls ``_on_assign`` and ``_on_revoke`` from within ``poll``, so in that thread too.
+    ``sources``: the names of those that this worker has, for the other members.
     """
 
     def __init__(
-        self, client: Mapping[str, Any], group: str, view: CheckpointView, *, transaction_timeout: float
+        self,
+        client: Mapping[str, Any],
+        group: str,
+        view: CheckpointView,
+        *,
+        transaction_timeout: float,
+        sources: Collection[str] = (),
     ) -> None:
         self.group = group
         self.view = view
@@ -75,8 +83,10 @@ class Assignment:
             {
                 **client,
                 "group.id": group,
-                # `relay status` shows it as the owner.
-                "client.id": f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}",
+                # `relay status` shows it as the owner, without the sources.
+                "client.id": client_id(
+                    f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}", sources
+                ),
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # committed() then waits for open transactions
                 "partition.assignment.strategy": "cooperative-sticky",

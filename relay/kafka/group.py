@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,18 +21,33 @@ from relay.kafka.topics import refresh_metadata
 
 _TRIES = 5
 _REQUEST_TIMEOUT = 5.0
+_SOURCES = "+"
+"""Separates the name of a worker from the fingerprint of its sources."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker. ``host``: its address, as the broker sees it. ``partitions``: the checkpoint partitions it owns."""
+    """A worker. ``host``: its address, as the broker sees it. ``partitions``: the checkpoint partitions it owns.
+
+    ``sources``: the `fingerprint` of those in its config.
+    """
 
     id: str
     client: str
     host: str
     partitions: frozenset[int]
+    sources: str = ""
+
+
+def fingerprint(sources: Iterable[str]) -> str:
+    """Return what stands for the names of ``sources`` in a worker's client id: all that a member can tell the group."""
+    return hashlib.blake2b("\n".join(sorted(sources)).encode(), digest_size=4).hexdigest()
+
+
+def client_id(client: str, sources: Iterable[str]) -> str:
+    return f"{client}{_SOURCES}{fingerprint(sources)}"
 
 
 def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
@@ -50,9 +66,10 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
         return [
             Member(
                 member.member_id,
-                member.client_id,
+                member.client_id.partition(_SOURCES)[0],
                 member.host.removeprefix("/"),
                 frozenset(p.partition for p in member.assignment.topic_partitions if p.topic == topic),
+                member.client_id.partition(_SOURCES)[2],
             )
             for member in found.members
         ]

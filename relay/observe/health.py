@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relay.config.hidden import redacted
+from relay.observe.liveness import Liveness, Uncommitted
 from relay.observe.status import SourceView, WorkerStatus
 
 STALLED_AFTER = 60.0
@@ -16,6 +17,12 @@ _LISTING_INTERVAL = 60.0
 
 _LONGEST_READ = 240.0
 """Seconds after which a read fails by itself: it waits for a thread, and its calls give up after a minute each."""
+
+_CHECKPOINT_EVERY = 10.0
+"""Seconds between two checkpoints of an idle shard."""
+
+_IDLE_READS = 250
+"""Reads a second that the idle shards of a worker share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +42,38 @@ class Stall:
 
 
 def find_stalls(
-    status: WorkerStatus | None, turned: float | None, now: float, wall: float, *, limit: float = STALLED_AFTER
+    status: WorkerStatus | None,
+    turned: float | None,
+    now: float,
+    wall: float,
+    *,
+    limit: float = STALLED_AFTER,
+    liveness: Liveness | None = None,
 ) -> list[Stall]:
     """Return everything that has made no progress for ``limit`` seconds.
 
     ``turned``: the monotonic time of the main loop's last turn, None before the first. ``now``: the monotonic time.
-    ``wall``: seconds since the epoch.
+    ``wall``: seconds since the epoch. ``liveness``: what earlier statuses have shown.
     """
     found: list[Stall] = []
+    liveness = liveness or Liveness()
     if turned is not None and now - turned > limit:
         found.append(Stall("the worker's main loop hangs; Kafka may not be answering", now - turned, hangs=True))
     if status is None:
         return found
-    if status.unconfirmed_since is not None and now - status.unconfirmed_since > limit:
-        what = "published changes cannot be committed; see the log"
-        found.append(Stall(what, now - status.unconfirmed_since, hangs=True))
-    # The previous owner's transaction may hold up the fence until it times out: a restart would not shorten that.
-    if status.fencing_since is not None and now - status.fencing_since > limit + status.barrier_timeout:
-        found.append(Stall("assigned partitions do not pass the fence; see the log", now - status.fencing_since))
+    uncommitted = liveness.uncommitted
+    if uncommitted is not None:
+        found += _commit_stall(status, uncommitted, now, limit)
+    has_none_committed = bool(found)
+    if liveness.differs_since is not None and now - liveness.differs_since > limit:
+        lacking = f", such as {', '.join(status.lacking)}, which it lacks" if status.lacking else ""
+        found.append(
+            Stall(
+                f"this worker has other sources in its config than {', '.join(status.differing)}{lacking}: a shard is "
+                "read by nobody if its owner lacks its source. Give every worker the same config",
+                now - liveness.differs_since,
+            )
+        )
     # An open transaction holds up its readers until it times out.
     late = limit + status.barrier_timeout
     unread = {p: now - at for p, at in status.checkpoints_read_at.items() if now - at > late}
@@ -62,8 +83,42 @@ def find_stalls(
         what = f"topic {status.checkpoints} is not read to its end in partitions {partitions}; see the brokers"
         found.append(Stall(what, max(unread.values()), hangs=True))
     for source in status.sources:
-        found += _source_stalls(source, now, wall, limit, status.read_delay)
+        polls = list(_source_stalls(source, now, wall, limit, status.read_delay))
+        named = {stall.shard for stall in polls}
+        found += polls
+        for stall in _unadvanced(source, status, liveness, now, limit):
+            is_told = stall.shard in named or (has_none_committed and stall.shard in source.open)
+            found += [] if is_told else [stall]
     return found
+
+
+def _commit_stall(status: WorkerStatus, uncommitted: Uncommitted, now: float, limit: float) -> Iterator[Stall]:
+    is_fencing, seconds = bool(status.gained), now - uncommitted.since
+    # The previous owner's transaction may hold up the fence until it times out: a restart would not shorten that.
+    if seconds <= limit + (status.barrier_timeout if is_fencing else 0.0):
+        return
+    if is_fencing and not uncommitted.failures:
+        yield Stall("assigned partitions do not pass the fence; see the log", seconds)
+    else:
+        why = redacted(str(uncommitted))
+        yield Stall("no transaction has been committed", seconds, error=why, hangs=not is_fencing)
+
+
+def _unadvanced(
+    source: SourceView, status: WorkerStatus, liveness: Liveness, now: float, limit: float
+) -> Iterator[Stall]:
+    """Yield the shards of which no worker commits a checkpoint, whoever owns them (I10)."""
+    advances = liveness.advances.get(source.stream, {})
+    # Its owner may have been killed, and with many shards each is read rarely.
+    late = limit + status.barrier_timeout + max(_CHECKPOINT_EVERY, len(advances) / _IDLE_READS)
+    for shard, advance in advances.items():
+        if now - advance.seen_at <= late:
+            continue
+        partition = source.partition(shard)
+        if (seconds := status.checkpoints_read_at.get(partition, now) - advance.seen_at) > late:
+            owner = "this worker owns it" if partition in status.owned | status.gained else "another worker owns it"
+            what = f"no checkpoint of the shard is committed; {owner}, see `relay status` and its log"
+            yield Stall(what, seconds, source.stream.source, source.stream.label, shard)
 
 
 def _source_stalls(source: SourceView, now: float, wall: float, limit: float, delay: float) -> Iterator[Stall]:

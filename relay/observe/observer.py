@@ -14,14 +14,12 @@ from relay.observe import health
 from relay.observe.bars import SnapshotBars
 from relay.observe.gauges import Gauges, Observation, open_lag
 from relay.observe.history import History
+from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.observe.report import report
 from relay.observe.status import WorkerStatus
 
 _STATUS_INTERVAL = 1.0
-
-TakeStatus = Callable[[float | None], WorkerStatus]
-"""Takes a status. Its argument: since when some partitions have not passed the fence, None if all have."""
 
 
 class Observer:
@@ -56,6 +54,7 @@ class Observer:
         self.clock = clock
         self.wall = wall
         self.metrics = Metrics()
+        self.liveness = Liveness(clock=clock)
         self.history = History()
         # The progress bars of snapshots, if stderr is a terminal. Only the worker's thread uses them.
         self.bars: SnapshotBars | None = None
@@ -63,35 +62,32 @@ class Observer:
         # WorkerStatus never changes, so no lock is needed.
         self._status: WorkerStatus | None = None
         self._turned: float | None = None
-        # Only the worker's thread uses these two.
+        # Only the worker's thread uses it.
         self._taken = 0.0
-        self._fencing_since: float | None = None
         self.metrics.registry.register(Gauges(self._observe, clock()))
 
     @property
     def registry(self) -> CollectorRegistry:
         return self.metrics.registry
 
-    def begin_turn(self, take: TakeStatus, *, fencing: bool) -> None:
-        """Record that the main loop begins a turn, and take a new status every second. For the worker's thread.
+    def begin_turn(self, take: Callable[[], WorkerStatus], *, waits: bool) -> None:
+        """Record that the main loop begins a turn, and ``take`` a new status every second. For the worker's thread.
 
-        ``fencing``: whether some partitions have not passed the fence.
+        ``waits``: whether something is to be committed.
         """
         self._turned = now = self.clock()
-        if not fencing:
-            self._fencing_since = None
-        elif self._fencing_since is None:
-            self._fencing_since = now
+        self.liveness.turn(waits=waits)
         if self.keeps_status and (self._status is None or now - self._taken >= _STATUS_INTERVAL):
             self._taken = now
-            self._status = take(self._fencing_since)
+            self._status = take()
+            self.liveness.look(self._status)
             if self.history.is_due(now):
                 wall = self.wall()
                 self.history.add(now, wall, self.metrics.totals(), open_lag(self._status, wall))
 
     def stalls(self) -> list[health.Stall]:
         """Return everything without progress (I10). Safe from any thread, as are the methods below."""
-        return health.find_stalls(*self._observe(), limit=self.stalled_after)
+        return health.find_stalls(*self._observe(), limit=self.stalled_after, liveness=self.liveness)
 
     def not_ready_reasons(self) -> list[str]:
         return health.not_ready_reasons(self._status)

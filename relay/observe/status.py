@@ -78,7 +78,8 @@ class SourceView:
 
     def waits_for(self, shard: str) -> list[str]:
         """Return the parents that must be read to their end first (I2)."""
-        return [parent for parent in self.parents(shard) if not self.has_ended(parent) and parent in self.shards()]
+        known = (self.listed, self.checkpoints)
+        return [p for p in self.parents(shard) if not self.has_ended(p) and any(p in shards for shards in known)]
 
     def lag(self, now: float) -> float | None:
         """Seconds between ``now``, by the wall clock, and where a restart would resume; None before there is a plan."""
@@ -105,10 +106,10 @@ class SourceView:
 class WorkerStatus:
     """``joined``: whether this worker is a member of the group and has passed the fence with some partitions.
 
-    ``fencing_since``: since when some partitions have not passed it, which may take ``barrier_timeout`` seconds.
-    ``unconfirmed_since``: since when pages are published but not committed. Both are monotonic times. ``read_delay``:
+    ``gained``: the partitions that have not passed it, which may take ``barrier_timeout`` seconds. ``read_delay``:
     seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
-    ``checkpoints``, the monotonic time up to which everything committed to it is known.
+    ``checkpoints``, the monotonic time up to which everything committed to it is known. ``differing``: the workers
+    whose config has other sources than this one's; ``lacking``: the planned sources that this one's lacks.
     """
 
     group: str
@@ -117,8 +118,8 @@ class WorkerStatus:
     gained: frozenset[int]
     sources: tuple[SourceView, ...]
     barrier_timeout: float = 0.0
-    fencing_since: float | None = None
-    unconfirmed_since: float | None = None
     read_delay: float = 0.0
     checkpoints: str = ""
     checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)
+    differing: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()

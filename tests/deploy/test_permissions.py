@@ -19,7 +19,7 @@ import pytest
 import yaml
 from botocore.client import BaseClient
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner, Result
@@ -32,13 +32,16 @@ from relay.dynamodb.models import Attribute, Model, hash_key, range_key
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
+from relay.observe.liveness import Liveness
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
 from spark_consumers.sinks.postgres import PostgresDatabase, problems
 from tests.deploy import DEPLOY
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import write_config
+from tests.observe.observed_relay import ObservedRelay
 from tests.operating import Operated
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -309,10 +312,51 @@ def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(
     administrator = AdminClient({**settings.client, **login("admin")})
     for created in administrator.create_topics([NewTopic(unique, 1)]).values():
         created.result(30)
-    repeated = RepeatedAborts(
-        replace(settings, client={**settings.client, **login("relay")}), lambda: [unique], sleep=lambda _: None
-    )
+    limited = replace(settings, client={**settings.client, **login("relay")})
+    repeated = RepeatedAborts(limited, lambda: [unique], Liveness(), sleep=lambda _: None)
     for _ in range(10):
-        repeated.aborted()
+        repeated.aborted("by the test")
     with pytest.raises(Unavailable, match=f"does not let this user see topic '{unique}'.*allow Describe"):
-        repeated.aborted()
+        repeated.aborted("by the test")
+
+
+def test_a_relay_that_may_no_longer_write_to_a_topic_is_red_says_so_in_one_line_and_goes_on_once_it_may(
+    guarded: KafkaBroker, stream: ScriptedStream, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10, I1, I3: it aborted for ever, and only librdkafka said something."""
+    monkeypatch.setenv("RELAY_STALLED_AFTER", "5")
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    operated = Operated(tmp_path, stream, guarded.bootstrap_servers, unique)
+    log_in(operated, "admin")
+    operated.run()
+    log_in(operated, "relay")
+    everything = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ, AclOperation.WRITE)
+    allow(guarded, f"{unique}.", *everything)
+    allow(guarded, f"{unique}.", AclOperation.READ, kind=ResourceType.GROUP)
+    allow(guarded, f"{unique}-", AclOperation.DESCRIBE, AclOperation.WRITE, kind=ResourceType.TRANSACTIONAL_ID)
+    topic = load(operated.path).topic(TABLE)
+    place = (topic, ResourcePatternType.LITERAL, "User:relay", "*", AclOperation.WRITE, AclPermissionType.DENY)
+    administrator = AdminClient({"bootstrap.servers": guarded.bootstrap_servers, **login("admin")})
+    observed = ObservedRelay(operated.path)
+    observed.until("/readyz", 200)
+    for made in administrator.create_acls([AclBinding(ResourceType.TOPIC, *place)]).values():
+        made.result(30)
+    stream.put("root", "k", 2, old=1)
+
+    def said() -> str | None:
+        [stall] = observed.until("/healthz", 503)["stalls"]
+        assert stall["what"] == "no transaction has been committed"
+        return stall["error"] if "may not write" in stall["error"] else None
+
+    assert re.match(
+        rf"\d+ attempts failed; the last was aborted: this user may not write to {topic}: allow Write on it \(",
+        wait_until(said, 60) or "",
+    )
+    wait_until(lambda: observed.relay.has_logged("no transaction has been committed: 10 attempts failed"), 60)
+    for removed in administrator.delete_acls([AclBindingFilter(ResourceType.TOPIC, *place)]).values():
+        removed.result(30)
+    observed.until("/healthz", 200)
+    log_in(operated, "admin")
+    wait_until(lambda: operated.versions() == [1, 2], 60)
+    observed.stop()

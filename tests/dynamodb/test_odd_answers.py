@@ -36,6 +36,7 @@ from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
+from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.source import Opening, Page, ReadResult
 from relay.table import TableSchema
@@ -280,9 +281,15 @@ class Outcome:
         view = SimpleNamespace(checkpoints={})
         metrics = Metrics()
         publishing = Publishing(
-            SETTINGS, cast(Any, group), cast(Any, view), writers, cast(Any, producers), metrics=metrics
+            SETTINGS,
+            cast(Any, group),
+            cast(Any, view),
+            writers,
+            cast(Any, producers),
+            metrics=metrics,
+            liveness=(liveness := Liveness()),
         )
-        publishing._aborts = RepeatedAborts(SETTINGS, list, sleep=lambda _: None)
+        publishing._aborts = RepeatedAborts(SETTINGS, list, liveness, sleep=lambda _: None)
         owners = [Owner(shard.table.source) for shard in shards]
         opened = [OpenShard(cast(Any, None), owner.stream.checkpoint_key("s"), cast(Any, owner)) for owner in owners]
         self.error: Any = None
@@ -295,7 +302,7 @@ class Outcome:
                     self.publisher.fails.append(Aborted("a rebalance"))
                     with pytest.raises(Aborted):
                         publishing.commit()
-                    publishing.again()
+                    publishing.again(Aborted("a rebalance"))
                     self._look(publishing)
                 if draw.random() < 0.5:
                     publishing.commit()

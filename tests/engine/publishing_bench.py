@@ -13,6 +13,7 @@ from relay.engine.publishing import Publishing
 from relay.engine.topic_writers import TopicWriters
 from relay.kafka.settings import KafkaSettings
 from relay.lineage import Checkpoint, Gap, Shard, ShardState, StreamId
+from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.source import Page
 from relay.table import KeyColumn, TableSchema
@@ -141,6 +142,7 @@ class Bench:
 
     def __init__(self, on_gap: str = "skip") -> None:
         self.broker = Broker()
+        self.liveness = Liveness()
         self.owner = Owner(on_gap)
         # The partitions whose ends were waited for.
         self.waited_for: list[set[int]] = []
@@ -151,7 +153,13 @@ class Bench:
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
         writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])
         self.publishing = Publishing(
-            SETTINGS, cast(Any, group), cast(Any, self.view), writers, cast(Any, self.producers), metrics=Metrics()
+            SETTINGS,
+            cast(Any, group),
+            cast(Any, self.view),
+            writers,
+            cast(Any, self.producers),
+            metrics=Metrics(),
+            liveness=self.liveness,
         )
 
     def shard(self, name: str = "s") -> OpenShard:

@@ -36,7 +36,7 @@ def test_a_page_and_its_checkpoint_are_committed_together_and_fenced_by_its_part
     assert positions(bench) == [{"sequence": 2}]
     assert bench.broker.fenced_by == [[partition_of(shard.key)]]
     assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 2}]
-    assert bench.publishing.unconfirmed_since is None
+    assert not bench.publishing.waits
 
 
 def test_after_an_abort_the_pages_are_published_again_in_order_but_not_those_of_closed_shards() -> None:
@@ -50,7 +50,7 @@ def test_after_an_abort_the_pages_are_published_again_in_order_but_not_those_of_
         bench.publishing.commit()
     assert bench.owner.confirmed == []
     lost.closed = True
-    bench.publishing.again()
+    bench.publishing.again(Aborted("a rebalance"))
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"change-1", b"change-3"]
     assert positions(bench) == [{"sequence": 3}]
@@ -66,7 +66,7 @@ def test_a_fenced_worker_drops_its_pages_and_continues_under_another_name() -> N
         bench.publishing.commit()
     bench.publishing.start_over(under_a_new_name=True)
     assert (bench.producers.name, bench.broker.opened) == ("shop-other", 2)
-    assert bench.publishing.unconfirmed_since is None
+    assert not bench.publishing.waits
     bench.publishing.commit()
     assert bench.broker.transactions == []
 
@@ -91,17 +91,17 @@ def test_between_repeated_aborts_it_pauses_with_no_open_transaction() -> None:
     bench = Bench()
     open_meanwhile: list[bool] = []
     bench.publishing._aborts = RepeatedAborts(
-        SETTINGS, list, sleep=lambda _: open_meanwhile.append(bench.publishing.open)
+        SETTINGS, list, bench.liveness, sleep=lambda _: open_meanwhile.append(bench.publishing.open)
     )
     bench.publishing.page(bench.shard(), page(1))
     for _ in range(3):
         bench.broker.fails.append(Aborted("a topic is gone"))
         with pytest.raises(Aborted):
             bench.publishing.commit()
-        bench.publishing.again()
+        bench.publishing.again(Aborted("a rebalance"))
     assert open_meanwhile == [False, False]
     bench.publishing.commit()
-    bench.publishing.again()
+    bench.publishing.again(Aborted("a rebalance"))
     assert open_meanwhile == [False, False]
 
 
@@ -109,7 +109,7 @@ def test_an_abort_that_is_fenced_is_paced_too(monkeypatch: pytest.MonkeyPatch) -
     """I10: or a relay whose topic is gone would start over again and again, and never say why."""
     bench = Bench()
     pauses: list[float] = []
-    bench.publishing._aborts = RepeatedAborts(SETTINGS, list, sleep=pauses.append)
+    bench.publishing._aborts = RepeatedAborts(SETTINGS, list, bench.liveness, sleep=pauses.append)
 
     def fenced() -> None:
         raise Fenced("another producer")
@@ -117,7 +117,7 @@ def test_an_abort_that_is_fenced_is_paced_too(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(bench.publishing._transaction, "abort", fenced)
     for _ in range(3):
         with pytest.raises(Fenced):
-            bench.publishing.again()
+            bench.publishing.again(Aborted("a rebalance"))
     assert pauses == [0.05, 0.1]
 
 
@@ -129,7 +129,7 @@ def test_a_page_with_a_gap_is_published_again_although_the_commit_before_it_was_
     bench.broker.fails.append(Aborted("a rebalance"))
     with pytest.raises(Aborted):
         bench.publishing.page(shard, page(5, gap=gap()))
-    bench.publishing.again()
+    bench.publishing.again(Aborted("a rebalance"))
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
     assert len(bench.broker.on("shop.gaps")) == 1
@@ -151,7 +151,7 @@ def test_what_came_before_a_gap_is_committed_before_a_person_is_asked_also_after
         bench.publishing.page(shard, page(5, gap=gap()))
     bench.owner.before_gap = None  # as its newest checkpoint is already that
     with pytest.raises(RelayError, match=f"relay gaps accept CONFIG {gap().id}"):
-        bench.publishing.again()
+        bench.publishing.again(Aborted("a rebalance"))
     assert bench.broker.on("shop.orders") == ([b"change-1"] if has_changes else [])
     assert bench.broker.on("shop.gaps") == []
     assert positions(bench) == [{"sequence": 3}]
@@ -166,8 +166,8 @@ def test_a_worker_that_is_expelled_while_it_publishes_again_keeps_its_pages_in_o
     with pytest.raises(Aborted):
         bench.publishing.page(shard, page(5, gap=gap()))
     with pytest.raises(NotAMember):
-        bench.publishing.again()
-    bench.publishing.again()
+        bench.publishing.again(Aborted("a rebalance"))
+    bench.publishing.again(Aborted("a rebalance"))
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
     assert len(bench.broker.on("shop.gaps")) == 1
@@ -252,7 +252,7 @@ def test_statements_are_committed_with_the_checkpoint_after_them_and_again_after
     with pytest.raises(Aborted):
         bench.publishing.commit()
     assert bench.broker.on("shop.ddl") == []
-    bench.publishing.again()
+    bench.publishing.again(Aborted("a rebalance"))
     bench.publishing.commit()
     ((*records,),) = bench.broker.transactions
     assert [topic for topic, _ in records] == ["shop.ddl", "shop.checkpoints"]

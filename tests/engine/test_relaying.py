@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from relay.config import HttpConfig
 from relay.engine.relaying import run
 from relay.kafka.freshness import MissedDeletions
+from relay.process.managed import free_port
 from tests.faults.harness import Scene
 from tests.kafka.clients import kafka_clients
+from tests.observe.observed_relay import get
 
 pytestmark = pytest.mark.services
 
@@ -28,3 +33,34 @@ def test_a_relay_that_starts_again_leaves_no_client_of_kafka_of_its_first_run(sc
     assert first
     assert left
     assert left[-1] == set()
+
+
+def test_a_relay_that_starts_again_and_again_is_red_and_counts_its_changes_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: each worker had a health of its own, and each was too young to be red."""
+    monkeypatch.setenv("RELAY_STALLED_AFTER", "2")
+    item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}, "version": {"N": "1"}}
+    scene.client.put_item(TableName=scene.table, Item=item)
+    url = f"http://127.0.0.1:{free_port()}"
+    config = scene.config.model_copy(update={"http": HttpConfig(address=url.removeprefix("http://"))})
+    seen: list[str] = []
+    published: list[str] = []
+    starts: list[str] = []
+
+    def probe(step: str) -> None:
+        if step == "after_commit":
+            published.extend(re.findall(r"^relay_changes_published_total.* (\S+)$", get(url, "/metrics")[1], re.M))
+        if step != "before_commit" or seen or 'records_read_total{source="orders"} 0.0' in get(url, "/metrics")[1]:
+            return
+        code, health = get(url, "/healthz")
+        if code == 503 and "no transaction" in health:
+            seen.append(health)
+        starts.append(step)
+        assert len(starts) < 20, health
+        raise MissedDeletions("a partition was not read for too long")
+
+    run(config, until_caught_up=True, probe=probe)
+    assert "the last was dropped with its worker: a partition was not read for too long" in seen[0]
+    assert set(published) <= {"0.0", "1.0"}
+    assert len(scene.events()) == 1

@@ -13,6 +13,7 @@ from relay.engine import repeated_aborts
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
+from relay.observe.liveness import Liveness
 from relay.process.managed import free_port
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -24,7 +25,7 @@ def aborts(folder: Path, stream: ScriptedStream, bootstrap_servers: str) -> tupl
     """Also return the pauses that were taken, none of which takes any time."""
     settings = KafkaSettings.from_config(load(write_config(folder, stream, bootstrap_servers, "shop")))
     taken: list[float] = []
-    return RepeatedAborts(settings, lambda: ["lost"], sleep=taken.append), taken
+    return RepeatedAborts(settings, lambda: ["lost"], Liveness(), sleep=taken.append), taken
 
 
 def test_the_first_abort_after_a_commit_is_followed_at_once_and_others_ever_later(
@@ -33,13 +34,13 @@ def test_the_first_abort_after_a_commit_is_followed_at_once_and_others_ever_late
     monkeypatch.setattr(repeated_aborts, "_TIMEOUT", 0.1)
     repeated, pauses = aborts(tmp_path, stream, "127.0.0.1:1")
     for _ in range(2):
-        repeated.aborted()
+        repeated.aborted("by the test")
         assert pauses == []
         for _ in range(7):
-            repeated.aborted()
+            repeated.aborted("by the test")
         assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
         pauses.clear()
-        repeated.committed()
+        repeated._liveness.committed()
 
 
 def test_aborts_go_on_while_no_broker_says_which_topics_there_are(
@@ -48,7 +49,7 @@ def test_aborts_go_on_while_no_broker_says_which_topics_there_are(
     monkeypatch.setattr(repeated_aborts, "_TIMEOUT", 0.1)
     repeated, pauses = aborts(tmp_path, stream, f"127.0.0.1:{free_port()}")
     for _ in range(30):
-        repeated.aborted()
+        repeated.aborted("by the test")
     assert sum(pauses) > 20
 
 
@@ -56,10 +57,10 @@ def test_aborts_go_on_while_no_broker_says_which_topics_there_are(
 def test_a_topic_that_does_not_exist_is_named_after_a_while(tmp_path: Path, stream: ScriptedStream, kafka: Any) -> None:
     repeated, pauses = aborts(tmp_path, stream, kafka.bootstrap_servers)
     for _ in range(10):
-        repeated.aborted()
+        repeated.aborted("by the test")
     assert sum(pauses) > 5
     with pytest.raises(Unavailable, match=r"topic 'lost' was deleted while the relay ran.*restart the relay"):
-        repeated.aborted()
+        repeated.aborted("by the test")
     assert 5 < sum(pauses) < 6
 
 
@@ -69,11 +70,11 @@ def test_it_is_named_although_transactions_of_other_topics_succeed(
 ) -> None:
     repeated, pauses = aborts(tmp_path, stream, kafka.bootstrap_servers)
     for _ in range(10):
-        repeated.aborted()
-        repeated.committed()
+        repeated.aborted("by the test")
+        repeated._liveness.committed()
     assert pauses == []
     with pytest.raises(Unavailable, match="topic 'lost' was deleted"):
-        repeated.aborted()
+        repeated.aborted("by the test")
 
 
 @pytest.mark.services

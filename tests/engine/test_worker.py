@@ -249,7 +249,7 @@ def test_what_a_reader_refuses_ends_the_relay_even_while_every_transaction_is_ab
             raise RelayError("a statement that is refused")
 
     def probe(step: str) -> None:
-        if step == "before_commit" and worker._publishing.unconfirmed_since is not None:
+        if step == "before_commit" and worker._publishing._unconfirmed:
             aborted.append(step)
             raise Aborted("by the test")
 

@@ -7,11 +7,12 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.faults.harness import Scene
+from tests.faults.scripted_relay import start_relay
 from tests.waiting import wait_until
 
 
@@ -28,10 +29,10 @@ def get(url: str, path: str) -> tuple[int, str]:
 class ObservedRelay:
     """A running relay and its endpoints, on a port that it chose itself."""
 
-    def __init__(self, scene: Scene) -> None:
-        raw = yaml.safe_load(scene.path.read_text())
-        scene.path.write_text(yaml.safe_dump({**raw, "http": "127.0.0.1:0"}))
-        self.relay = scene.relay("--log-format", "json")
+    def __init__(self, config: Path) -> None:
+        raw = yaml.safe_load(config.read_text())
+        config.write_text(yaml.safe_dump({**raw, "http": "127.0.0.1:0"}))
+        self.relay = start_relay(config, "--log-format", "json")
         self.url = wait_until(self._find, 60)
 
     def _find(self) -> str | None:

@@ -43,7 +43,7 @@ def test_a_shard_that_stalls_is_shown_with_its_reason_until_it_goes_on(
         stream.split("root", "hot", "calm")
         stream.put("hot", "b", 1)
         stream.put("calm", "c", 1)
-        observed = ObservedRelay(scene)
+        observed = ObservedRelay(scene.path)
         page.open(observed.url)
         page.until(LIVE)
         page.until(f"{node('root')} === 'node finished'")

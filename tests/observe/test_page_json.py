@@ -117,6 +117,6 @@ def test_an_observer_takes_a_sample_every_five_seconds_of_what_was_published() -
     for _ in range(50):
         observer.metrics._changes.labels("orders").inc(30)
         observer.metrics._latency.labels("orders").observe(0.25)
-        observer.begin_turn(lambda since: status(orders()), fencing=False)
+        observer.begin_turn(lambda: status(orders()), waits=False)
         now[0] += 0.5
     assert [(sample.rate, sample.latency) for sample in observer.history.samples()] == [(60, 0.25)] * 4

@@ -1,0 +1,105 @@
+"""What has advanced, and when. It lives as long as the process, so that no recovery resets it (I10)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from relay.lineage import StreamId
+from relay.observe.status import SourceView, WorkerStatus
+
+_MOOT_AFTER = 30.0
+"""Seconds after the last failed commit without anything to commit: an open shard has a checkpoint every ten."""
+
+_LOOK_EVERY = 5.0  # seconds; it takes some milliseconds with 10,000 shards
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """``since``: when something began to wait for a commit. ``failures``: failed attempts since then.
+
+    ``why``: the last of them failed, at ``failed_at``. Times are monotonic.
+    """
+
+    since: float
+    failures: int = 0
+    failed_at: float = -math.inf
+    why: str = ""
+
+    def __str__(self) -> str:
+        if not self.failures:
+            return "no attempt has ended yet"
+        attempts = f"{self.failures} attempts failed" if self.failures > 1 else "1 attempt failed"
+        return f"{attempts}; the last was {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """When this process first saw the newest checkpoint of a shard, which was made at ``updated_at``, if it has one."""
+
+    updated_at: float | None
+    seen_at: float
+
+
+class Liveness:
+    """The worker's thread calls the methods. Any thread reads the attributes, whose values never change.
+
+    ``uncommitted``: None if nothing waits for a commit. ``advances``: the shards that may be read and have not ended,
+    of all workers. ``differs_since``: since when workers have had different sources. ``clock``: monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.uncommitted: Uncommitted | None = None
+        self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}
+        self.differs_since: float | None = None
+        self._look_at = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<Liveness[{self.uncommitted}]>"
+
+    @property
+    def failures(self) -> int:
+        """How many commits have failed since the last one that succeeded."""
+        return self.uncommitted.failures if self.uncommitted is not None else 0
+
+    def turn(self, *, waits: bool) -> None:
+        """Note whether something is to be committed now."""
+        known, now = self.uncommitted, self.clock()
+        if known is None:
+            self.uncommitted = Uncommitted(now) if waits else None
+        elif not waits and now - known.failed_at > _MOOT_AFTER:
+            self.uncommitted = None  # Kafka had it after all, or another worker commits it
+
+    def committed(self) -> None:
+        self.uncommitted = None
+
+    def failed(self, why: str) -> None:
+        """Count a transaction that was not committed, as far as is known."""
+        now = self.clock()
+        since = self.uncommitted.since if self.uncommitted is not None else now
+        self.uncommitted = Uncommitted(since, self.failures + 1, now, why)
+
+    def look(self, status: WorkerStatus) -> None:
+        """Note what has advanced since the last look."""
+        now = self.clock()
+        if not status.differing:
+            self.differs_since = None
+        elif self.differs_since is None:
+            self.differs_since = now
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY
+            self.advances = {source.stream: self._advances(source, now) for source in status.sources if source.plan}
+
+    def _advances(self, source: SourceView, now: float) -> dict[str, Advance]:
+        before, found = self.advances.get(source.stream, {}), {}
+        for shard in source.unfinished():
+            if source.waits_for(shard):
+                continue
+            checkpoint = source.checkpoints.get(shard)
+            updated_at = checkpoint.updated_at if checkpoint is not None else None
+            known = before.get(shard)
+            found[shard] = known if known is not None and known.updated_at == updated_at else Advance(updated_at, now)
+        return found
