@@ -40,7 +40,7 @@ def test_a_relay_reports_readiness_counts_and_progress(scene: Scene) -> None:
     assert observed.metric("relay_owned_partitions") == 64
     # The status is up to a second old.
     observed.until_metric('relay_lag_seconds{source="orders"}', 0.001)
-    assert observed.metric('relay_open_shards{source="orders"}') == 1
+    observed.until_metric('relay_open_shards{source="orders"}', 1)
 
     def read() -> Any:
         [shard] = json.loads(observed.get("/status.json")[1])["shards"]
