@@ -173,6 +173,8 @@ class KeepingPublisher:
         if topic != SETTINGS.watermarks:  # by the clock
             self._sent.append((topic, value, key, partition, list(headers)))
 
+    def flush(self) -> None: ...
+
     def commit(self, offsets: Sequence[int], metadata: Any) -> None:
         if self.fails:
             raise self.fails.pop()
@@ -184,6 +186,20 @@ class KeepingPublisher:
         self._sent, self.open = [], False
 
     def close(self) -> None: ...
+
+
+class OneProducer:
+    """Gives the same producer to each transaction."""
+
+    name = "shop-0"
+
+    def __init__(self, publisher: KeepingPublisher) -> None:
+        self._publisher = publisher
+
+    def open(self) -> None: ...
+
+    def __next__(self) -> KeepingPublisher:
+        return self._publisher
 
 
 class KeepingHandler(logging.Handler):
@@ -276,7 +292,7 @@ class Outcome:
         self.publisher = KeepingPublisher()
         made = {shard.table: shard for shard in shards}
         writers = TopicWriters(lambda table: made[table].writer(), made)
-        producers = SimpleNamespace(name="shop-0", open=lambda: [self.publisher])
+        producers = OneProducer(self.publisher)
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
         view = SimpleNamespace(checkpoints={})
         metrics = Metrics()
