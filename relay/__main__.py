@@ -1,16 +1,23 @@
 """The ``relay`` command: the console script, and ``python -m relay``."""
 
 import signal
+import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a traceback also while its modules are imported."""
+    """Run the command line. Signals have a meaning also while its modules are imported: a Ctrl-C has no traceback."""
     found = signal.getsignal(signal.SIGINT)
-    if found is signal.default_int_handler:  # else it is ignored, as in the background of a script
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    if command in ("run", "consume"):
+        from relay.process.signals import hold
+
+        hold(reloads=command == "run")
+    elif found is signal.default_int_handler:  # else it is ignored, as in the background of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from relay import cli
 
-    signal.signal(signal.SIGINT, found)
+    if command not in ("run", "consume"):
+        signal.signal(signal.SIGINT, found)
     cli.main()
 
 

@@ -149,7 +149,7 @@ def run(
         else:
             from relay.process import supervisor
 
-            command = [sys.executable, "-m", "relay.cli", "run", str(config), "--log-format", log_format.value]
+            command = [sys.executable, "-m", "relay", "run", str(config), "--log-format", log_format.value]
             command += [f"--set={setting}" for setting in settings or ()]
             if until_caught_up:
                 command.append("--until-caught-up")

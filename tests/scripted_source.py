@@ -12,6 +12,7 @@ from typing import Any, Literal
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, event_id
 from relay.config import Config
+from relay.engine.config_reload import ReloadedConfig
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.errors import StreamGone
@@ -176,6 +177,7 @@ def worker_of(
     make: Callable[[TableSchema], None] = lambda table: None,
     observer: Observer | None = None,
     probe: Probe | None = None,
+    reloaded: ReloadedConfig | None = None,
 ) -> Worker:
     """Return a worker of ``sources``. ``make``: called with each table before its writer is made."""
 
@@ -193,6 +195,7 @@ def worker_of(
         {source.connect(): source for source in sources},
         writers,
         observer=observer or Observer(config.name),
+        config=reloaded or ReloadedConfig(config, lambda: config),
         probe=probe,
     )
 
@@ -205,13 +208,14 @@ def running(
     make: Callable[[TableSchema], None] = lambda table: None,
     schemas: Any = None,
     observer: Observer | None = None,
+    reloaded: ReloadedConfig | None = None,
 ) -> Iterator[Worker]:
     """Run a worker of ``sources`` in a thread, with the schemas topic if no ``schemas`` are given.
 
     Raises what it raised.
     """
     with closing(open_schemas_of(config)) as in_topic:
-        worker = worker_of(config, sources, schemas or in_topic, make=make, observer=observer)
+        worker = worker_of(config, sources, schemas or in_topic, make=make, observer=observer, reloaded=reloaded)
         errors: list[BaseException] = []
 
         def run() -> None:

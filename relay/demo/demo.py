@@ -198,7 +198,7 @@ class _Demo:
         return config
 
     def _start(self, name: str, command: Sequence[str], options: Sequence[str] = ()) -> None:
-        command = [sys.executable, "-m", "relay.cli", *command, str(self.path), *options]
+        command = [sys.executable, "-m", "relay", *command, str(self.path), *options]
         if nice := _NICE.get(name):
             command = ["nice", "-n", str(nice), *command]
         environment = {**self.orders.environment, "RELAY_STATE": str(self.folder / "state")}
@@ -228,7 +228,7 @@ class _Demo:
 
     def _request_snapshot(self, config: Config) -> str:
         (source,) = config.sources
-        command = [sys.executable, "-m", "relay.cli", "snapshot", str(self.path), source.name]
+        command = [sys.executable, "-m", "relay", "snapshot", str(self.path), source.name]
         ran = subprocess.run(command, env={**os.environ, **self.orders.environment}, capture_output=True, text=True)
         if ran.returncode:
             raise RelayError(f"relay snapshot exited with {ran.returncode}: {ran.stderr}")

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
+from relay.engine.config_reload import ReloadedConfig
 from relay.engine.open_source import open_sources
 from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
+from relay.errors import NotDrained
 from relay.kafka import topics
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.limits import Limits
@@ -46,25 +47,31 @@ def run(
     ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
     ``RelayError``. Has to be called from the main thread, since it handles signals.
     """
-    with serve_observer(config) as observer:  # I10: what it knows outlives a worker
+    reloaded = ReloadedConfig(config, reload or (lambda: config))
+    # I10: what the observer knows outlives a worker
+    with Signals(reloaded.request) as signals, closing(reloaded), serve_observer(config) as observer:
         while True:
             try:
-                return _run(config, observer, until_caught_up, settings, probe, reload)
+                return _run(reloaded, observer, signals, until_caught_up, settings, probe)
             except MissedDeletions as error:
+                signals.stop = None  # that worker has ended
+                if signals.stopping is not None:
+                    raise NotDrained(f"{error}; the next start publishes the open transaction again") from error
                 log.warning("%s; starting again from the checkpoints in Kafka", str(error))
                 observer.liveness.failed(f"dropped with its worker: {error}")
             gc.collect()  # what that run left in cycles, with its clients of Kafka
 
 
 def _run(
-    config: Config,
+    reloaded: ReloadedConfig,
     observer: Observer,
+    signals: Signals,
     until_caught_up: bool,
     settings: KafkaSettings | None,
     probe: Probe | None,
-    reload: Callable[[], Config] | None,
 ) -> None:
-    with Signals() as signals, ExitStack() as opened:
+    config = reloaded.config
+    with ExitStack() as opened:
         sources = open_sources(config)
         admin = topics.connect(config)
         streams = call_all("connect", [source.connect for source in sources])
@@ -81,12 +88,11 @@ def _run(
             dict(zip(streams, sources, strict=True)),
             writers,
             observer=observer,
+            config=reloaded,
             until_caught_up=until_caught_up,
             probe=probe,
         )
         signals.stop = worker.stop
-        if reload is not None:
-            signals.reload = partial(worker.reload, reload)
         observer.bars = SnapshotBars.for_terminal()
         # Objects made from here on live as long as a page and have hardly any cycles.
         gc.freeze()

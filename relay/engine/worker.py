@@ -12,12 +12,11 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from relay.config import Config
 from relay.engine.awaited_schemas import AwaitedSchemas
-from relay.engine.config_reload import ConfigReload
+from relay.engine.config_reload import ReloadedConfig
 from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
@@ -56,7 +55,7 @@ class Worker:
     """Relays ``sources`` until stopped or, if asked to, until caught up.
 
     ``sources``: by the streams they are connected to. ``writers``: where the changes of (source, table) go.
-    ``observer``: shows what happens. ``probe``: called between the steps of a commit.
+    ``observer``: shows what happens. ``config``: what SIGHUP changes. ``probe``: called between the steps of a commit.
     """
 
     def __init__(
@@ -66,6 +65,7 @@ class Worker:
         writers: TopicWriters,
         *,
         observer: Observer,
+        config: ReloadedConfig,
         until_caught_up: bool = False,
         probe: Probe | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Worker:
             observer.metrics.add_source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
-        self._config = ConfigReload()
+        self._config = config
         self._stop_by = math.inf
         self._served_at = 0.0
         self._is_serving = False
@@ -117,10 +117,6 @@ class Worker:
         """End after the open transaction. Safe to call from a signal handler."""
         self._stop_by = time.monotonic() + STOP_SECONDS
         self.stopping = signum
-
-    def reload(self, read: Callable[[], Config]) -> None:
-        """Apply the config that ``read`` returns, as far as the sources can. Safe to call from a signal handler."""
-        self._config.request(read)
 
     def run(self) -> None:
         """Relay until stopped. Raises ``RelayError`` on what is final; the next run repeats what is not committed."""

@@ -1,11 +1,36 @@
-"""Handlers of SIGTERM, SIGINT and SIGHUP for commands that must stop cleanly or reload their config."""
+"""What SIGTERM, SIGINT and SIGHUP mean to commands that must stop cleanly or reload their config."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
+
+
+def hold(*, reloads: bool) -> None:
+    """Give signals a meaning before anything else is imported, and tell systemd so.
+
+    SIGTERM ends the process with 0 and SIGINT with 130, since nothing has begun. If the command ``reloads`` its config,
+    SIGHUP waits in the kernel for `Signals`.
+    """
+    if reloads:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, _end)
+    # Taken out, because only this process may use it, not one that it starts.
+    if address := os.environ.pop("NOTIFY_SOCKET", None):
+        from socket import AF_UNIX, SOCK_DGRAM, socket
+
+        with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as systemd:
+            systemd.sendto(b"READY=1", f"\0{address[1:]}" if address[0] == "@" else address)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    os._exit(130 if signum == signal.SIGINT else 0)  # an exception could be caught by what is being imported
 
 
 class Signals:
@@ -15,14 +40,17 @@ class Signals:
     quick and take no locks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reload: Callable[[], None]) -> None:
         self.stop: Callable[[int], None] | None = None
-        self.reload: Callable[[], None] | None = None
+        self.reload = reload
+        # The signal that has asked to stop.
+        self.stopping: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._before[signum] = signal.signal(signum, self._handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # it calls `reload` if it has waited
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -31,9 +59,10 @@ class Signals:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGHUP:
-            if self.reload is not None:
-                self.reload()
-        elif self.stop is not None:
+            self.reload()
+            return
+        self.stopping = signum
+        if self.stop is not None:
             self.stop(signum)
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt

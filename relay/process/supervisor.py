@@ -76,6 +76,8 @@ class Supervisor:
         self.clock = clock
         # The signal that asked to stop. Set by a signal handler or by another thread, and polled by ``run``.
         self.stopping: int | None = None
+        # Whether SIGHUP has asked for a reload that the workers were not told of. Set and polled likewise.
+        self._reloading = False
         self._workers = [_Worker(number) for number in range(count)]
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
@@ -84,14 +86,16 @@ class Supervisor:
 
     def reload(self) -> None:
         """Make all workers reload their config. Safe to call from a signal handler."""
-        for worker in self._workers:
-            if worker.process is not None and worker.process.poll() is None:
-                worker.process.send_signal(signal.SIGHUP)
+        self._reloading = True
 
     def run(self) -> None:
         """Keep the workers running until stopped or done. Raises ``WorkersFailed`` and ``NotDrained``."""
         try:
             while self.stopping is None and not all(worker.done for worker in self._workers):
+                if self._reloading:
+                    self._reloading = False
+                    for process in self._running():
+                        process.send_signal(signal.SIGHUP)
                 for worker in self._workers:
                     self._check(worker)
                 time.sleep(_POLL_INTERVAL)
@@ -140,16 +144,24 @@ class Supervisor:
         worker.started = self.clock()
         # If this process is killed with SIGKILL, its workers must die too.
         wrapper = [sys.executable, "-S", "-E", str(Path(die_with_parent.__file__)), str(os.getpid())]
-        worker.process = subprocess.Popen(
-            [*wrapper, *self.command],
-            env={**self.environment, WORKER_NUMBER: str(worker.number), WORKERS: str(len(self._workers))},
-            stdin=subprocess.DEVNULL,
-        )
+        # A worker inherits the mask, so that SIGHUP waits until it can handle it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        try:
+            worker.process = subprocess.Popen(
+                [*wrapper, *self.command],
+                env={**self.environment, WORKER_NUMBER: str(worker.number), WORKERS: str(len(self._workers))},
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         log.info("worker %d started, pid %d", worker.number, worker.process.pid)
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [worker.process for worker in self._workers if worker.process is not None]
 
     def _stop_all(self) -> bool:
         """Stop all running workers; return whether all of them could commit their open transactions."""
-        running = [worker.process for worker in self._workers if worker.process is not None]
+        running = self._running()
         for process in running:
             process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _DRAIN_TIMEOUT
@@ -175,9 +187,8 @@ def run(command: Sequence[str], count: int, *, until_done: bool) -> None:
     Call it from the main thread, because it sets signal handlers.
     """
     supervisor = Supervisor(command, count, until_done=until_done)
-    with Signals() as signals:
+    with Signals(supervisor.reload) as signals:
         signals.stop = supervisor.stop
-        signals.reload = supervisor.reload
         supervisor.run()
     if supervisor.stopping == signal.SIGINT:
         raise KeyboardInterrupt

@@ -20,6 +20,7 @@ import orjson
 from relay.avro.registry import open_schemas
 from relay.change import Change, Transaction
 from relay.config import Config
+from relay.engine.config_reload import ReloadedConfig
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
@@ -205,6 +206,7 @@ def main(text: str) -> None:
         {STREAM: source},
         outboxes,
         observer=Observer(feed.name),
+        config=ReloadedConfig(config, lambda: config),
         until_caught_up=not live,
     )
     if live:

@@ -12,6 +12,7 @@ import pytest
 
 from relay.avro.schema_registry import RegistrySchemas
 from relay.config import Config
+from relay.engine.config_reload import ReloadedConfig
 from relay.errors import NoAnswer, RelayError
 from relay.lineage import Checkpoint, Plan
 from relay.services.registry import SchemaRegistry
@@ -174,8 +175,9 @@ def test_a_config_that_is_read_slowly_delays_nothing(kafka: Any, unique: str) ->
         assert let_go.wait(60)
         return config
 
-    with running(config, [source]) as worker:
-        worker.reload(read)
+    reloaded = ReloadedConfig(config, read)
+    with running(config, [source], reloaded=reloaded):
+        reloaded.request()
         assert reading.wait(60)
         assert wait_until(lambda: published(config, source), 60) == 1
         let_go.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.engine.config_reload import ConfigReload
+from relay.engine.config_reload import ReloadedConfig
 from relay.engine.snapshot_records import CONTROL, records_of
 from relay.engine.snapshot_requests import SnapshotRequest
 from relay.engine.snapshots import Snapshots
@@ -98,8 +98,9 @@ def test_a_plan_is_made_of_the_config_that_was_reloaded_meanwhile(source: Script
     relay.serve()
     source.wait_for("starting_points")
     source.lists([Shard("-")])
-    config, reload = config_of("test", "localhost:9092", [source]), ConfigReload()
-    reload.request(lambda: config)
+    config = config_of("test", "localhost:9092", [source])
+    reload = ReloadedConfig(config, lambda: config)
+    reload.request()
     while source.entry is None:
         reload.serve([relay.state])
     let_go()

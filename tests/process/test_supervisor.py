@@ -98,6 +98,33 @@ def test_sigterm_stops_all_workers_cleanly(tmp_path: Path) -> None:
     assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
 
 
+def test_a_worker_that_is_still_starting_gets_the_reload_once_it_can_handle_it(tmp_path: Path) -> None:
+    text = (
+        f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+        f"signal.signal(signal.SIGHUP, lambda *_: open({str(tmp_path / 'reloaded')!r}, 'w').close())\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})\n"
+        "time.sleep(600)\n"
+    )
+    supervisor = Supervisor(script(tmp_path, text), 1)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        [(_, pid)] = wait_until(lambda: started(tmp_path) or None, 30)
+        supervisor.reload()
+        wait_until(lambda: True if has_pending(pid, signal.SIGHUP) else None, 30)
+        (tmp_path / "go").touch()
+        wait_until(lambda: (tmp_path / "reloaded").exists() or None, 30)
+    finally:
+        supervisor.stop()
+        thread.join()
+    assert len(started(tmp_path)) == 1
+
+
+def has_pending(pid: int, signum: signal.Signals) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return any(int(line.split()[1], 16) >> signum - 1 & 1 for line in lines if line.startswith("ShdPnd:"))
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
