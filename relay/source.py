@@ -213,6 +213,10 @@ class Source(Protocol):
     """Whether the streams of parents announce their children, instead of a listing: see ``relay.engine.journals``."""
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds since the epoch by the database, which dates the changes: that time has come on its servers."""
+
+    @property
     def snapshots(self) -> SnapshotSource | None:
         """Reads the rows that the tables already have; None if this source cannot."""
 
@@ -244,8 +248,8 @@ class Source(Protocol):
     def config_hash(self) -> str:
         """Return a hash of what identifies the data behind the source."""
 
-    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
-        """Decide where reading a stream with ``shards`` begins. ``clock`` gives seconds since the epoch.
+    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
+        """Decide where reading a stream with ``shards`` begins, by its own clock.
 
         Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
         """

@@ -39,6 +39,7 @@ class ScriptedSource:
 
     def __init__(self, name: str, shards: int = 1, *, ends: bool = False) -> None:
         self.name = name
+        self.clock: Callable[[], float] = time.time
         self.stream = StreamId(name, LABEL)
         self.label = LABEL
         self.ends = ends
@@ -101,9 +102,9 @@ class ScriptedSource:
     def config_hash(self) -> str:
         return "scripted"
 
-    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
         self.arrive("starting_points")
-        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, clock())
+        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, self.clock())
 
     def shards(self) -> list[Shard]:
         if self.stream.label in self.removed:

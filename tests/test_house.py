@@ -17,6 +17,47 @@ NAMED_TWICE: dict[str, str] = {}
 
 ROOT_MODULES = 12
 
+WALL_CLOCK = {
+    "relay/cache/invalidator.py": "processes share the times in the entries of a cache",
+    "relay/cache/memcached_store.py": "memcached takes times since the epoch",
+    "relay/cache/token_cache.py": "processes share the times in the entries of a cache",
+    "relay/commands/dead_letters.py": "a person says since when, such as -1h",
+    "relay/demo/": "a program of its own, on the machine of its databases",
+    "relay/dynamodb/signature.py": "a signature has the time that botocore's have",
+    "relay/engine/gap_decisions.py": "says when a record was written",
+    "relay/engine/publishing.py": "a lag that is shown, and `relayed_at`",
+    "relay/engine/status.py": "the age of what is by a source's clock, for those who look at it here",
+    "relay/engine/watermarks.py": "says when a record was written",
+    "relay/kafka/checkpoints.py": "passed on to freshness.py",
+    "relay/kafka/freshness.py": "while a machine sleeps, the monotonic clock may stand: the later one counts",
+    "relay/kafka/group_offsets.py": "a person says since when, such as -1h",
+    "relay/kafka/topic_writer.py": "`relayed_at`",
+    "relay/mysql/probe.py": "tells a person since when a server does not answer",
+    "relay/observe/observer.py": "times and lags that are shown",
+    "relay/operations/applied.py": "a lag that is shown",
+    "relay/operations/dead_letters.py": "the age of a record of Kafka, which is older than the process",
+    "relay/operations/gaps.py": "says when a record was written",
+    "relay/operations/snapshot.py": "says when a record was written",
+    "relay/operations/status.py": "a lag that is shown",
+    "relay/operations/verify.py": "processes share the times in the entries of a cache",
+    "relay/operations/verify_tables.py": "the age of a stored token, which is older than the process",
+    "relay/process/service_clock.py": "the time until a database has said what it is",
+    "spark_consumers/change_log.py": "when a table was tidied up, which outlives the process",
+    "spark_consumers/lag.py": "the age of a change, for a warning",
+    "spark_consumers/python_engine.py": "says when a batch was applied",
+    "spark_consumers/replay/bounds.py": "a person says since when, such as -1h",
+    "spark_consumers/runner.py": "says when a batch was applied",
+    "spark_consumers/running.py": "the time of a line of the log",
+    "spark_consumers/sinks/delta_table.py": "when a table was tidied up, and versions that outlive the process",
+    "spark_consumers/sinks/tombstones.py": "the age of a tombstone, which is older than the process",
+    "spark_consumers/sinks/upkeep.py": "when a table was tidied up, which outlives the process",
+}
+"""The modules, or folders, that ask this machine what time it is, each with the reason why.
+
+Waits count by the monotonic clock. What dates changes, and how far they are read, is the clock of their database:
+``relay.process.service_clock``.
+"""
+
 # Not in .venv, which has more files than all else.
 DOCUMENTS = sorted(
     path
@@ -51,6 +92,21 @@ def test_no_class_name_stands_for_two_things() -> None:
 def test_the_root_of_relay_stays_small() -> None:
     modules = [path.stem for path in (ROOT / "relay").glob("*.py")]
     assert len(modules) <= ROOT_MODULES, sorted(modules)
+
+
+def test_only_a_few_modules_ask_this_machine_what_time_it_is() -> None:
+    """I1: somebody may set its clock at any time."""
+    asking = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("relay", "spark_consumers")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(
+            r"\btime\.time(_ns)?\b|from time import .*\btime\b|datetime\.(now|utcnow)\b", path.read_text("utf-8")
+        )
+    }
+    listed = {path: next((name for name in WALL_CLOCK if path.startswith(name)), None) for path in asking}
+    assert [path for path, name in listed.items() if name is None] == []
+    assert WALL_CLOCK.keys() - set(listed.values()) == set()
 
 
 def test_no_module_imports_from_a_test_module() -> None:

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +26,7 @@ from relay.dynamodb.shard import OnGap, StreamShard
 from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
 from relay.errors import RelayError
+from relay.lineage import Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Coordinator:
         *,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.session = session
@@ -95,7 +96,10 @@ class Coordinator:
 
     def start_at_latest(self) -> None:
         """Start at the head of every leaf. Shards that are created later are read from their horizons."""
-        self.graph.add(self._list().shards)
+        self._start_at_heads(self._list().shards)
+
+    def _start_at_heads(self, listed: Sequence[Shard]) -> None:
+        self.graph.add(listed)
         for name in self.graph.shards:
             if self.graph.children(name):
                 self.graph.end(name)
@@ -107,10 +111,11 @@ class Coordinator:
 
     def start_at_time(self, position: datetime) -> None:
         """Start with the first record of each lineage created at ``position`` or later. Reads all before it."""
+        shards = self._list().shards  # its answer tells the clock of the service
         if position.timestamp() > self.clock():
-            self.start_at_latest()
+            self._start_at_heads(shards)
             return
-        self.graph.add(self._list().shards)
+        self.graph.add(shards)
         waiting = self.graph.roots
         for name in waiting:
             shard = self._shard(name)

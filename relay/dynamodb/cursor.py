@@ -7,7 +7,6 @@ Python programs. Rules: AWS, "DynamoDB Streams low-level API" and "Data retentio
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -77,7 +76,7 @@ class ShardCursor:
         *,
         iterator: str | None = None,
         attempt: Attempt = once,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.session = session
         self.shard = shard

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -30,9 +29,11 @@ from botocore.exceptions import (
 from relay.aws import Refused
 from relay.aws.identity import SET_CREDENTIALS, open_session
 from relay.config.declared import declared_table
+from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.errors import ConfigError, Unavailable
+from relay.process.service_clock import ServiceClock
 from relay.table import KeyColumn
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ _BAD_CREDENTIALS = {
     "ExpiredTokenException",
     "ExpiredToken",
 }
-# Less than the margin that snapshots leave for clocks that differ.
-_CLOCK_AHEAD = 30.0  # seconds
 _READABLE = {"ACTIVE", "UPDATING"}
 
 CREATION_PATIENCE = 300.0
@@ -77,8 +76,6 @@ class Description:
     ``created_at``: when the table was created, in seconds since the epoch, 0 if that is not known.
 
     ``attributes``: the types (``S``, ``N``, ``B``) of the key attributes of the table and its indexes, by name.
-
-    ``clock_ahead``: by how many seconds at most the clock of this machine was ahead of that of the service.
     """
 
     table: str
@@ -89,7 +86,6 @@ class Description:
     key: tuple[KeyColumn, ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
     created_at: float = 0.0
-    clock_ahead: float = field(default=0.0, compare=False)
 
     @property
     def has_images(self) -> bool:
@@ -97,12 +93,15 @@ class Description:
         return self.view_type != "KEYS_ONLY"
 
 
-def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBClient, DynamoDBStreamsClient]:
+def clients(
+    source: DynamoDBConfig, *, probe: bool = False, clock: ServiceClock | None = None
+) -> tuple[DynamoDBClient, DynamoDBStreamsClient]:
     """Return the clients of DynamoDB and DynamoDB Streams, without connecting. Threads may share them.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise after about a minute.
-    ``get_records`` returns raw records (``relay.dynamodb.raw_records``), by lean calls (``relay.dynamodb.lean_calls``),
-    with one try more. Raises ``ConfigError`` if the region or the profile is missing.
+    ``clock``: is told the time of each answer. ``get_records`` returns raw records (``relay.dynamodb.raw_records``), by
+    lean calls (``relay.dynamodb.lean_calls``), with one try more. Raises ``ConfigError`` if the region or the profile
+    is missing.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,
@@ -121,8 +120,11 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
         raise ConfigError(f"source {source.name}: no region is given: set `region` or AWS_DEFAULT_REGION") from error
     except ConfigError as error:
         raise ConfigError(f"source {source.name}: {error}") from error
+    dates = AnswerDates(clock or ServiceClock())
+    dates.listen(dynamodb)
+    dates.listen(streams)
     keep_records_raw(streams)
-    make_calls_lean(streams)
+    make_calls_lean(streams, dates)
     return dynamodb, streams
 
 
@@ -156,7 +158,6 @@ def describe(
             warned = True
         time.sleep(min(1.0, left))
     stream_arn = source.stream_arn or _current_stream(table, source, client)
-    asked_at = time.time()
     answer = ask(
         source,
         streams,
@@ -164,7 +165,6 @@ def describe(
         lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1),
         missing=f"stream {stream_arn} does not exist, or no longer, {at}: check `stream_arn` and `region`",
     )
-    clock_ahead = _clock_ahead(where, asked_at, answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
     stream = answer["StreamDescription"]
     types = {column["AttributeName"]: column["AttributeType"] for column in table["AttributeDefinitions"]}
     key = sorted(table["KeySchema"], key=lambda column: column["KeyType"] != "HASH")
@@ -177,24 +177,7 @@ def describe(
         key=tuple(KeyColumn(column["AttributeName"], types[column["AttributeName"]]) for column in key),
         attributes=types,
         created_at=birth(table),
-        clock_ahead=clock_ahead,
     )
-
-
-def _clock_ahead(where: str, asked_at: float, date: str | None) -> float:
-    """Return by how many seconds at most this machine's clock is ahead of that of the service. ``date``: the answer's.
-
-    Raises ``Unavailable`` if that is far: a READ whose time is in the future would replace rows that are newer. A clock
-    that is behind only delays.
-    """
-    answered_at = parsedate_to_datetime(date).timestamp() if date else asked_at
-    ahead = asked_at - answered_at
-    if ahead > _CLOCK_AHEAD:  # I7
-        raise Unavailable(
-            f"{where}the clock of this machine is {ahead:.0f} s ahead of DynamoDB's: set it, for example by NTP. "
-            "Watermarks and rows of snapshots would be dated later than changes that are still to come"
-        )
-    return max(0.0, time.time() - answered_at)
 
 
 def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int, float]:

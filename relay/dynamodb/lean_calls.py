@@ -22,6 +22,7 @@ import orjson
 from botocore.exceptions import BotoCoreError
 from urllib3.exceptions import ClosedPoolError
 
+from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.raw_records import CHECKSUM, is_intact, read_answer
 from relay.dynamodb.signature import RequestForm
 
@@ -33,9 +34,12 @@ _LEFT_TO_BOTOCORE = 30
 """Calls after one that failed. Retries of a call take at most 28 of botocore's 500 tokens; a good call returns one."""
 
 
-def make_calls_lean(client: DynamoDBStreamsClient) -> None:
-    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it."""
-    client.get_records = _LeanCalls(client)  # type: ignore[method-assign]
+def make_calls_lean(client: DynamoDBStreamsClient, dates: AnswerDates) -> None:
+    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it.
+
+    ``dates``: is told the times of the answers.
+    """
+    client.get_records = _LeanCalls(client, dates)  # type: ignore[method-assign]
 
 
 class _Failed(Exception):
@@ -51,8 +55,9 @@ class _Way(NamedTuple):
 
 
 class _LeanCalls:
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, dates: AnswerDates) -> None:
         self._call = client.get_records
+        self._dates = dates
         self._http = getattr(getattr(client, "_endpoint", None), "http_session", None)
         self._left_to_botocore = 0  # roughly, if threads count at the same time
         # Of botocore's last call; None before it, and if lean calls cannot go that way.
@@ -64,7 +69,7 @@ class _LeanCalls:
             self._left_to_botocore -= 1
         elif (way := self._way) is not None:
             try:
-                if (body := _send(way, orjson.dumps(arguments))) is not None:
+                if (body := _send(way, orjson.dumps(arguments), self._dates)) is not None:
                     return read_answer(body)
             except _Failed:
                 self._left_to_botocore = _LEFT_TO_BOTOCORE
@@ -93,7 +98,7 @@ def _pool(http: Any, url: str) -> Any:
         return None
 
 
-def _send(way: _Way, body: bytes) -> bytes | None:
+def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
     """Return the body of a good answer, None if no connection is open.
 
     Raises ``_Failed``, and ``relay.aws.Refused`` as botocore's call would.
@@ -120,6 +125,7 @@ def _send(way: _Way, body: bytes) -> bytes | None:
             content = answer.read()  # all of it, else IncompleteRead (I1)
             if not is_intact(content, answer.getheader(CHECKSUM)):  # I8
                 raise _Failed
+            dates.note(answer.getheader("Date"))
             keep = not answer.will_close
         return content
     except (OSError, HTTPException) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +54,7 @@ class DynamoDBShardReader:
         *,
         head: str | None = None,
         is_closed: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.stream = stream
         self.shard = opening.shard

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from relay.aws import Refused
+from relay.dynamodb.answer_dates import AnswerDates
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
 from relay.stream_token import ITERATOR_TYPES, TRIM_HORIZON, Position
@@ -84,15 +85,22 @@ def retried(call: Callable[[], T], doing: str, *, sleep: Callable[[float], None]
 class StreamSession:
     """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held.
 
-    ``sleep``: waits for a number of seconds between two tries of a page of a listing.
+    ``sleep``: waits for a number of seconds between two tries of a page of a listing. ``dates``: is told the times of
+    the answers of a ``client`` to which it does not listen.
     """
 
     def __init__(
-        self, client: DynamoDBStreamsClient, stream_arn: str, *, sleep: Callable[[float], None] = time.sleep
+        self,
+        client: DynamoDBStreamsClient,
+        stream_arn: str,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        dates: AnswerDates | None = None,
     ) -> None:
         self.client = client
         self.stream_arn = stream_arn
         self._sleep = sleep
+        self._dates = dates
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
 
@@ -155,7 +163,8 @@ class StreamSession:
     def _describe_page(self, arguments: dict[str, Any]) -> Any:
         try:
             with translated(self.stream_arn):
-                return self.client.describe_stream(StreamArn=self.stream_arn, **arguments)["StreamDescription"]
+                answer = self.client.describe_stream(StreamArn=self.stream_arn, **arguments)
+                return self._dated(answer)["StreamDescription"]
         except ShardNotFound as error:
             raise StreamNotFound(str(error)) from error
 
@@ -163,12 +172,14 @@ class StreamSession:
         """Return an iterator at ``position``; None if the shard is closed and has no records from there on."""
         arguments: dict[str, Any] = {"SequenceNumber": position.sequence} if position.sequence is not None else {}
         with translated(self.stream_arn):
-            return self.client.get_shard_iterator(
+            answer: Any = self.client.get_shard_iterator(
                 StreamArn=self.stream_arn,
                 ShardId=shard,
                 ShardIteratorType=ITERATOR_TYPES[position.type],  # type: ignore[arg-type]
                 **arguments,
-            ).get("ShardIterator")
+            )
+        iterator: str | None = self._dated(answer).get("ShardIterator")
+        return iterator
 
     def has(self, shard: str) -> bool:
         """Whether records of ``shard`` can be read, be it listed or not. Raises ``Unavailable``."""
@@ -185,8 +196,14 @@ class StreamSession:
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""
         with translated(self.stream_arn):
-            answer = self.client.get_records(ShardIterator=iterator, Limit=PAGE_LIMIT)
+            answer = self._dated(self.client.get_records(ShardIterator=iterator, Limit=PAGE_LIMIT))
         return answer["Records"], answer.get("NextShardIterator")
+
+    def _dated(self, answer: Any) -> Any:
+        """Return ``answer``, once its time is noted."""
+        if self._dates is not None:
+            self._dates.note(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+        return answer
 
 
 _UNAUTHORISED = {

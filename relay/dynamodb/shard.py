@@ -42,7 +42,7 @@ class StreamShard:
         position: Position | None = None,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         def attempt(call: Callable[[], T], doing: Callable[[], str]) -> T:

@@ -47,7 +47,7 @@ class RequestForm:
         *,
         region: str,
         service: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time,  # that of botocore's own signatures
     ) -> None:
         self.host = _host(url)
         self.headers = dict(headers)

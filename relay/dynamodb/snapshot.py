@@ -6,7 +6,6 @@ resumes there, however much later.
 
 from __future__ import annotations
 
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -57,8 +56,10 @@ class TableSnapshots:
         *,
         image: Callable[[Mapping[str, Any]], Any],
         where: Conditions,
+        clock: Callable[[], float],
     ) -> None:
         self.client = client
+        self._clock = clock
         self._config = config
         self._table = table
         self.image = image
@@ -83,7 +84,7 @@ class TableSnapshots:
     def open(self, segment: Segment) -> SegmentReader:
         table = self._table()
         wanted = config_match.wanted_key(table.key, self._where)
-        return SegmentReader(self.client, table, segment, image=self.image, wanted=wanted)
+        return SegmentReader(self.client, table, segment, image=self.image, wanted=wanted, clock=self._clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class SegmentReader:
         *,
         image: Callable[[Mapping[str, Any]], Any] = image_json,
         wanted: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.client = client
         self.table = table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from relay.dynamodb.start import HORIZON, begin_at_token
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
 from relay.lineage import Shard, Start, StreamId
+from relay.process.service_clock import ServiceClock
 from relay.source import Opening, StartingPoints
 from relay.stream_token import LATEST, StreamToken
 from relay.table import TableSchema
@@ -59,13 +59,15 @@ class DynamoDBSource:
         image = self._rows.checked if self._rows else image_json
         rules = config.rules(config.table_name)
         self._protected = ProtectedItems(rules, image) if rules else None
-        self._dynamodb, self._streams = describe.clients(config)
+        self.clock = ServiceClock()
+        self._dynamodb, self._streams = describe.clients(config, clock=self.clock)
         self.snapshots = TableSnapshots(
             self._dynamodb,
             config,
             lambda: self.table,
             image=self._protected.image if self._protected else image,
             where=config.conditions(config.table_name),
+            clock=self.clock,
         )
         # The shards that the newest listing shows closed. Replaced by the thread that lists.
         self._closed: frozenset[str] = frozenset()
@@ -89,6 +91,11 @@ class DynamoDBSource:
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         config_match.verify(found, self.config)
+        if not self.clock.is_known:  # I1
+            raise Unavailable(
+                f"source {self.name}: the answers of DynamoDB have no header `Date`, without which nobody knows up to "
+                "when a shard is read: let the proxy in between pass it on"
+            )
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
@@ -103,7 +110,7 @@ class DynamoDBSource:
         start = self.config.start
         if self.config.stream_arn is not None or isinstance(start, StartAtToken) or start == "latest":
             return self.stream.label
-        since = self._since(time.time())
+        since = self.config.start_time(self.clock())  # I1: by the clock of the service, which dates records and streams
         labels = self._labels()
         begun = [label for label in labels if since is not None and describe.created(label) <= since]
         return begun[-1] if begun else labels[0]
@@ -138,9 +145,9 @@ class DynamoDBSource:
         identity = orjson.dumps(["dynamodb", self.session.stream_arn])
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
-    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
         heads = self._take_heads(shards) if self.start == "latest" else {}
-        now = clock()
+        now = self.clock()  # I1: by the clock of the service
         if isinstance(self.config.start, StartAtToken):
             if self.config.start.stream_arn != self.session.stream_arn:
                 raise ConfigError(
@@ -149,15 +156,10 @@ class DynamoDBSource:
                 )
             token = StreamToken.from_json(self.config.start.content)
             return begin_at_token(token, shards, self.shards, self.session.has, now)
-        since = self._since(now)
+        since = self.config.start_time(now)
         start: Start = HORIZON if since is None else {"since": since}
         self._heads = start, heads
         return StartingPoints({shard.id: start for shard in shards}, now)
-
-    def _since(self, now: float) -> float | None:
-        """Return the time at which reading starts, given at ``now``; None for the horizon."""
-        # I1: by the clock of the service, which dates records and streams.
-        return self.config.start_time(now - self._described.clock_ahead)
 
     def _take_heads(self, shards: Sequence[Shard]) -> dict[str, str]:
         """Return, by shard, iterators at the heads. They must be requested before the time of the plan.
@@ -200,5 +202,11 @@ class DynamoDBSource:
         # I1: if another worker has made the plan meanwhile, these heads may be later than its start.
         head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None
         return DynamoDBShardReader(
-            self.session, self.stream, opening, record_format, head=head, is_closed=lambda: shard in self._closed
+            self.session,
+            self.stream,
+            opening,
+            record_format,
+            head=head,
+            is_closed=lambda: shard in self._closed,
+            clock=self.clock,
         )

@@ -8,11 +8,13 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard import OnGap
 from relay.dynamodb.stream_record import FromImages, Record, Unpack, plain, unpacked
+from relay.process.service_clock import ServiceClock
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Stream:
     warnings, and an iterator that expires before its first record raises ``IteratorExpired``.
 
     ``calls_to_reach_head``: empty pages after which a shard counts as read up to now. ``clock``: returns seconds since
-    the epoch. ``sleep``: waits for a number of seconds between tries of a call.
+    the epoch; by default those of the service. ``sleep``: waits for a number of seconds between tries of a call.
 
     The constructor and all methods raise ``InvalidPosition`` and ``InvalidStream``, both ``ValueError``, and
     ``Unavailable`` if the service does not answer after 8 tries. Use a stream in one thread at a time.
@@ -63,13 +65,14 @@ class Stream:
         model: FromImages | None = None,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if calls_to_reach_head < 1:
             raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
-        self._session = StreamSession(client, stream_arn, sleep=sleep)
+        of_service = ServiceClock()
+        self._session = StreamSession(client, stream_arn, sleep=sleep, dates=AnswerDates(of_service))
         if model is not None and unpack is not None:
             raise ValueError("pass one of `unpack` and `model`: both say what images become")
         self._unpack: Unpack | None = plain if unpack is True else unpack
@@ -79,7 +82,7 @@ class Stream:
             self._unpack_key = partial(model.__from_image__, is_key=True)
         self._on_gap = on_gap
         self._calls_to_reach_head = calls_to_reach_head
-        self._clock = clock
+        self._clock = clock or of_service
         self._sleep = sleep
         self._coordinator = self._at(position)
 

@@ -114,19 +114,18 @@ class ListedShards:
         stream: StreamId,
         lineage: Lineage,
         *,
-        clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
         self.stream = stream
         self.lineage = lineage
-        self.clock = clock
+        self.clock = source.clock
         self.monotonic = monotonic
         # The stream that continues this one, once it was seen.
         self.successor: str | None = None
         # When the listing in ``lineage`` and the one before it began, 0 before these; and when the first was wanted.
         self.listed_at = self.listed_before = 0.0
-        self.wanted_at = clock()
+        self.wanted_at = self.clock()
         # Seconds that it took.
         self.took = 0.0
         self._begun = 0.0

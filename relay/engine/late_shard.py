@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ def start_of_late(plan: Plan, children: Iterable[str]) -> Start | None:
 class LateShard:
     """Reads a late shard by its ``reader``. If it has changes, they are a gap, else it is of no concern."""
 
-    def __init__(self, reader: ShardReader, stream: StreamId, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, reader: ShardReader, stream: StreamId, *, clock: Callable[[], float]) -> None:
         self.shard = reader.shard
         self.streams = reader.streams
         self._reader = reader

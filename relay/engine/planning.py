@@ -5,7 +5,6 @@ Only ``relay reset`` replaces it. A plan that contradicts the config or the tabl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,10 +26,10 @@ def newest_planned(view: CommittedRecords, source: str) -> StreamId | None:
 class Planning:
     """Makes and checks the plans of one source. ``stream`` is always the one that is being read."""
 
-    def __init__(self, source: Source, view: CommittedRecords, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, source: Source, view: CommittedRecords) -> None:
         self.source = source
         self.view = view
-        self.clock = clock
+        self.clock = source.clock
         self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
         # Whether the config has been reloaded since that began.
         self._is_outdated = False
@@ -47,7 +46,7 @@ class Planning:
 
         Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
         """
-        begin = self.source.starting_points(self.source.shards(), self.clock)
+        begin = self.source.starting_points(self.source.shards())
         now, gap = begin.decided_at, None
         if begin.lost:
             lost = {"shards": dict(begin.lost)}
@@ -63,7 +62,7 @@ class Planning:
         """
         before = self.view.plans[stream]
         self._check_source(before)
-        begin = self.source.starting_points(self.source.shards(), self.clock)
+        begin = self.source.starting_points(self.source.shards())
         now = begin.decided_at
         checkpoints = self.view.checkpoints.get(stream, {})
         # The time of the plan distinguishes two resets without a read between them.

@@ -6,7 +6,6 @@ They are ahead of the view, which shows only what is committed.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,7 +38,7 @@ class ShardCheckpoints:
         forget_before: Callable[[], float] = lambda: 0.0,
         awaited: Callable[[], float] = lambda: 0.0,
         unplanned: Callable[[], Mapping[str, Any]] = dict,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.lineage = lineage
         self.clock = clock

@@ -12,7 +12,6 @@ its ``as_of``, which is the clock before its page was read minus ``SnapshotSourc
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Protocol
@@ -76,14 +75,12 @@ class Snapshots:
         beside: SnapshottedStream,
         tables: SnapshotSource,
         readers: ReaderPool,
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = beside.source
         self.stream = records_of(beside.stream)
         self.tables = tables
         self.readers = readers
-        self.clock = clock
+        self.clock = clock = beside.source.clock
         self.control_key = self.stream.checkpoint_key(CONTROL)
         self._beside = beside
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.

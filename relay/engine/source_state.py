@@ -7,8 +7,7 @@ Only what is committed and visible in the checkpoints topic counts here (I4).
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from relay.engine import gap_decisions
@@ -56,18 +55,17 @@ class SourceState:
         readers: ReaderPool,
         *,
         until_caught_up: bool = False,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = source
         self.view = view
         self.readers = readers
-        self.clock = clock
-        self.planning = Planning(source, view, clock=clock)
+        self.clock = source.clock
+        self.planning = Planning(source, view)
         self.look = Look(lambda: view.versions[source.name], self._has_answers, self._next_answer, clock=readers.clock)
-        self.started = clock()
+        self.started = self.clock()
         self._until_caught_up = until_caught_up
         self._read(stream)
-        self.succession = Succession(self, clock=clock)
+        self.succession = Succession(self)
 
     def _read(self, stream: StreamId) -> None:
         self.stream = stream
@@ -78,12 +76,10 @@ class SourceState:
                 stream, self.lineage, lambda: self.plan, lambda: self.view.endings[stream.source], clock=self.clock
             )
             if self.source.has_journals
-            else ListedShards(self.source, stream, self.lineage, clock=self.clock)
+            else ListedShards(self.source, stream, self.lineage)
         )
         self.snapshots = (
-            Snapshots(self, self.source.snapshots, self.readers, clock=self.clock)
-            if self.source.snapshots is not None
-            else None
+            Snapshots(self, self.source.snapshots, self.readers) if self.source.snapshots is not None else None
         )
         name, view = self.source.name, self.view
         self._progress = CommittedProgress(

@@ -5,6 +5,7 @@ Taking it copies references only, since checkpoints, plans and shards are never 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from relay.engine.gap_decisions import all_pending_gaps
@@ -31,8 +32,8 @@ def take(
                 plan=source.plan,
                 checkpoints=dict(source.checkpoints),
                 listed=dict(source.lineage.listed),
-                listed_at=source.discovery.listed_at,
-                listing_wanted_at=source.discovery.wanted_at,
+                listed_at=_here(source, source.discovery.listed_at) or 0.0,
+                listing_wanted_at=_here(source, source.discovery.wanted_at) or 0.0,
                 listing_took=source.discovery.took,
                 resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
@@ -40,7 +41,7 @@ def take(
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
                 snapshots=records_of(source.stream),
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
-                held_up_since=source.succession.held_up_since,
+                held_up_since=_here(source, source.succession.held_up_since),
                 pending_gaps=tuple(
                     gap.gap for gap in all_pending_gaps(group.view, source.stream.source) if gap.decision is None
                 ),
@@ -55,6 +56,11 @@ def take(
         same_sources.differing,
         same_sources.lacking(),
     )
+
+
+def _here(source: SourceState, seconds: float | None) -> float | None:
+    """Return by this machine's clock what is by that of the source: its age is looked at here. None if it never was."""
+    return seconds + time.time() - source.clock() if seconds else None
 
 
 def polls(shards: Mapping[str, OpenShard]) -> dict[str, Poll]:

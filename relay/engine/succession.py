@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -47,8 +46,8 @@ class Succession:
     ``current``: always shows the stream that is being read.
     """
 
-    def __init__(self, current: SucceededStream, *, clock: Callable[[], float] = time.time) -> None:
-        self.clock = clock
+    def __init__(self, current: SucceededStream) -> None:
+        self.clock = current.source.clock
         self._current = current
         # The stream before this one, once it was read to its end.
         self._drained: StreamId | None = None

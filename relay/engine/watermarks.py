@@ -9,6 +9,7 @@ checkpoints; each of the others has one writer, the owner of that key among the 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -26,16 +27,20 @@ _EVERY = 1.0  # seconds between two records of one key
 
 
 class Watermarks:
-    """Decides which watermarks are due. Used by the worker's thread."""
+    """Decides which watermarks are due. Used by the worker's thread.
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    ``clock``: monotonic seconds. ``wall``: seconds since the epoch, at which a record was written.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self.clock = clock
+        self.wall = wall
         # When the last record of a shard was written, if that was less than a second or two ago.
         self._written_at: dict[bytes, float] = {}
         # The last watermark written for each stream, and for all.
         self._low: dict[bytes, float] = {}
         # When those were last looked for.
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
 
     def of_shard(self, stream: StreamId, shard: str, checkpoint: Checkpoint) -> tuple[bytes, bytes] | None:
         """Return the record of a shard whose ``checkpoint`` is being written, None if it is not due."""
@@ -43,7 +48,7 @@ class Watermarks:
             return None
         key, now = stream.checkpoint_key(shard), self.clock()
         finished = checkpoint.state is ShardState.FINISHED
-        if not finished and _is_recent(self._written_at.get(key, 0.0), now):
+        if not finished and _is_recent(self._written_at.get(key, -math.inf), now):
             return None
         self._written_at[key] = now
         return key, self._value(checkpoint.progress, finished)
@@ -72,9 +77,9 @@ class Watermarks:
                 yield key, self._value(watermark, False)
 
     def _value(self, watermark: float, finished: bool) -> bytes:
-        return orjson.dumps({"watermark": watermark - MARGIN, "finished": finished, "updated_at": self.clock()})
+        return orjson.dumps({"watermark": watermark - MARGIN, "finished": finished, "updated_at": self.wall()})
 
 
 def _is_recent(at: float, now: float) -> bool:
-    """Whether ``at`` is less than a second or two ago. I10: a clock that has gone back does not stop watermarks."""
-    return 0 <= now - at < _EVERY
+    """Whether ``at`` is less than a second or two ago."""
+    return now - at < _EVERY

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import ssl as tls
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import Denied, Interrupted, NotCarried
 from relay.mysql.faults import FAULTS, translated
 from relay.mysql.text_rows import row_packets, values_of
+from relay.process.service_clock import ServiceClock
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 30.0  # seconds
@@ -153,10 +153,10 @@ def _is_encrypted(connection: Any) -> bool:
 class ServerConnection:
     """An open connection to a server; ``connect`` makes one. Used by one thread at a time.
 
-    ``settings``: the server's variables. ``clock``: the server's clock less this machine's, in seconds.
+    ``settings``: the server's variables. ``clock``: is told the server's time, now and then.
     """
 
-    def __init__(self, account: Login, connection: Connection[Cursor]) -> None:
+    def __init__(self, account: Login, connection: Connection[Cursor], clock: ServiceClock | None = None) -> None:
         self.account = account
         self._connection = connection
         self.settings: Mapping[str, str] = self._settings()
@@ -166,9 +166,9 @@ class ServerConnection:
         self.uuid = self.settings.get("server_uuid", "")
         if _SHOWS_KEYS in self.settings:
             self.execute(f"SET SESSION {_SHOWS_KEYS} = ON")  # I1
-        ((now,),) = self.execute("SELECT UNIX_TIMESTAMP(NOW(6))")
-        # A lower bound: the time that the answer took counts against the server.
-        self.clock = float(now) - time.time()
+        self.clock = clock or ServiceClock()
+        ((now,),) = self.execute("SELECT @@timestamp")
+        self.clock.note(float(now), account.address)
 
     def __repr__(self) -> str:
         return f"<ServerConnection[{self.account.address}: {self.flavour} {self.version}]>"
@@ -280,7 +280,8 @@ class ServerConnection:
 
     def gtid_set(self, variable: str) -> GtidSet:
         """Return the GTID set in a variable. Raises ``Unavailable``, ``NotCarried``."""
-        ((text,),) = self.execute(f"SELECT {variable}")
+        ((text, now),) = self.execute(f"SELECT {variable}, @@timestamp")
+        self.clock.note(float(now), self.account.address)
         text = str(text).replace("\n", "")
         try:
             return parse(f"{self.flavour}/{text}")
@@ -387,13 +388,18 @@ def _on(value: str | None) -> bool:
 
 
 def connect(
-    host: str, port: int = 3306, user: str = "", password: Password = "", ssl: tls.SSLContext | None = None
+    host: str,
+    port: int = 3306,
+    user: str = "",
+    password: Password = "",
+    ssl: tls.SSLContext | None = None,
+    clock: ServiceClock | None = None,
 ) -> ServerConnection:
-    """Connect to a server. Raises ``Interrupted``, ``Denied``, ``Unavailable``."""
+    """Connect to a server. ``clock``: see `ServerConnection`. Raises ``Interrupted``, ``Denied``, ``Unavailable``."""
     account = Login(host, port, user, password, ssl)
     connection = account.connect()
     try:
-        return ServerConnection(account, connection)
+        return ServerConnection(account, connection, clock)
     except BaseException:
         connection.close()
         raise

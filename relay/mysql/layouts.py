@@ -6,7 +6,6 @@ that are emptied before any of their rows was read.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -125,7 +124,7 @@ class Layouts:
             found = {}
         shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found.items()}
         executed = server.executed()
-        return TablesNow(shapes, executed, time.time() + server.clock)
+        return TablesNow(shapes, executed, server.clock())
 
     def describe(self, server: ServerConnection) -> list[TableSchema]:
         """Return the schemas of the wanted tables that the server has now.

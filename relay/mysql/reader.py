@@ -58,7 +58,7 @@ class BinlogShardReader:
         floor: int = 0,
         find_handover: HandoverCheck | None = None,
         look: Callable[[ServerConnection], TablesNow] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.stream = stream
         self.shard = shard
@@ -286,7 +286,7 @@ class BinlogShardReader:
         """
         if self._unlogged is None:
             if not server.is_mariadb and self.head.is_overdue():
-                self._unlogged = purged(server), self.clock() + server.clock, self.transactions.executed_position
+                self._unlogged = purged(server), server.clock(), self.transactions.executed_position
             return
         unlogged, asked, position = self._unlogged
         if self._heartbeat <= asked:

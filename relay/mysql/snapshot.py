@@ -74,7 +74,9 @@ class DatabaseSnapshots:
         connect: Callable[[str], ServerConnection],
         first_server: FirstServer,
         require: Callable[[ServerConnection, Role], None],
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self.is_selective = config.tables is not None
         self._config = config
         self._layouts = layouts
@@ -124,7 +126,7 @@ class DatabaseSnapshots:
         return may_begin(as_of, published)
 
     def open(self, segment: Segment) -> ChunkReader:
-        return ChunkReader(self._config, segment, self._layouts, self._server_of)
+        return ChunkReader(self._config, segment, self._layouts, self._server_of, clock=self._clock)
 
     def _server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
         """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``.
@@ -221,7 +223,7 @@ class ChunkReader:
         layouts: Layouts,
         server_of: Callable[[str, GtidSet, Sequence[str]], ServerConnection],
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.shard = segment.shard
         self.segment = segment

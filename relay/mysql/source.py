@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,6 +36,7 @@ from relay.mysql.roles import KnownRoles, Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
+from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.protection import check_protected
@@ -71,10 +72,11 @@ class MySQLSource:
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
         self._tokens = _tokens(config)
+        self.clock = ServiceClock()
         self._roles = KnownRoles(self._connect)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
         self.snapshots = DatabaseSnapshots(
-            config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered
+            config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered, self.clock
         )
 
     def __repr__(self) -> str:
@@ -165,14 +167,14 @@ class MySQLSource:
     def config_hash(self) -> str:
         return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()
 
-    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
         if missing := missing_tables(self.config.named_tables, self.tables()):
             # Only here: what was relayed before is relayed to its end, although the table was dropped meanwhile (I1).
             raise RelayError(
                 f"source {self.name}: the database {self.config.database} has no table {', '.join(missing)}: create "
                 "it, or remove it from `tables` and `where`"
             )
-        names, now = [shard.name for shard in shards], clock()
+        names, now = [shard.name for shard in shards], self.clock()
         if isinstance(self.config.start, StartAtGtids):
             return StartingPoints(self._configured(self.config.start.positions, names), now)
         since = self.config.start_time(now)
@@ -205,6 +207,7 @@ class MySQLSource:
             floor=max(opening.floor, *map(lowest, before), 0),
             find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
             look=self.layouts.now,
+            clock=self.clock,
         )
 
     def _position(self, opening: Opening) -> BinlogPosition:
@@ -258,7 +261,7 @@ class MySQLSource:
         host, port = host_port(address)
         user, password = self.config.user or "", self.config.password or ""
         token = None if self._tokens is None else partial(self._tokens.make, host, port, user)
-        return connection.connect(host, port, user, token or password, self._ssl)
+        return connection.connect(host, port, user, token or password, self._ssl, self.clock)
 
     def _servers(self, shard: str) -> ShardServers:
         return ShardServers(

@@ -7,7 +7,6 @@ server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -78,7 +77,7 @@ class ShardTransactions:
         position: BinlogPosition,
         floor: int,
         is_local: Callable[[str], bool],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.source = stream.source
         self.layouts = layouts

@@ -6,7 +6,6 @@ Has no connection: what vtgate sends is applied event by event. vstreamer.go, uv
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
@@ -51,9 +50,10 @@ class EventKind(IntEnum):
 
 
 class ShardEvents:
-    """Applies the events of one stream. Used by one thread. ``clock``: seconds since the epoch.
+    """Applies the events of one stream. Used by one thread.
 
-    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier.
+    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``clock``: seconds since the
+    epoch. ``heard``: is told the time of vtgate, in seconds.
     """
 
     def __init__(
@@ -64,9 +64,11 @@ class ShardEvents:
         position: VStreamPosition,
         *,
         floor: int,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        heard: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._clock = clock
+        self._heard = heard
         self.shard = shard
         self.settings = settings
         # After the last transaction that ended.
@@ -145,6 +147,8 @@ class ShardEvents:
         if handler is not None:  # others: heartbeats, versions of schemas, and kinds that a later vtgate adds
             self.is_active = True
             handler(self, event)
+        elif event.type == EventKind.HEARTBEAT and event.timestamp:
+            self._heard(event.timestamp)
 
     def _begin(self, event: pb.VEvent) -> None:
         if self._transaction.has_changes:

@@ -50,7 +50,7 @@ class Head:
         tablet_type: str,
         cells: str,
         patience: float = 30.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._vtgate = vtgate
         self._patience = patience

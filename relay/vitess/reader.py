@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,7 +40,8 @@ class VitessShardReader:
         tables: Tables,
         settings: VStreamSettings,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
+        heard: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.vtgate = vtgate
         self.stream = stream
@@ -49,6 +49,7 @@ class VitessShardReader:
         self.tables = tables
         self.settings = settings
         self.clock = clock
+        self._heard = heard
         self.names = VitessShard.of(stream, opening.shard, settings.keyspace)
         # Of the last page.
         self.position = VStreamPosition.from_json(opening.resume, self.names.qualified)
@@ -197,7 +198,9 @@ class VitessShardReader:
         """Open a stream at the position. Does not wait for vtgate."""
         settings, shard, others = self.settings, self.names, self._participants.streamed
         self.tables.followed.undo()
-        events = ShardEvents(shard, settings, self.tables, self.position, floor=self.floor, clock=self.clock)
+        events = ShardEvents(
+            shard, settings, self.tables, self.position, floor=self.floor, clock=self.clock, heard=self._heard
+        )
         log.info(
             "%s: streaming from %s%s",
             shard.qualified,

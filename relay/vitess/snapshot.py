@@ -39,7 +39,9 @@ class KeyspaceSnapshots:
         settings: VStreamSettings,
         find: FindTables,
         tables: Callable[[], Tables],
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self.is_selective = config.tables is not None
         self._config = config
         self._vtgate = vtgate
@@ -103,4 +105,6 @@ class KeyspaceSnapshots:
         return may_begin(as_of, published)
 
     def open(self, segment: Segment) -> CopiedTableReader:
-        return CopiedTableReader(self._vtgate, self._stream, segment, self._tables(), self._find, self._settings)
+        return CopiedTableReader(
+            self._vtgate, self._stream, segment, self._tables(), self._find, self._settings, clock=self._clock
+        )

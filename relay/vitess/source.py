@@ -22,6 +22,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Shard, StreamId
+from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask, text_by_default
@@ -97,7 +98,10 @@ class VitessSource:
             silence=config.silence,
             copied_rows_per_second=config.snapshot_rows_per_second,
         )
-        self.snapshots = KeyspaceSnapshots(config, self._vtgate, self._settings, self._find_tables, self._known_tables)
+        self.clock = ServiceClock()
+        self.snapshots = KeyspaceSnapshots(
+            config, self._vtgate, self._settings, self._find_tables, self._known_tables, self.clock
+        )
 
     def __repr__(self) -> str:
         return f"<VitessSource[{self.name}: {self.config.keyspace}]>"
@@ -115,6 +119,8 @@ class VitessSource:
                 f"source {self.name}: its checkpoints are for keyspace {label}, not {self.config.keyspace}: give the "
                 "source of the new keyspace a new name"
             )
+        ((now,),) = (row.values() for row in self._vtgate.execute("select unix_timestamp()"))
+        self.clock.note(float(str(now)), self.config.vtgate)
         found = self._vtgate.execute("show vitess_shards")
         names = [str(next(iter(row.values()))).partition("/") for row in found]
         shards = [shard for keyspace, _, shard in names if keyspace == self.config.keyspace]
@@ -169,14 +175,14 @@ class VitessSource:
     def shards(self) -> list[Shard]:
         return [Shard(name) for name in self._shards]
 
-    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
         if missing := missing_tables(self.config.named_tables, self.tables()):
             # Only here: a table that was relayed before may have been dropped since, which is relayed, too (I1).
             raise Unavailable(
                 f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables "
                 f"are {', '.join(self._layouts) or 'none'}"
             )
-        names, now = [shard.name for shard in shards], clock()
+        names, now = [shard.name for shard in shards], self.clock()
         start = self.config.start
         if isinstance(start, StartAtGtids):
             if set(start.positions) != set(names):
@@ -208,6 +214,8 @@ class VitessSource:
             replace(opening, floor=max(opening.floor, *map(lowest, before), 0)),
             self._known_tables(relayed),
             self._settings,
+            clock=self.clock,
+            heard=partial(self.clock.note, server=self.config.vtgate),
         )
 
     def _known_tables(self, relayed: Mapping[str, Table] | None = None) -> Tables:
@@ -303,6 +311,7 @@ class VitessSource:
             next(iter(self._layouts), "dual"),
             tablet_type=settings.tablet_type,
             cells=settings.cells,
+            clock=self.clock,
         )
         with closing(asked):
             asked.ask()

@@ -135,7 +135,7 @@ class CopiedTableReader:
         find: FindTables,
         settings: VStreamSettings,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.vtgate = vtgate
         self.stream = stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def vitess(rows: int) -> Fed:
 
     def change(joined: list[bytes]) -> list[Change] | ChangeParts:
         settings = VStreamSettings("shop", page_bytes=1 << 40)
-        events = ShardEvents(shard, settings, known, VStreamPosition("MariaDB/0-1-10"), floor=0)
+        events = ShardEvents(shard, settings, known, VStreamPosition("MariaDB/0-1-10"), floor=0, clock=time.time)
         for answer in joined:
             if not events.read_whole(answer):
                 for event in pb.VStreamResponse.FromString(answer).events:
@@ -164,7 +165,7 @@ def binlog(rows: int) -> Fed:
 
     def change(events: Sequence[Any]) -> ChangeParts:
         position = BinlogPosition.from_json({"gtid": f"MySQL56/{A}:1-9"})
-        transactions = ShardTransactions(StreamId("s", "shop"), "-", layouts, position, 0, lambda _: False)
+        transactions = ShardTransactions(StreamId("s", "shop"), "-", layouts, position, 0, lambda _: False, time.time)
         transactions.feed(events)
         parts: list[Any] = []
         while transactions.has_events:

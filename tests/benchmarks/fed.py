@@ -10,7 +10,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -82,6 +82,7 @@ class FedSource:
     start = "trim_horizon"
     on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
     snapshots = None
+    clock = staticmethod(time.time)
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
@@ -120,8 +121,8 @@ class FedSource:
     def config_hash(self) -> str:
         return "fed"
 
-    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
-        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, clock())
+    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
+        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, self.clock())
 
     def shards(self) -> list[Shard]:
         return [Shard(f"shard-{number:04}") for number in range(self.feed.shards)]

@@ -30,14 +30,14 @@ Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class AnsweringServer(ThreadingHTTPServer):
-    """``clock_ahead``: of this machine's, in seconds."""
+    """``clock``: seconds since the epoch, for the ``Date`` of its answers; None: they have none."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(("127.0.0.1", 0), _handler(answer))
-        self.clock_ahead = 0.0
+        self.clock: Callable[[], float] | None = time.time
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that were killed before they received their answer."""
@@ -73,8 +73,16 @@ def _handler(answer_to: Answer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(timestamp if self._clock is None else self._clock())
+
+        def send_header(self, keyword: str, value: str) -> None:
+            if keyword != "Date" or self._clock is not None:
+                super().send_header(keyword, value)
+
+        @property
+        def _clock(self) -> Callable[[], float] | None:
             assert isinstance(self.server, AnsweringServer)
-            return super().date_time_string(time.time() + self.server.clock_ahead)
+            return self.server.clock
 
         def log_message(self, *arguments: object) -> None:
             """Log nothing."""

@@ -93,9 +93,9 @@ class ScriptedStream:
 
     # ------------------------------------------------------------------ the script
 
-    def set_clock(self, ahead: float) -> None:
-        """Let the service's clock be some seconds ahead of this machine's."""
-        self._server.clock_ahead = ahead
+    def set_clock(self, clock: float | Callable[[], float] | None) -> None:
+        """Let the service have that clock, or be so many seconds ahead of this machine, or not say what time it is."""
+        self._server.clock = clock if clock is None or callable(clock) else lambda: time.time() + clock
 
     def disabled(self, label: str) -> ScriptedStream:
         """Return a stream that the table had before, without shards. This one answers for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,7 @@ def opened(client: Any, position: Any = "trim_horizon", **options: Any) -> Strea
 
 
 def stream_shard(session: StreamSession, **options: Any) -> StreamShard:
-    return StreamShard(session, full("s"), **{"sleep": lambda seconds: None, **options})
+    return StreamShard(session, full("s"), **{"clock": time.time, "sleep": lambda seconds: None, **options})
 
 
 def opened_shard(session: StreamSession, kind: IteratorType = "trim_horizon", **options: Any) -> StreamShard:

@@ -38,7 +38,7 @@ Answer = dict[str, Any] | Refused | None
 
 
 @contextmanager
-def scripted(clock_ahead: float = 0.0, /, **answers: Answer | list[Answer]) -> Iterator[str]:
+def scripted(**answers: Answer | list[Answer]) -> Iterator[str]:
     """An endpoint with an answer for each operation, None for no answer. A list is taken one by one, its last for ever.
 
     Yields its URL.
@@ -57,7 +57,6 @@ def scripted(clock_ahead: float = 0.0, /, **answers: Answer | list[Answer]) -> I
         return found
 
     server = AnsweringServer(answer)
-    server.clock_ahead = clock_ahead
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -105,18 +104,6 @@ def stream(**others: Any) -> dict[str, Any]:
 
 def failure(code: str, message: str = "no") -> Refused:
     return Refused(code, message=message)
-
-
-def test_a_clock_that_is_ahead_of_the_service_is_refused() -> None:
-    """I7: rows of a snapshot would replace newer ones, and watermarks would come too early."""
-    with (
-        scripted(-3600, DescribeTable=table(), DescribeStream=stream()) as url,
-        pytest.raises(Unavailable, match=r"source shop: the clock of this machine is 3[56]\d\d s ahead of DynamoDB's"),
-    ):
-        look(url)
-    for ahead in (-20, 3600):
-        with scripted(ahead, DescribeTable=table(), DescribeStream=stream()) as url:
-            assert look(url).table == "orders"
 
 
 def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:

@@ -17,7 +17,7 @@ SINCE = 1_700_000_000.0
 def late(source: DynamoDBSource, start: dict[str, object]) -> LateShard:
     plan = Plan("latest", SINCE, {full("c"): start}, {})
     reading = reader(source, start=start_of_late(plan, [full("c")]) or plan.start_of(reader(source).shard))
-    return LateShard(reading, source.stream)
+    return LateShard(reading, source.stream, clock=source.clock)
 
 
 def test_the_changes_of_a_late_shard_are_a_gap_and_its_end(source: DynamoDBSource, stream: ScriptedStream) -> None:

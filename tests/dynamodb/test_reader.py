@@ -244,10 +244,11 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
     )
     source = DynamoDBSource(config)
+    stream.set_clock(6030.0 - time.time())
     source.connect()
     stream.shard("s")
     stream.put("s", "k", 1, created=6000)
-    start = source.starting_points([Shard(full("s"))], lambda: 6030.0).shards[full("s")]
+    start = source.starting_points([Shard(full("s"))]).shards[full("s")]
     reading = reader(source, start=start)
     assert read_page(reading).records == 0
     stream.expire_iterators()
@@ -264,11 +265,12 @@ def test_a_head_is_not_used_if_another_worker_has_made_the_plan(stream: Scripted
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
     )
     source = DynamoDBSource(config)
+    stream.set_clock(6032.0 - time.time())
     source.connect()
     stream.shard("s")
     planned_elsewhere = {"since": 6030.0}
     stream.put("s", "k", 1, created=6031)
-    source.starting_points([Shard(full("s"))], lambda: 6032.0)
+    source.starting_points([Shard(full("s"))])
     assert versions(read_page(reader(source, start=planned_elsewhere))) == [1]
     source.close()
 

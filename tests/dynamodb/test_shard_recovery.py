@@ -250,7 +250,7 @@ def _refuse(kind: str, times: int = 1000) -> Callable[[str], None]:
 def test_a_shard_that_is_gone_is_lost_from_the_gap_on_that_was_not_reported_yet() -> None:
     """I9"""
     session: Any = None  # nothing is asked
-    cursor = ShardCursor(session, "s", Position("after_sequence", "5"))
+    cursor = ShardCursor(session, "s", Position("after_sequence", "5"), clock=lambda: NOON)
     cursor.abandon()
     assert cursor.gap is not None
     assert cursor.gap.begin == Position("after_sequence", "5")

@@ -160,7 +160,7 @@ def test_a_shard_all_of_whose_records_are_trimmed_does_not_keep_a_relay_from_sta
 
     stream.shard("old"), stream.shard("new")
     stream.before = refuse
-    assert set(source.starting_points(source.shards(), time.time).shards) == {full("old"), full("new")}
+    assert set(source.starting_points(source.shards()).shards) == {full("old"), full("new")}
     source.close()
 
 
@@ -181,7 +181,7 @@ def test_a_start_at_the_head_keeps_new_records_on_a_machine_whose_clock_is_ahead
     stream.shard("s")
     stream.put("s", "k", 1, created=int(time.time() - ahead) - 120)
     stream.before = throttle
-    start = source.starting_points([Shard(full("s"))], time.time).shards[full("s")]
+    start = source.starting_points([Shard(full("s"))]).shards[full("s")]
     stream.before = lambda operation: None
     stream.put("s", "k", 2, created=int(time.time() - ahead))
     assert versions(read_page(reader(source, start=start))) == [2]

@@ -80,13 +80,13 @@ class Maintained:
         self.view = self.committed.view
         self.now = 1000.0
         self.stream = source.connect()
+        source.clock = lambda: self.now
         self.state = SourceState(
             cast(Any, source),
             self.stream,
             self.view,
             ReaderPool(),
             until_caught_up=until_caught_up,
-            clock=lambda: self.now,
         )
         self.owned = set(range(64))
         group: Any = SimpleNamespace(owned=self.owned)

@@ -59,6 +59,7 @@ class Snapshotting:
 
     def __init__(self, *, initial: bool = False, is_selective: bool = False) -> None:
         self.source, self.view, self.now = Source("shop"), CommittedRecords(), 100_000.0
+        self.source.clock = lambda: self.now
         self.gaps: set[str] = set()
         self.repair: set[str] = set()
         self.tables = Tables(self.source, initial=initial)
@@ -74,7 +75,7 @@ class Snapshotting:
             resume_timestamp=lambda: 0,
             unplanned_tables=dict,
         )
-        self.snapshots = Snapshots(cast(Any, beside), self.tables, ReaderPool(), clock=lambda: self.now)
+        self.snapshots = Snapshots(cast(Any, beside), self.tables, ReaderPool())
 
     def ask(self, *tables: str) -> SnapshotRequest:
         self.now += 10

@@ -67,6 +67,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     """I7: with the time of its first attempt, so that it repairs what was lost before."""
     source, view = ScriptedSource("shop"), CommittedRecords()
     tables, now = PartedSnapshots(source), [1000.0]
+    source.clock = lambda: now[0]
     beside = SimpleNamespace(
         source=source,
         stream=source.stream,
@@ -78,7 +79,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
         resume_timestamp=lambda: 0,
         unplanned_tables=dict,
     )
-    snapshots = Snapshots(cast(Any, beside), tables, ReaderPool(), clock=lambda: now[0])
+    snapshots = Snapshots(cast(Any, beside), tables, ReaderPool())
 
     def step() -> str | None:
         taken = snapshots.next_step()

@@ -30,26 +30,16 @@ def reading(progress: float, state: ShardState = ShardState.READING) -> Checkpoi
 
 def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
     clock = Clock(1000.0)
-    marks = Watermarks(clock=clock)
+    marks = Watermarks(clock=clock, wall=lambda: 5000.0)
     first = marks.of_shard(ORDERS, "a", reading(10.5))
     assert first is not None
     assert orjson.loads(first[0]) == ["v1", "orders", "l", "a"]
-    assert orjson.loads(first[1]) == {"watermark": 5.5, "finished": False, "updated_at": 1000.0}
+    assert orjson.loads(first[1]) == {"watermark": 5.5, "finished": False, "updated_at": 5000.0}
     assert marks.of_shard(ORDERS, "a", reading(11.0)) is None
     ended = marks.of_shard(ORDERS, "a", reading(11.0, ShardState.FINISHED))
     assert ended is not None
     assert orjson.loads(ended[1])["finished"] is True
     assert marks.of_shard(ORDERS, "b", Checkpoint(ShardState.PLANNED)) is None
-
-
-def test_watermarks_go_on_when_the_clock_goes_back() -> None:
-    """I10"""
-    clock = Clock(5000.0)
-    marks = Watermarks(clock=clock)
-    for now, low in ((5000.0, 10.0), (1000.0, 11.0)):
-        clock.now = now
-        assert marks.of_shard(ORDERS, "a", reading(low)) is not None
-        assert len(list(marks.low([(ORDERS, low)].copy, ALL))) == 2
 
 
 def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:

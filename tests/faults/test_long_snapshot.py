@@ -57,7 +57,7 @@ class World:
     def pass_hours(self, hours: int) -> None:
         """Let time pass, in which iterators expire and records older than a day are trimmed."""
         self.ahead += hours * HOUR
-        self.stream.set_clock(self.ahead)  # first, since a relay refuses a clock that is ahead of the service's
+        self.stream.set_clock(self.ahead)
         file = self.folder / "ahead.new"
         file.write_text(str(self.ahead))
         os.replace(file, self.folder / "ahead")

@@ -199,7 +199,7 @@ class World:
         self.meta = meta
         self.source = MySQLSource(self._config(shards))
         self.stream = self.source.connect()
-        begin = self.source.starting_points(self.source.shards(), time.time)
+        begin = self.source.starting_points(self.source.shards())
         self.plan = Plan("current", time.time(), dict(begin.shards), {})
         self.checkpoints: dict[str, Checkpoint] = {}
         self.lineage = Lineage(self.stream)

@@ -39,7 +39,7 @@ def source_of(database: str, *servers: EmbeddedServer, **settings: Any) -> MySQL
 
 
 def begin(source: MySQLSource) -> Mapping[str, Mapping[str, Any]]:
-    return source.starting_points(source.shards(), time.time).shards
+    return source.starting_points(source.shards()).shards
 
 
 def open_at(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -75,7 +76,7 @@ def played(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELAY_NATIVE", "required" if compiled else "off")
         transactions = ShardTransactions(
-            StreamId("shop", "d"), "-", layouts, position, floor, lambda gtid: gtid.startswith(LOCAL)
+            StreamId("shop", "d"), "-", layouts, position, floor, lambda gtid: gtid.startswith(LOCAL), time.time
         )
     outcome, totals, committed = Outcome(), [0, 0], []
     for first in range(0, len(events), at_once):
@@ -248,7 +249,7 @@ def test_a_page_ends_inside_a_transaction_that_does_not_fit(monkeypatch: pytest.
     start: dict[str, Any] = {"gtid": "MariaDB/0-1-100"}
     while start["gtid"] != "MariaDB/0-1-101":  # each page by a process of its own
         transactions = ShardTransactions(
-            StreamId("shop", "d"), "-", tables.layouts, BinlogPosition.from_json(start), 0, lambda _: False
+            StreamId("shop", "d"), "-", tables.layouts, BinlogPosition.from_json(start), 0, lambda _: False, time.time
         )
         transactions.feed(events)
         transactions.consume()
@@ -267,7 +268,7 @@ def test_an_event_of_many_rows_is_divided_among_pages(monkeypatch: pytest.Monkey
     t = tables.table("t", [BIGINT, text(30_000, UTF8MB4)])
     events: list[BinlogEvent] = [begin(101), t.rows(WRITE, [(at, "x" * 10_000) for at in range(100)]), COMMIT]
     start = BinlogPosition.from_json({"gtid": "MariaDB/0-1-100"})
-    transactions = ShardTransactions(StreamId("shop", "d"), "-", tables.layouts, start, 0, lambda _: False)
+    transactions = ShardTransactions(StreamId("shop", "d"), "-", tables.layouts, start, 0, lambda _: False, time.time)
     transactions.feed(events)
     sizes = []
     while transactions.has_events:

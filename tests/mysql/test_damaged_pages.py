@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,7 @@ def test_a_page_with_a_damaged_row_is_read_again_and_each_row_is_there_once() ->
     layouts: Any = lambda _, table, columns, primary: lay_out("s", table, columns, primary)  # noqa: E731
     published = {"-": Checkpoint(ShardState.READING, BinlogPosition(f"MySQL56/{A}:1-5").to_json(), None)}
     segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, {"shard": "-", "table": "t"}, lambda: published)
-    reader = ChunkReader(config, segment, layouts, lambda _, needed, failed: server)
+    reader = ChunkReader(config, segment, layouts, lambda _, needed, failed: server, clock=time.time)
     assert isinstance(reader.read(), Unreadable)
     page = reader.read()
     assert isinstance(page, Page)

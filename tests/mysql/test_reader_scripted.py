@@ -27,6 +27,7 @@ def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[Bin
         servers,
         Layouts(config("shop", {"-": ["one:3306"]})),
         Binlog(iter(events)),
+        clock=time.time,
     )
 
 

@@ -177,7 +177,7 @@ def test_a_configured_start_needs_a_position_for_every_shard() -> None:
     shards = {"-80": ["db1:3306"], "80-": ["db2:3306"]}
     gtids = {"-80": "MariaDB/0-1-5", "80-": "MariaDB/0-2-7"}
     source = MySQLSource(config("orders", shards, start={"gtid": gtids}))
-    assert source.starting_points(source.shards(), lambda: 0.0).shards == {
+    assert source.starting_points(source.shards()).shards == {
         "-80": {"gtid": "MariaDB/0-1-5"},
         "80-": {"gtid": "MariaDB/0-2-7"},
     }
@@ -187,7 +187,7 @@ def test_a_configured_start_needs_a_position_for_every_shard() -> None:
     ]:
         source = MySQLSource(config("orders", shards, start={"gtid": wrong}))
         with pytest.raises(ConfigError, match=message):
-            source.starting_points(source.shards(), lambda: 0.0)
+            source.starting_points(source.shards())
 
 
 def test_a_table_that_does_not_exist_is_refused_where_reading_begins() -> None:
@@ -195,7 +195,7 @@ def test_a_table_that_does_not_exist_is_refused_where_reading_begins() -> None:
     start = {"gtid": {"-": "MariaDB/0-1-5"}}
     source = MySQLSource(config("orders", {"-": ["db1:3306"]}, start=start, tables=["lost"]))
     with pytest.raises(RelayError, match="the database orders has no table lost"):
-        source.starting_points(source.shards(), lambda: 0.0)
+        source.starting_points(source.shards())
 
 
 def test_a_source_has_one_database_and_shards_that_cover_its_key_range() -> None:

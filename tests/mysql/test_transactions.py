@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class Shard:
             BinlogPosition.from_json({"gtid": position, **more}),
             0,
             lambda gtid: bool(self.local) and gtid.startswith(self.local),
+            time.time,
         )
 
     def layout(self, *columns: str) -> Table:

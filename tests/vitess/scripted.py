@@ -54,7 +54,11 @@ class ScriptedVtgate:
     ) -> None:
         self.script = script
         shards: Answer = [{"Shards": f"{KEYSPACE}/0"}]
-        self.answers: dict[str, Answer | Callable[[], Answer]] = {"show vitess_shards": shards, **(answers or {})}
+        self.answers: dict[str, Answer | Callable[[], Answer]] = {
+            "select unix_timestamp()": lambda: [{"unix_timestamp()": str(int(time.time()))}],
+            "show vitess_shards": shards,
+            **(answers or {}),
+        }
         self.requests: list[pb.VStreamRequest] = []
         # The primary key of each table, as `key_order` asks for it.
         self.key: list[dict[str, str | None]] = [{"column_name": "id", "column_type": "bigint", "collation_name": None}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -59,7 +58,7 @@ def test_rows_that_a_cascade_deletes_are_not_in_the_stream(cluster: Vitess) -> N
     """If a later version has them, the warning must be removed."""
     with closing(connected(cluster)) as source:
         (shard,) = source.shards()
-        start = source.starting_points([shard], time.time).shards[shard.name]
+        start = source.starting_points([shard]).shards[shard.name]
         for statement in ("insert parent values (1)", "insert child values (10, 1)", "delete from parent"):
             cluster.execute(statement)
         assert cluster.execute("select * from child") == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -76,7 +77,7 @@ def test_a_damaged_answer_of_a_statement_and_of_a_search_is_said_to_be_that() ->
     ):
         with pytest.raises(Unavailable, match="answers 'select 1' with what cannot be read"):
             gate.execute("select 1")
-        head = Head(gate, KEYSPACE, "0", "customer", tablet_type="PRIMARY", cells="")
+        head = Head(gate, KEYSPACE, "0", "customer", tablet_type="PRIMARY", cells="", clock=time.time)
         head.ask()
         while head.is_asking:
             assert head.poll(1.0) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -75,7 +76,7 @@ def below(cluster: Vitess) -> Iterator[Callable[..., None]]:
 
 def head(cluster: Vitess, keyspace: str = "one", shard: str = "0") -> dict[str, str]:
     with closing(Vtgate(cluster.vtgate)) as gate:
-        asked = Head(gate, keyspace, shard, "customer", tablet_type="REPLICA", cells="")
+        asked = Head(gate, keyspace, shard, "customer", tablet_type="REPLICA", cells="", clock=time.time)
         asked.ask()
         found = asked.poll(10.0)
     assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_shard_whose_journal_is_purged_is_not_read_on_as_if_it_were_idle() -> 
     needs.vitess_cluster()
     with VitessCluster([SCHEMA], VSCHEMA, TabletMariaDB) as cluster:
         with closing(Vtgate(cluster.vtgate.address)) as vtgate:
-            asked = Head(vtgate, KEYSPACE, "0", "customer", tablet_type="PRIMARY", cells="")
+            asked = Head(vtgate, KEYSPACE, "0", "customer", tablet_type="PRIMARY", cells="", clock=time.time)
             asked.ask()
             found = asked.poll(60.0)
         assert found is not None

@@ -67,7 +67,7 @@ def entry(cluster: Vitess, **settings: Any) -> VitessConfig:
 def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
     """Read a shard from its start until there are ``wanted`` changes."""
     named = next(each for each in source.shards() if each.id == shard)
-    start = source.starting_points([named], time.time).shards[shard]
+    start = source.starting_points([named]).shards[shard]
     with closing(source.open(Opening(named, start))) as reader:
         return list(_until(reader, wanted))
 
@@ -141,7 +141,7 @@ def test_a_table_that_vitess_leaves_out_of_streams_is_skipped_with_a_warning_or_
             with pytest.raises(RelayError, match=f"Vitess takes {name} for a table of an online schema change"):
                 make(keyspace="plain", tables=[name]).connect()
             (shard,) = source.shards()
-            start = source.starting_points([shard], time.time).shards["0"]
+            start = source.starting_points([shard]).shards["0"]
             cursor.execute(f"insert into {name} values (1)")  # which Vitess really does not send
             with closing(Vtgate(cluster.vtgate)) as vtgate:
                 at = pb.ShardGtid(keyspace="plain", shard="0", gtid=start["gtid"])
@@ -196,7 +196,7 @@ def test_a_table_that_does_not_exist_is_refused_where_reading_begins(make: Calla
     source = make(tables=["nothing"])
     source.connect()
     with pytest.raises(Unavailable, match="keyspace shop has no table nothing: its tables are none"):
-        source.starting_points(source.shards(), lambda: 0.0)
+        source.starting_points(source.shards())
 
 
 def test_checkpoints_of_another_keyspace_are_refused(make: Callable[..., VitessSource]) -> None:
@@ -224,14 +224,14 @@ def test_a_start_must_name_every_shard(make: Callable[..., VitessSource]) -> Non
     source = make(start={"vgtid": [{"shard": "-80", "gtid": "MariaDB/0-1-5"}]})
     source.connect()
     with pytest.raises(ConfigError, match="`start` names the shards -80, but key range - has -80, 80-"):
-        source.starting_points(source.shards(), time.time)
+        source.starting_points(source.shards())
 
 
 def test_the_start_current_becomes_a_position(make: Callable[..., VitessSource]) -> None:
     """I4"""
     source = make(keyrange="80-")
     source.connect()
-    starts = source.starting_points(source.shards(), time.time).shards
+    starts = source.starting_points(source.shards()).shards
     assert list(starts) == ["80-"]
     assert starts["80-"]["gtid"].startswith("MariaDB/0-")
 
@@ -243,7 +243,7 @@ def test_a_table_created_while_all_are_read_is_read_and_keyed_like_the_others(
     source = make()
     source.connect()
     named = next(each for each in source.shards() if each.id == "-80")
-    start = source.starting_points([named], time.time).shards["-80"]
+    start = source.starting_points([named]).shards["-80"]
     for statement in (
         f"create table {unique} (id bigint not null, owner bigint not null, primary key (id, owner))",
         f"alter vschema on {unique} add vindex hash(owner) using hash",
@@ -277,7 +277,7 @@ def test_text_is_carried_also_in_character_sets_that_vitess_does_not_know(
         source = make(keyspace="plain", tables=[unique])
         source.connect()
         (shard,) = source.shards()
-        start = source.starting_points([shard], time.time).shards["0"]
+        start = source.starting_points([shard]).shards["0"]
         cursor.execute(f"insert into {unique} values (1, '{text}', '{text}')")
         with closing(source.open(Opening(shard, start))) as reader:
             streamed = [change for page in _until(reader, 1) for change in page.changes]
@@ -300,7 +300,7 @@ def test_text_is_carried_after_its_column_got_another_character_set_that_vitess_
         source = make(keyspace="plain", tables=[unique])
         source.connect()
         (shard,) = source.shards()
-        start = source.starting_points([shard], time.time).shards["0"]
+        start = source.starting_points([shard]).shards["0"]
         cursor.execute(f"insert into {unique} values (1, '一')")
         with closing(source.open(Opening(shard, start))) as reader:
             changes = [change for page in _until(reader, 1) for change in page.changes]
@@ -325,7 +325,7 @@ def test_a_snapshot_has_each_table_of_each_shard_and_also_those_created_after_th
     ):
         cluster.execute(statement, "shop")
     shards = source.shards()
-    starts = source.starting_points(shards, time.time).shards
+    starts = source.starting_points(shards).shards
     published = {shard.id: Checkpoint(ShardState.READING, starts[shard.id]) for shard in shards}
     measured = source.snapshots.measure(published)
     parts = {(part["shard"], part["table"]) for part in measured.parts}

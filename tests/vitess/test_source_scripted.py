@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -48,7 +47,7 @@ def test_the_start_current_is_a_position_before_anything_is_read() -> None:
     log = Log()
     log.add(*new(1))
     with source_of(log, []) as source:
-        start = source.starting_points([Shard("0")], time.time).shards["0"]
+        start = source.starting_points([Shard("0")]).shards["0"]
     assert start == {"gtid": "MariaDB/0-1-11"}
 
 
@@ -58,7 +57,7 @@ def test_a_copy_is_a_snapshot_beside_the_changes_from_a_position_that_the_plan_h
     log.add(*new(1))
     for start, is_initial in (("copy", True), ("current", False)):
         with source_of(log, [], start=start) as source:
-            begin = source.starting_points([Shard("0")], time.time)
+            begin = source.starting_points([Shard("0")])
             plan = Plan(start, begin.decided_at, begin.shards, {})
             assert begin.shards["0"]["gtid"] == "MariaDB/0-1-11"
             assert VStreamPosition.from_json(begin.shards["0"], "0").to_json() == {"gtid": "MariaDB/0-1-11"}
@@ -122,7 +121,7 @@ def test_a_table_that_does_not_exist_is_refused_where_reading_begins() -> None:
         source_of(Log(), [], ["lost"]) as source,
         pytest.raises(Unavailable, match="keyspace commerce has no table lost"),
     ):
-        source.starting_points([Shard("0")], time.time)
+        source.starting_points([Shard("0")])
 
 
 _RENAMED = "no longer has column name, .*has the new column label"

@@ -200,7 +200,7 @@ def source_at(cluster: Vitess, start: str) -> VitessSource:
 
 def start_at(cluster: Vitess, start: str) -> dict[str, Any]:
     with closing(source_at(cluster, start)) as source:
-        return dict(source.starting_points([Shard("0")], time.time).shards["0"])
+        return dict(source.starting_points([Shard("0")]).shards["0"])
 
 
 @pytest.mark.services

@@ -58,7 +58,7 @@ _THROUGH_GTID = 4
 class Dump:
     """The events of a server from a position on. ``read`` by one thread; ``close`` by any.
 
-    ``quiet``: this machine's clock when everything that had arrived was last read.
+    ``quiet``: the monotonic time when everything that had arrived was last read, 0 before that.
     """
 
     def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
@@ -175,7 +175,7 @@ class Dump:
                     data = self._socket.recv(_RECEIVE)
                     break
                 except (BlockingIOError, ssl.SSLWantReadError):
-                    self.quiet = time.time()
+                    self.quiet = time.monotonic()
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._poll.poll(left * 1000 + 1):
                     if time.monotonic() - self._received_at > SILENT:

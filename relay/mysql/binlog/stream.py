@@ -410,4 +410,4 @@ class BinlogEvents:
         had arrived earlier was read, less its time in transit.
         """
         quiet = self._dump.quiet
-        return int(quiet + self._server.clock - _TRANSIT) if quiet else 0
+        return int(self._server.clock.at(quiet) - _TRANSIT) if quiet else 0

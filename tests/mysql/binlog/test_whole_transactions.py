@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import closing
@@ -200,6 +201,7 @@ def consumed(events: Sequence[BinlogEvent], of: Layouts, position: Any, floor: i
         BinlogPosition.from_json(position),
         floor,
         lambda gtids: bool(local) and parse(gtids).contains(parse(local)),
+        time.time,
     )
     transactions.feed(events)
     changes, sizes, last = [], [0, 0], None
@@ -259,7 +261,7 @@ def test_a_page_ends_before_a_transaction_that_does_not_fit(
     of = layouts()
     found, _ = read(events, of, is_mariadb=False, compiled=True)
     transactions = ShardTransactions(
-        StreamId("shop", "d"), "-", of, BinlogPosition.from_json({"gtid": START[False]}), 0, lambda _: False
+        StreamId("shop", "d"), "-", of, BinlogPosition.from_json({"gtid": START[False]}), 0, lambda _: False, time.time
     )
     transactions.feed(found)
     pages = []

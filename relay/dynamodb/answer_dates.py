@@ -1,0 +1,30 @@
+"""The times of DynamoDB's answers, which say what its clock is."""
+
+from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from relay.process.service_clock import ServiceClock
+
+
+class AnswerDates:
+    """Tells a ``clock`` the ``Date`` of answers. Threads may share it."""
+
+    def __init__(self, clock: ServiceClock) -> None:
+        self._clock = clock
+        # Of the last answer. The first answer of a second says most.
+        self._date: str | None = None
+
+    def note(self, date: str | None) -> None:
+        """Note the header ``Date`` of an answer that has just arrived, None if it has none."""
+        if date is not None and date != self._date:
+            self._clock.note(parsedate_to_datetime(date).timestamp())
+            self._date = date
+
+    def listen(self, client: Any) -> None:
+        """Note the answers of a client of boto3."""
+        client.meta.events.register("after-call", self._answered, unique_id="relay-dates")
+
+    def _answered(self, http_response: Any, **_: Any) -> None:
+        self.note(http_response.headers.get("date"))
