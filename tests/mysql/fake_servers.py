@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from relay.mysql.connection import Login, ServerConnection
 from relay.mysql.errors import Interrupted
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
+from relay.process.service_clock import ServiceClock
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -44,18 +46,19 @@ class FakeServer(ServerConnection):
             "gtid_mode": "ON",
             "read_only": "ON" if replica else "OFF",
         }
+        self.clock = ServiceClock()
         self._connection: Any = self
 
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         if "gtid_executed" in statement:
-            return [(self.gtids,)]
+            return [(self.gtids, time.time())]
         if "semi_sync" in statement:
             return [
                 ("Rpl_semi_sync_source_wait_sessions", str(self.waiting)),
                 ("Threads_connected", str(self.sessions)),
             ]
         assert "gtid_purged" in statement
-        return [(self.purged,)]
+        return [(self.purged, time.time())]
 
     def refresh(self) -> None:
         """Its settings stay."""
@@ -92,10 +95,10 @@ class FakeMariaDB(FakeServer):
         self.settings = {**self.settings, **settings}
 
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
+        variable, _, more = statement.partition(",")
         answers = {"pos": self.gtids, "state": self.state}
-        if "gtid_slave_pos" in statement:
-            return [(self.made_with,)]
-        return [(answers[statement.rpartition("_")[2]],)]
+        answer = self.made_with if "gtid_slave_pos" in variable else answers[variable.rpartition("_")[2]]
+        return [(answer, time.time()) if more else (answer,)]
 
     def cursor(self, _: object) -> Any:
         replicates = super().cursor(_)

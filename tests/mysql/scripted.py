@@ -58,6 +58,7 @@ class Scripted:
     passes: Callable[[str], bool] | None = None
     answers: Mapping[str, bytes] = field(default_factory=dict)
     rows_before: list[list[str]] = field(default_factory=list)
+    clock: Callable[[], float] = time.time
     _reader: socket.socket | None = None
 
     def more(self, stream: bytes) -> None:
@@ -118,9 +119,9 @@ class Scripted:
             wanted = set(re.findall(r"'(\w+)'", sql))
             rows = [[name, value] for name, value in self.settings.items() if name in wanted]
         elif "gtid_executed" in sql or "gtid_purged" in sql:
-            rows = [[self.executed]]
-        elif "UNIX_TIMESTAMP" in sql:
-            rows = [[f"{time.time():.6f}"]]
+            rows = [[self.executed, f"{self.clock():.6f}"]]
+        elif "@@timestamp" in sql:
+            rows = [[f"{self.clock():.6f}"]]
         elif sql.startswith("SHOW BINARY LOGS"):
             rows = [["binlog.000001", "1000"]]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,6 +59,7 @@ def reading_of(shard: FakeShard, events: Iterator[list[BinlogEvent]], **more: An
         shard.servers,
         Layouts(config("shop", {"-": ["one:3306"]})),
         Binlog(events),
+        clock=time.time,
         **more,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from relay.vitess.source import VitessSource
 from tests.reads import pages_of
 from tests.vitess.reading import START, is_at_head, new, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Log, Script, ScriptedVtgate, Step, copy_script, fields
+from tests.waiting import wait_until
 
 VINDEX = "show vschema vindexes on `customer`"
 COLUMNS = (Column("id", "long"), Column("name", "string"))
@@ -259,3 +261,13 @@ def test_a_table_that_is_called_like_another_with_its_keyspace_keeps_its_name() 
         source._layouts = {name: found} if (found := source.layout(name, COLUMNS, ["id"])) else {}
         changes = read_all(source, START, [])
     assert [change.table for change in changes] == [name]
+
+
+def test_the_clock_of_vtgate_is_followed_when_it_is_put_forward() -> None:
+    """I1: each heartbeat of a stream tells what it is."""
+    log = Log()
+    log.add(*new(1))
+    with source_of(log, [], ["customer"]) as source:
+        source.clock.note(time.time() - 86_400, source.config.vtgate)
+        with closing(source.open(Opening(Shard("0"), {"gtid": "MariaDB/0-1-10"}))) as reader:
+            wait_until(lambda: (reader.read(), abs(source.clock() - time.time()) < 60)[1] or None)
