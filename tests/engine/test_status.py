@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.status import polls
-from relay.lineage import Shard
+from relay.engine.source_state import SourceState
+from relay.engine.status import polls, take
+from relay.lineage import CommittedRecords, Shard
 from relay.observe.health import find_stalls
 from relay.source import ReadResult, Unreadable
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
+from tests.scripted_source import ScriptedSource
 from tests.waiting import wait_until
 
 SHARD = Shard("s")
@@ -48,3 +52,16 @@ def test_only_a_read_that_neither_ends_nor_fails_hangs() -> None:
         pool.again(reading, 0.0)
     reads.may_end.set()
     pool.close()
+
+
+def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
+    """I10: a database whose clock is an hour behind would make each of its listings look an hour old."""
+    source = ScriptedSource("orders")
+    source.clock = lambda: time.time() - 3600
+    state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
+    view = SimpleNamespace(topic="t", read_at={}, checkpoints={})
+    group: Any = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
+    [seen] = take(group, [state]).sources
+    assert abs(time.time() - seen.listing_wanted_at) < 60
+    assert seen.listed_at == 0.0
+    assert seen.held_up_since is None
