@@ -139,6 +139,11 @@ def run(
     After a crash or a stop, run it again: it resumes where it was, and no change is lost or published twice.
     Run it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
     SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
+
+    With --until-caught-up, exit code 0 means that everything the sources had at the start is committed to Kafka.
+    MySQL, MariaDB and Vitess say how far that is. DynamoDB says it only of shards that are closed. An open shard counts
+    as read once it gives a change from more than 5 seconds after the start, or no record for 10 seconds and, in that
+    time, 50 empty pages in a row. A change that DynamoDB shows later than that is left to the next run.
     """
     with logging_to_stderr(log_format), machine.local_failures(is_service=True):
         loaded = load_config(config, settings)

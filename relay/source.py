@@ -47,7 +47,7 @@ class Page:
     gap: Gap | None = None
     """What the source no longer has. The changes of this page come after it."""
     at_head: bool = False
-    """The shard is open and its last pages were empty: as far as a source without heads can tell, nothing waits."""
+    """The shard is open and was quiet for long: as far as a source without heads can tell, nothing waits."""
     behind: int = 0
     """How many changes are older than one they follow; their tokens carry the later time."""
     tables: Sequence[TableSchema] = ()
@@ -118,6 +118,8 @@ class Opening:
     """By table that was ever relayed, its key columns as (name, type), hash columns first: it may exist no longer."""
     hashed: Mapping[str, int] = field(default_factory=dict)
     """By table, how many of its key columns choose the partition. Only if the source has journals."""
+    is_awaited: bool = False
+    """Somebody waits until the shard is read to its head."""
 
     @property
     def position(self) -> Position | None:

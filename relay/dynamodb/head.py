@@ -1,12 +1,28 @@
-"""How far a shard is from its head, as its pages tell: DynamoDB does not say where the head is."""
+"""How far a shard is from its head, as its pages tell: DynamoDB does not say where the head is.
+
+Nothing that DynamoDB documents bounds the empty pages between two records of an open shard, and sequence numbers, an
+iterator at LATEST and DescribeStream say nothing of what is before them. So a head is never known, only likely: the
+longer a shard has been quiet, the more. How long is enough depends on what rests on it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import PAGE_LIMIT
+
+QUIET_SECONDS = 10.0
+"""Seconds without a record after which an open shard counts as read to its head, ..."""
+
+QUIET_PAGES = 50
+"""... and empty pages in a row, with one iterator. 4 or 5 were seen to cross four hours (Bloop, "Record Gaps")."""
+
+LATENESS = 60
+"""Seconds by which a record may appear after its creation time. The progress of an idle shard lags by it, and counts
+only once the shard was quiet for as long."""
 
 BACKLOG = 5.0
 """Seconds: records that are older when they are read belong to a backlog. At its head a shard is read more often."""
@@ -21,16 +37,29 @@ _MANY_EMPTY_PAGES = 100
 class HeadSearch:
     """What the pages of a shard tell. Used by the thread that reads the shard.
 
-    ``is_closed``: whether the newest listing shows that the shard is closed.
+    ``is_closed``: whether the newest listing shows that the shard is closed. ``is_awaited``: whether somebody waits for
+    the head, so that empty pages before it are read at once. ``clock``: seconds that never go back.
     """
 
-    def __init__(self, is_closed: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        is_closed: Callable[[], bool] = lambda: False,
+        *,
+        is_awaited: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Whether the shard counts as read to its head.
         self.reached = False
         # Whether the last records belonged to a backlog, or none was read with this iterator.
         self._is_behind = True
-        # In a row, with one iterator.
+        # Empty pages in a row, with one iterator.
         self._empty_pages = 0
+        # When the first empty page since the last record was read, and for how many seconds they go on.
+        self._quiet_since: float | None = None
+        self._quiet_for = 0.0
         self._is_closed = is_closed
+        self._is_awaited = is_awaited
+        self._clock = clock
 
     def __repr__(self) -> str:
         state = "reached" if self.reached else "behind" if self._is_behind else "near"
@@ -38,8 +67,15 @@ class HeadSearch:
 
     @property
     def more_waits(self) -> bool:
-        """Whether the next page is probably not the head: it should be read at once."""
+        """Whether the next page should be read at once: it is probably not the head, or the head is awaited."""
+        if self._is_awaited and self._empty_pages and not self.reached and not self._is_closed():
+            return True
         return self._is_behind and self._empty_pages < _MANY_EMPTY_PAGES
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the shard has been quiet for so long that `LATENESS` covers what may follow."""
+        return self._empty_pages >= CALLS_TO_REACH_HEAD and self._quiet_for >= LATENESS and not self._is_closed()  # I1
 
     def new_iterator(self) -> None:
         """The next page is the first of its iterator, so empty pages are read again."""
@@ -47,15 +83,19 @@ class HeadSearch:
 
     def records(self, count: int, size: int, created: float, begun: float) -> None:
         """Note a page of ``count`` records of ``size`` bytes, the last one ``created`` when its read had ``begun``."""
-        self.reached, self._empty_pages = False, 0
+        self.reached, self._empty_pages, self._quiet_since = False, 0, None
         self._is_behind = (
             count >= PAGE_LIMIT or size >= _LARGE_PAGE or not may_be_from(created, begun - BACKLOG) or self._is_closed()
         )
 
     def empty(self) -> None:
         """Note an empty page: pages between the records of a shard may be empty, too."""
+        now = self._clock()
+        if self._quiet_since is None:
+            self._quiet_since = now
         self._empty_pages += 1
+        self._quiet_for = now - self._quiet_since
         # A closed shard has no head: it may have closed long ago, and is read up to its end only.
         is_closed = self._is_closed()
-        self.reached = not is_closed and self._empty_pages >= CALLS_TO_REACH_HEAD
-        self._is_behind = is_closed or (self._is_behind and not self.reached)
+        self.reached = not is_closed and self._empty_pages >= QUIET_PAGES and self._quiet_for >= QUIET_SECONDS  # I1
+        self._is_behind = is_closed or (self._is_behind and self._empty_pages < CALLS_TO_REACH_HEAD)

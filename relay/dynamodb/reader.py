@@ -9,16 +9,13 @@ from typing import Any
 from relay.change import Change, ChangeParts
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor
-from relay.dynamodb.head import HeadSearch
+from relay.dynamodb.head import LATENESS, HeadSearch
 from relay.dynamodb.records import RecordFormat, chosen
 from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
 from relay.lineage import Gap, Start, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.stream_token import TRIM_HORIZON, Position
-
-LATENESS = 60
-"""Seconds by which a record may appear after its creation time: the progress of an idle shard lags by it."""
 
 RETENTION = 24 * 3600
 """Seconds for which a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
@@ -72,7 +69,7 @@ class DynamoDBShardReader:
         # Up to when the shard has been read, in seconds since the epoch.
         self.read_until = opening.read_until
         self.clock = clock
-        self._head = HeadSearch(is_closed)
+        self._head = HeadSearch(is_closed, is_awaited=opening.is_awaited)
         # Why the next record is refused, to be raised after the page of those before it.
         self._refusal: RelayError | None = None
 
@@ -161,7 +158,7 @@ class DynamoDBShardReader:
             self._head.records(len(records), read, progress, begun)
         elif not finished:
             self._head.empty()
-            progress = begun - LATENESS if self._head.reached else None
+            progress = begun - LATENESS if self._head.is_idle else None
         self.cursor.advance(page, records[-1].dynamodb.sequence_number if records else None)
         if progress is not None:
             self.read_until = max(self.read_until, progress)

@@ -1,14 +1,16 @@
 """Which shards have been read up to the start of the command: what ``--until-caught-up`` waits for.
 
 A shard is caught up once it is finished or has given a change from after the start, or is open and was read to its
-head after the start. If its source knows its head, it is caught up once everything up to that head is read. A shard
-that is discovered later is caught up if its parents are, unless it has a head of its own.
+head after the start: for DynamoDB see ``relay.dynamodb.head``. If its source knows its head, it is caught up once
+everything up to that head is read. A shard that is discovered later is caught up if its parents are, unless it has a
+head of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from relay.engine.watermarks import MARGIN
 from relay.lineage import Checkpoint, Shard
 from relay.source import Page
 
@@ -33,10 +35,14 @@ class CaughtUp:
             self._at_head.add(shard)
         else:
             self._at_head.discard(shard)
-        if page.changes and page.progress is not None and page.progress > self.started:
+        if page.records and self._is_past(page.progress):
             self._past_start.add(shard)
         if page.reached is not None and page.reached >= self.started:
             self._past_start.add(shard)
+
+    def _is_past(self, progress: float | None) -> bool:
+        """Whether all that follows on a record with this time, in seconds, is from after the start."""
+        return progress is not None and progress > self.started + MARGIN  # I1: times may go back
 
     def keep(self, listed: Iterable[Shard]) -> None:
         """Forget all shards that are neither ``listed`` nor parents of listed ones (I11)."""
@@ -54,7 +60,9 @@ class CaughtUp:
         # What was taken for the head of a shard that is closed by now was perhaps only a gap between its records.
         if shard.id in self._at_head and not shard.closed and listed_at >= self.started:
             return True
-        if checkpoint is not None and max(checkpoint.progress or 0.0, checkpoint.reached or 0.0) > self.started:
+        if checkpoint is not None and (
+            self._is_past(checkpoint.progress) or (checkpoint.reached or 0.0) > self.started
+        ):
             return True  # read by another worker
         # With heads, a parent may have ended long before the start, and proves nothing about what came after it.
         return not self._has_heads and bool(shard.parents) and all(p in self._past_start for p in shard.parents)

@@ -230,6 +230,7 @@ class SourceState:
                 parents=parents,
                 keys=known.keys,
                 hashed=known.hashed,
+                is_awaited=self._until_caught_up,
             )
             begin = position_text(opening.position or {}) or "its start"
             log.info("source %s: reading shard %s from %s", self.source.name, shard.id, begin)

@@ -70,6 +70,8 @@ class ScriptedStream:
         self.items: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []
+        # How many empty pages come before the records at a position that was not scripted, drawn when it is first read.
+        self.draw_empties: Callable[[], int] | None = None
         # Called before each call is answered, with the operation; may raise Refused or Dropped.
         self.before: Callable[[str], None] = lambda operation: None
         self._epoch = 0
@@ -112,6 +114,7 @@ class ScriptedStream:
             self.page, self.listing_page = self._pages
             self.status, self.view_type, self.filters = "ENABLED", "NEW_AND_OLD_IMAGES", True
             self.before = lambda operation: None
+            self.draw_empties = None
 
     def shard(self, name: str, parent: str | None = None) -> ScriptedShard:
         with self._lock:
@@ -335,6 +338,8 @@ class ScriptedStream:
         begin, empties = int(at), int(empty)
         if begin < shard.trimmed:
             raise Refused("TrimmedDataAccessException")
+        if self.draw_empties is not None and begin not in shard.empties:
+            shard.empties[begin] = self.draw_empties()
         if empties < shard.empties.get(begin, 0):
             records, end, empties = [], begin, empties + 1
         else:

@@ -2,28 +2,78 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
 
-from relay.dynamodb.reader import LATENESS
+from relay.dynamodb import head
+from relay.dynamodb.head import LATENESS, QUIET_PAGES, HeadSearch
 from relay.dynamodb.source import DynamoDBSource
+from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.dynamodb.opened_source import reader
+from tests.dynamodb.opened_source import reader, versions
 from tests.reads import read_page
 
 
-def test_five_empty_pages_with_one_iterator_are_the_head_of_an_open_shard(
-    source: DynamoDBSource, stream: ScriptedStream
+def test_an_open_shard_is_at_its_head_after_many_empty_pages_with_one_iterator(
+    source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new iterator reads empty pages again."""
+    monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
     stream.shard("s")
     reading = reader(source)
-    assert [read_page(reading).at_head for _ in range(6)] == [False] * 4 + [True] * 2
+    quiet = [False] * (QUIET_PAGES - 1) + [True]
+    assert [read_page(reading).at_head for _ in range(QUIET_PAGES)] == quiet
     stream.expire_iterators()
-    assert [read_page(reading).at_head for _ in range(5)] == [False] * 4 + [True]
+    assert [read_page(reading).at_head for _ in range(QUIET_PAGES)] == quiet
     stream.put("s", "k", 1)
-    assert [read_page(reading).at_head for _ in range(6)] == [False] * 5 + [True]
+    assert [read_page(reading).at_head for _ in range(QUIET_PAGES + 1)] == [False, *quiet]
+
+
+def test_only_pages_and_seconds_together_are_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: a slow service gives few pages in ten seconds, a fast one many in none."""
+    monkeypatch.setattr(head, "QUIET_SECONDS", 10.0)
+    for seconds, least in ((0.0, None), (0.125, 81), (0.25, QUIET_PAGES), (5.0, QUIET_PAGES)):
+        clock = Clock()
+        searching, found = HeadSearch(clock=clock), []
+        for _ in range(200):
+            searching.empty()
+            found.append(searching.reached)
+            clock.now += seconds
+        assert (found.index(True) + 1 if any(found) else None) == least
+        searching.records(1, 100, clock.now, clock.now)
+        searching.empty()
+        assert not searching.reached
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_shard_is_at_its_head_only_once_all_of_it_is_read_however_many_pages_are_empty(
+    source: DynamoDBSource, stream: ScriptedStream, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: for any number below `QUIET_PAGES`, however fast the service is."""
+    monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
+    draw = random.Random(seed)
+    most = draw.choice((5, 20, QUIET_PAGES - 1))
+    stream.draw_empties = lambda: draw.randint(0, most)
+    stream.shard("s")
+    for version in range(draw.randint(1, 20)):
+        stream.put("s", "k", version, created=int(time.time()) - draw.choice((0, 3600)))
+    reading = reader(source, is_awaited=True)
+    pages = [read_page(reading)]
+    while not pages[-1].at_head:
+        pages.append(read_page(reading))
+    assert versions(*pages) == list(range(len(stream.shards[full("s")].records)))
+
+
+def test_whoever_waits_for_the_head_has_empty_pages_read_at_once(
+    source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without pause a fast service gives thousands in ten seconds, which is more than are between two records."""
+    monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
+    stream.shard("s")
+    reading = reader(source, is_awaited=True)
+    assert [read_page(reading).full for _ in range(QUIET_PAGES + 1)] == [True] * (QUIET_PAGES - 1) + [False] * 2
 
 
 def test_in_a_backlog_the_next_page_is_read_at_once_whatever_the_size_of_the_last(
@@ -81,24 +131,29 @@ def test_a_closed_shard_without_an_end_is_not_read_without_pause_for_ever(
 
 
 @pytest.mark.parametrize("shows_end", [True, False])
-def test_a_closed_shard_has_no_head(source: DynamoDBSource, stream: ScriptedStream, shows_end: bool) -> None:
+def test_a_closed_shard_has_no_head(
+    source: DynamoDBSource, stream: ScriptedStream, shows_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I1, I9: however many empty pages it has, a watermark must not pass the records after them."""
+    monkeypatch.setattr(head, "LATENESS", 0.0)
+    monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
     stream.shard("s").shows_end = shows_end
-    stream.pages("s", 1, *[0] * 20, 1)
+    stream.pages("s", 1, *[0] * (QUIET_PAGES + 10), 1)
     reading = reader(source)
     stream.split("s", "child")
     source.shards()
     pages = [read_page(reading)]
     while not pages[-1].finished:
         pages.append(read_page(reading))
-    assert len(pages) == 22
+    assert len(pages) == QUIET_PAGES + 12
     assert not any(page.at_head for page in pages)
     assert all(page.progress is None for page in pages if not page.records)
 
 
 def test_an_idle_shard_progresses_with_the_clock_minus_the_lateness(
-    source: DynamoDBSource, stream: ScriptedStream
+    source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(head, "LATENESS", 0.0)
     stream.shard("s")
     idle = reader(source)
     pages = [read_page(idle) for _ in range(6)]
@@ -106,10 +161,27 @@ def test_an_idle_shard_progresses_with_the_clock_minus_the_lateness(
     assert [page.progress for page in pages[4:]] == [page.begun - LATENESS for page in pages[4:]]
 
 
+def test_an_open_shard_progresses_only_after_it_was_quiet_for_as_long_as_its_progress_lags() -> None:
+    """I1, I9: a watermark must not pass the records after empty pages."""
+    clock = Clock()
+    searching = HeadSearch(clock=clock)
+    for _ in range(LATENESS):
+        searching.empty()
+        assert not searching.is_idle
+        clock.now += 1.0
+    searching.empty()
+    assert searching.is_idle
+    searching.records(1, 100, clock.now, clock.now)
+    clock.now += LATENESS
+    searching.empty()
+    assert not searching.is_idle
+
+
 def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_no_progress(
-    source: DynamoDBSource, stream: ScriptedStream
+    source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1, I9: otherwise a watermark would pass unread records."""
+    monkeypatch.setattr(head, "LATENESS", 0.0)
     stream.shard("s")
     stream.pages("s", 1, 0, 1, 0)
     stream.close("s")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from relay.engine.caught_up import CaughtUp
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.source_state import SourceState
+from relay.engine.watermarks import MARGIN
 from relay.lineage import Checkpoint, CommittedRecords, Shard, ShardState
 from relay.source import Page
 from tests.scripted_source import ScriptedSource
@@ -33,6 +34,15 @@ def test_a_shard_read_to_its_head_after_the_start_is_caught_up_while_it_is_open(
     assert not caught_up.has(PARENT, READING, STARTED - 1)  # it may have been closed since
     assert not noted(replace(at_head, begun=STARTED - 1), has_heads=False).has(PARENT, READING, STARTED)
     assert not noted(at_head, PAGE, has_heads=False).has(PARENT, READING, STARTED)
+
+
+def test_a_record_from_after_the_start_shows_that_all_before_it_is_read() -> None:
+    """I1: times of records may go back a little. What a record shows does not depend on whether it is published."""
+    for created, records, shows in ((1.0, 1, False), (6.0, 1, True), (6.0, 0, False)):
+        page = replace(PAGE, progress=STARTED + created, records=records)
+        assert noted(page, has_heads=False).has(PARENT, READING, STARTED) == shows
+        elsewhere = replace(READING, progress=STARTED + created)
+        assert noted(has_heads=False).has(PARENT, elsewhere, STARTED) == (created > MARGIN)
 
 
 def test_shards_that_are_no_longer_listed_are_forgotten() -> None:
