@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -31,7 +32,9 @@ from relay.aws.identity import SET_CREDENTIALS, open_session
 from relay.config.declared import declared_table
 from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.lean_calls import make_calls_lean
+from relay.dynamodb.pace import Pace, pace_of
 from relay.dynamodb.raw_records import keep_records_raw
+from relay.dynamodb.session import is_transient
 from relay.errors import ConfigError, Unavailable
 from relay.process.service_clock import ServiceClock
 from relay.table import KeyColumn
@@ -57,6 +60,7 @@ _BAD_CREDENTIALS = {
     "ExpiredToken",
 }
 _READABLE = {"ACTIVE", "UPDATING"}
+_TRIES = 3
 
 CREATION_PATIENCE = 300.0
 """Seconds to wait for a table that is being created."""
@@ -100,8 +104,7 @@ def clients(
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise after about a minute.
     ``clock``: is told the time of each answer. ``get_records`` returns raw records (``relay.dynamodb.raw_records``), by
-    lean calls (``relay.dynamodb.lean_calls``), with one try more. Raises ``ConfigError`` if the region or the profile
-    is missing.
+    lean calls (``relay.dynamodb.lean_calls``). Raises ``ConfigError`` if the region or the profile is missing.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,
@@ -112,10 +115,12 @@ def clients(
         tcp_keepalive=True,
         user_agent_extra="relay",
     )
+    # Whoever makes a call of DynamoDB Streams repeats it: the pool of readers, or the `Pace` of listings.
+    once = settings.merge(BotoConfig(retries={"mode": "standard", "total_max_attempts": 1}))
     try:
         session = boto3.session.Session(botocore_session=open_session(source.identity(source.region_name)))
         dynamodb = session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings)
-        streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings)
+        streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=once)
     except NoRegionError as error:
         raise ConfigError(f"source {source.name}: no region is given: set `region` or AWS_DEFAULT_REGION") from error
     except ConfigError as error:
@@ -164,6 +169,7 @@ def describe(
         f"to describe the stream {stream_arn}",
         lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1),
         missing=f"stream {stream_arn} does not exist, or no longer, {at}: check `stream_arn` and `region`",
+        pace=pace_of(streams, stream_arn),
     )
     stream = answer["StreamDescription"]
     types = {column["AttributeName"]: column["AttributeType"] for column in table["AttributeDefinitions"]}
@@ -218,6 +224,7 @@ def stream_labels(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: 
             f"to list the streams of table {table.table}",
             lambda: client.list_streams(**arguments),
             missing=f"table {table.table!r} does not exist any longer",
+            pace=pace_of(client, table.stream_arn),
         )
         labels |= {
             stream["StreamLabel"]
@@ -243,7 +250,8 @@ def _is_readable(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: D
         return True
 
     with suppress(NotAllowed):
-        return ask(source, client, f"to describe the stream {arn}", exists, missing=f"stream {arn} does not exist")
+        missing = f"stream {arn} does not exist"
+        return ask(source, client, f"to describe the stream {arn}", exists, missing=missing, pace=pace_of(client, arn))
     return True
 
 
@@ -294,6 +302,23 @@ def _current_stream(table: Any, source: DynamoDBConfig, client: DynamoDBClient) 
     return str(arn)
 
 
+def _repeated(call: Callable[[], T], pace: Pace) -> T:
+    for tries in count(1):
+        begun = pace.wait()
+        try:
+            answer = call()
+        except (ClientError, BotoCoreError) as error:
+            if (isinstance(error, ClientError) and not is_transient(error)) or isinstance(error, _NO_CREDENTIALS):
+                raise
+            pace.failed(begun)
+            if tries == _TRIES:
+                raise
+        else:
+            pace.succeeded()
+            return answer
+    raise AssertionError("unreachable")
+
+
 def ask(
     source: DynamoDBConfig,
     client: DynamoDBClient | DynamoDBStreamsClient,
@@ -301,15 +326,17 @@ def ask(
     call: Callable[[], T],
     *,
     missing: str,
+    pace: Pace | None = None,
 ) -> T:
     """Return what ``call`` returns. Raises ``Unavailable``, saying what to do, where DynamoDB refuses it.
 
-    ``doing``: what was tried, beginning with "to". ``missing``: the message where something does not exist.
+    ``doing``: what was tried, beginning with "to". ``missing``: the message where something does not exist. ``pace``:
+    at which the call is repeated, up to twice, if it is throttled or not answered.
     """
     where = f"source {source.name}: "
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
     try:
-        return call()
+        return call() if pace is None else _repeated(call, pace)
     except Refused as error:
         raise Refused(f"{where}{error}") from error
     except _NO_CREDENTIALS as error:

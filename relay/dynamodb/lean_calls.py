@@ -3,8 +3,7 @@
 An idle shard is asked all the time, so such calls are most of what a worker with many idle shards does. Only a call
 that succeeds at once is made this way, on a connection that botocore has opened: through the proxy, with the
 certificates and the time limit that its config and the environment say. After anything else botocore makes the call as
-if it were the first, and some after it, so errors, retries and their pauses are botocore's, and good calls earn it new
-retries. A call that fails has one try more than botocore's own, without a pause after it.
+if it were the first, so errors are botocore's. A call that fails has one try more than botocore's own.
 
 This relies on behaviours of botocore (botocore/client.py, httpsession.py) and urllib3 (connectionpool.py). Before a
 client makes a call, it emits ``before-call.<service>.<operation>`` with the request and the signer.
@@ -14,6 +13,7 @@ botocore makes all calls.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 _EVENT = "before-call.dynamodb-streams.GetRecords"
-_LEFT_TO_BOTOCORE = 30
-"""Calls after one that failed. Retries of a call take at most 28 of botocore's 500 tokens; a good call returns one."""
 
 
 def make_calls_lean(client: DynamoDBStreamsClient, dates: AnswerDates) -> None:
@@ -59,20 +57,15 @@ class _LeanCalls:
         self._call = client.get_records
         self._dates = dates
         self._http = getattr(getattr(client, "_endpoint", None), "http_session", None)
-        self._left_to_botocore = 0  # roughly, if threads count at the same time
         # Of botocore's last call; None before it, and if lean calls cannot go that way.
         self._way: _Way | None = None
         client.meta.events.register(_EVENT, self._learn, unique_id="relay-lean")
 
     def __call__(self, **arguments: Any) -> Any:
-        if self._left_to_botocore > 0:
-            self._left_to_botocore -= 1
-        elif (way := self._way) is not None:
-            try:
+        if (way := self._way) is not None:
+            with suppress(_Failed):
                 if (body := _send(way, orjson.dumps(arguments), self._dates)) is not None:
                     return read_answer(body)
-            except _Failed:
-                self._left_to_botocore = _LEFT_TO_BOTOCORE
         return self._call(**arguments)
 
     def _learn(self, params: dict[str, Any], request_signer: Any, **_: Any) -> None:

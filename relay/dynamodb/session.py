@@ -5,7 +5,6 @@ Rules: AWS, "DynamoDB Streams low-level API": DescribeStream has pages of 100 sh
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from relay.aws import Refused
 from relay.dynamodb.answer_dates import AnswerDates
+from relay.dynamodb.pace import Pace
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
 from relay.stream_token import ITERATOR_TYPES, TRIM_HORIZON, Position
@@ -31,7 +31,6 @@ PAGE_LIMIT = 1000
 
 _MAX_LISTING_PAGES = 10_000
 _TRIES = 8
-_LONGEST_BACKOFF = 5.0
 
 
 class IteratorExpired(RelayError):
@@ -67,26 +66,31 @@ class Listing:
         return self.status == "DISABLED"
 
 
-def retried(call: Callable[[], T], doing: str, *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """Return the result of ``call``; if it raises ``Transient``, wait with jittered backoff and call again.
+def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
+    """Return the result of ``call``; if it raises ``Transient``, call again at ``pace``.
 
-    Raises ``Unavailable`` after 8 tries, about 10 seconds. ``doing``: what the call is for, for the message.
+    Raises ``Unavailable`` after 8 tries, about 20 seconds at a pace of its own. ``doing``: what the call is for, for
+    the message.
     """
     for attempt in range(_TRIES):
+        begun = pace.wait()
         try:
-            return call()
+            result = call()
         except Transient as error:
+            pace.failed(begun)
             if attempt == _TRIES - 1:
                 raise Unavailable(f"{doing} failed {_TRIES} times, giving up: {error}") from error
-            sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.1 * 2**attempt)))
+        else:
+            pace.succeeded()
+            return result
     raise AssertionError("unreachable")
 
 
 class StreamSession:
     """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held.
 
-    ``sleep``: waits for a number of seconds between two tries of a page of a listing. ``dates``: is told the times of
-    the answers of a ``client`` to which it does not listen.
+    ``pace``: of listings. ``sleep``: waits for a number of seconds between two tries of other calls. ``dates``: is told
+    the times of the answers of a ``client`` to which it does not listen.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class StreamSession:
         client: DynamoDBStreamsClient,
         stream_arn: str,
         *,
+        pace: Pace | None = None,
         sleep: Callable[[float], None] = time.sleep,
         dates: AnswerDates | None = None,
     ) -> None:
@@ -101,6 +106,7 @@ class StreamSession:
         self.stream_arn = stream_arn
         self._sleep = sleep
         self._dates = dates
+        self._pace = pace or Pace(sleep=sleep)
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
 
@@ -139,9 +145,7 @@ class StreamSession:
         for _ in range(_MAX_LISTING_PAGES):
             # A stream of thousands of shards has many pages: those before a throttled one are kept.
             description = retried(
-                partial(self._describe_page, arguments),
-                f"listing the shards of {self.stream_arn}",
-                sleep=self._sleep,
+                partial(self._describe_page, arguments), f"listing the shards of {self.stream_arn}", self._pace
             )
             for raw in description.get("Shards", []):
                 if shard := raw.get("ShardId"):
@@ -191,7 +195,7 @@ class StreamSession:
                 return False
             return True
 
-        return retried(ask, f"asking for shard {shard} of {self.stream_arn}", sleep=self._sleep)
+        return retried(ask, f"asking for shard {shard} of {self.stream_arn}", Pace(sleep=self._sleep))
 
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""
@@ -220,6 +224,13 @@ FROM_PROXIES = {408, 429}
 """Answers of proxies that are worth another try: a timeout and a limit. DynamoDB itself answers 400 and a code."""
 
 
+def is_transient(error: ClientError) -> bool:
+    """Whether the call was throttled, or the service failed: it may be made again later."""
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or status in FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH
+
+
 @contextmanager
 def translated(stream_arn: str) -> Iterator[None]:
     """Turn botocore's errors of a call on a stream, or a table, into one exception type for each reaction."""
@@ -235,8 +246,7 @@ def translated(stream_arn: str) -> Iterator[None]:
             raise ShardNotFound(str(error)) from error
         if code in _UNAUTHORISED:
             raise Unavailable(f"the AWS credentials may not read {stream_arn}: {error}") from error
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if status >= 500 or status in FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH:
+        if is_transient(error):
             raise Transient(str(error)) from error
         raise RelayError(f"DynamoDB refused a call on {stream_arn}: {error}") from error
     except Refused as error:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor
+from relay.dynamodb.pace import Pace
 from relay.dynamodb.session import IteratorExpired, StreamSession, retried
 from relay.dynamodb.stream_record import Record, stream_record
 from relay.errors import RelayError
@@ -46,7 +47,7 @@ class StreamShard:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         def attempt(call: Callable[[], T], doing: Callable[[], str]) -> T:
-            return retried(call, doing(), sleep=sleep)
+            return retried(call, doing(), Pace(sleep=sleep))
 
         self.session = session
         self.id = shard_id

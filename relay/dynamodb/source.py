@@ -13,6 +13,7 @@ import orjson
 from relay.config.fields import StartAtToken
 from relay.dynamodb import config_match, describe
 from relay.dynamodb.columns import TypedRows
+from relay.dynamodb.pace import pace_of
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
@@ -103,7 +104,7 @@ class DynamoDBSource:
         # With the stream in `stream_arn`, or the table's newest.
         self._described = found
         self.stream = StreamId(self.name, label or found.stream_label)
-        self.session = StreamSession(self._streams, arn)
+        self.session = StreamSession(self._streams, arn, pace=pace_of(self._streams, arn))
         return self.stream
 
     def first(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from relay.change import Uncarriable
 from relay.dynamodb import config_match, describe
 from relay.dynamodb.batch import batch_load
+from relay.dynamodb.pace import Pace
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
 from relay.dynamodb.values import binary, key_value
@@ -100,6 +101,6 @@ class DynamoDBTableRows:
                 return self._client.scan(TableName=table, ConsistentRead=True, **more)
 
         try:
-            return retried(scan, f"source {self._config.name}: reading the table {table}")
+            return retried(scan, f"source {self._config.name}: reading the table {table}", Pace())
         except ShardNotFound as error:
             raise Unavailable(f"source {self._config.name}: table {table!r} no longer exists") from error

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from botocore.retries.standard import ExponentialBackoff
 
 from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import clients, describe
@@ -94,51 +93,22 @@ def test_a_refusal_is_the_one_that_botocore_is_given(
     assert (lean.whole, lean.asked) == (2, 3)
 
 
-def test_some_calls_after_one_that_failed_are_botocores_and_then_they_are_lean_again(lean: Lean) -> None:
-    lean.fail(Refused("InternalServerError", 500), 1)
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_botocore_makes_a_call_that_failed_once_more_and_the_next_is_lean_again(lean: Lean, error: Exception) -> None:
+    lean.fail(error, 1)
     assert lean.read() == 1
-    assert lean.whole == 2
-    for _ in range(30):
-        assert lean.read() == 1
-    assert lean.whole == 32
-    for _ in range(3):
-        assert lean.read() == 1
-    assert lean.whole == 32
-
-
-def test_a_shard_that_failed_often_and_recovered_has_all_of_botocores_tries_again(
-    lean: Lean, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I10: botocore gives each client 500 tokens for retries; only its own good calls give them back."""
-    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
-    for _ in range(40):  # the tokens last for fewer if not enough are given back
-        lean.fail(Refused("InternalServerError", 500), 4)
-        with pytest.raises(Transient):
-            lean.read()
-        lean.fail(Dropped(), 0)
-        for _ in range(32):
-            lean.read()
-    before = lean.asked
-    lean.fail(Refused("InternalServerError", 500), 4)
-    with pytest.raises(Transient):
-        lean.read()
-    assert lean.asked - before == 4
+    assert (lean.whole, lean.asked) == (2, 3)
+    assert lean.read() == 1
+    assert (lean.whole, lean.asked) == (2, 4)
 
 
 @pytest.mark.parametrize("error", PASSING, ids=repr)
-def test_botocore_makes_a_call_that_failed_and_repeats_it(lean: Lean, error: Exception) -> None:
-    lean.fail(error, 3)
-    assert lean.read() == 1
-    assert (lean.whole, lean.asked) == (2, 5)
-
-
-@pytest.mark.parametrize("error", PASSING, ids=repr)
-def test_what_fails_all_of_botocores_tries_is_transient(lean: Lean, error: Exception) -> None:
-    """I1: it does not count as an empty page."""
-    lean.fail(error, 4)
+def test_what_fails_twice_is_transient(lean: Lean, error: Exception) -> None:
+    """I1: it does not count as an empty page. Whoever reads the shard repeats the call, and nobody else."""
+    lean.fail(error, 2)
     with pytest.raises(Transient):
         lean.read()
-    assert (lean.whole, lean.asked) == (2, 5)
+    assert (lean.whole, lean.asked) == (2, 3)
 
 
 def test_a_connection_that_is_refused_is_transient(lean: Lean) -> None:

@@ -26,7 +26,6 @@ from relay.dynamodb.values import image_json
 from relay.errors import RelayError
 from relay.stream_token import TRIM_HORIZON
 from relay.table import KeyColumn, TableSchema
-from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, TABLE, ScriptedShard, ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
 from tests.examples import examples
@@ -218,19 +217,6 @@ def test_an_answer_that_is_not_get_records_is_transient(
     monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
     with pytest.raises(Transient, match="cannot be read"):
         served.read(served.ours)
-
-
-def test_throttling_and_server_errors_are_retried_by_botocore(served: Served) -> None:
-    served.stream.put("s", "k", 1, created=1_700_000_000)
-    refusals = iter([Refused("ThrottlingException"), Refused("InternalServerError", 500)])
-
-    def refuse(operation: str) -> None:
-        if operation == "GetRecords" and (refused := next(refusals, None)):
-            raise refused
-
-    served.stream.before = refuse
-    assert len(served.read(served.ours)) == 1
-    assert served.stream.calls.count("GetRecords") == 3
 
 
 def test_calls_name_the_relay_and_the_application_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
