@@ -67,6 +67,9 @@ class Operated:
             found = read_changes(config.kafka.client(), config.topic(self.stream.table), schemas)
         return [change for _, _, change in sorted(found, key=lambda change: change[:2])]
 
+    def records(self, topic: str) -> list[dict[str, Any]]:
+        answer = self.command("tail", "CONFIG", topic, "--from-beginning", "--exit-at-end", "--json")
+        return [json.loads(line) for line in answer.stdout.splitlines()]
+
     def gap_records(self) -> list[dict[str, Any]]:
-        answer = self.command("tail", "CONFIG", "gaps", "--from-beginning", "--exit-at-end", "--json")
-        return [json.loads(line)["value"] for line in answer.stdout.splitlines()]
+        return [record["value"] for record in self.records("gaps")]

@@ -151,6 +151,11 @@ class Publishing:
         """Write a record of ``checkpoints`` in the open transaction."""
         self._transaction.record(key, value)
 
+    def forget(self, key: bytes) -> None:
+        """Remove a checkpoint or a plan in the open transaction, and its watermark."""
+        self.record(key, None)
+        self._transaction.publisher.send(self.settings.watermarks, None, key, 0)  # I11
+
     def commit(self) -> set[int]:
         """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and such."""
         was_open, begun = self.open, time.monotonic()

@@ -126,7 +126,7 @@ class Upkeep:
             self._publishing.gap(source.source, gap)
             self._publishing.record(key, checkpoint.to_json())
         for key in filter(self._owns, source.prunable()):
-            self._publishing.record(key, None)
+            self._publishing.forget(key)
         for key, checkpoint in source.first_checkpoints(owned).items():
             self._publishing.record(key, checkpoint.to_json())
 

@@ -109,6 +109,7 @@ def reset(config: Config, name: str, to: str, *, patience: float = _PATIENCE) ->
             stack.callback(_abort, transaction)
             for key in decided.removed_keys:
                 transaction.record(key, None)
+                transaction.publisher.send(settings.watermarks, None, key, 0)
             if decided.snapshot is not None:
                 transaction.record(_control_key(decided.stream), decided.snapshot.to_json())
             transaction.record(decided.stream.plan_key, decided.plan.to_json())

@@ -41,6 +41,9 @@ class Committed:
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
 
+    def forget(self, key: bytes) -> None:
+        self._records[key] = None
+
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
         records = {} if self.shows else dict(self._records)
         if not self.shows:

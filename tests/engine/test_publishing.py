@@ -57,6 +57,14 @@ def test_after_an_abort_the_pages_are_published_again_in_order_but_not_those_of_
     assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 3}]
 
 
+def test_the_watermark_of_a_pruned_shard_is_removed_with_its_checkpoint() -> None:
+    """I11: the topics are compacted, and keep the last record of each key for ever."""
+    bench = Bench()
+    bench.publishing.forget(STREAM.checkpoint_key("pruned"))
+    bench.publishing.commit()
+    assert sorted(bench.broker.transactions[0]) == [("shop.checkpoints", None), ("shop.watermarks", None)]
+
+
 def test_a_fenced_worker_drops_its_pages_and_continues_under_another_name() -> None:
     """I3: only Kafka knows whether they were committed."""
     bench = Bench()

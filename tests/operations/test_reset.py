@@ -45,6 +45,10 @@ def test_a_reset_to_the_horizon_publishes_everything_again_and_no_token_goes_bac
     done = json.loads(relay.command("reset", "CONFIG", "s", "--to", "trim_horizon", "--json").stdout)
     after = relay.source()
     assert (after["shards"], after["start"], after["stream"]) == ([], "trim_horizon", before["stream"])
+    # By key, the last value. Those of streams stay.
+    marks = {tuple(json.loads(mark["key"])): mark["value"] for mark in relay.records("watermarks")}
+    assert {key[3] for key, value in marks.items() if value is None} == set(map(full, ("root", "left", "right")))
+    assert all(value is None for key, value in marks.items() if len(key) == 4)
     relay.run()
     assert relay.versions() == [1, 2, 1, 2]
     (gap,) = relay.gap_records()
