@@ -342,28 +342,32 @@ def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[
 
 
 def offset_bounds(
-    admin: AdminClient, partitions: Iterable[Partition], timeout: float = _CREATE_TIMEOUT
+    admin: AdminClient,
+    partitions: Iterable[Partition],
+    timeout: float = _CREATE_TIMEOUT,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[Partition, tuple[int, int]]:
-    """Return the first and the end offset of every partition for a read_committed reader.
+    """Return the first and the end offset of every partition for a reader of this ``isolation``.
 
     Waits up to ``timeout`` seconds for partitions that have no leader yet. Raises ``Unavailable``.
     """
     deadline = time.monotonic() + timeout
     wanted = list(partitions)
-    first = _offsets(admin, wanted, OffsetSpec.earliest(), deadline)  # type: ignore[no-untyped-call]
-    end = _offsets(admin, wanted, OffsetSpec.latest(), deadline)  # type: ignore[no-untyped-call]
+    first = _offsets(admin, wanted, OffsetSpec.earliest(), deadline, isolation)  # type: ignore[no-untyped-call]
+    end = _offsets(admin, wanted, OffsetSpec.latest(), deadline, isolation)  # type: ignore[no-untyped-call]
     return {partition: (first[partition], end[partition]) for partition in wanted}
 
 
 def _offsets(
-    admin: AdminClient, partitions: Sequence[Partition], spec: OffsetSpec, deadline: float
+    admin: AdminClient, partitions: Sequence[Partition], spec: OffsetSpec, deadline: float, isolation: IsolationLevel
 ) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
     timeout = 1.0
     while missing := [partition for partition in partitions if partition not in found]:
         answers = admin.list_offsets(
             {TopicPartition(*partition): spec for partition in missing},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
             request_timeout=timeout,
         )
         timeout = min(2 * timeout, _REQUEST_TIMEOUT)

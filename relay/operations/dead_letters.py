@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from confluent_kafka import Message
+from confluent_kafka import IsolationLevel, Message
 from confluent_kafka.admin import AdminClient
 
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
@@ -125,8 +124,8 @@ class DeadLetters:
         self._topic = config.internal("dead_letters")
         self._require_topic()
         self._letters: dict[str, DeadLetter] = {}
-        for message in self._read((self._topic, 0)):
-            self._add(message)
+        self._next = 0  # the first offset that was not read
+        self._read_on(IsolationLevel.READ_COMMITTED)
 
     def all(self) -> list[DeadLetter]:
         return list(self._letters.values())
@@ -181,24 +180,33 @@ class DeadLetters:
     ) -> None:
         """Send ``letters`` again, each in a transaction of its own, and call ``on_sent`` after each.
 
-        ``dry_run``: send nothing, and call it for those that would be sent. Raises ``RelayError`` at the end, with one
-        line per dead letter that could not be sent.
+        Those that another command has redriven or dismissed since they were read are left out. ``dry_run``: send
+        nothing, and call ``on_sent`` for those that would be sent. Raises ``RelayError`` at the end, with one line per
+        dead letter that could not be sent; ``Unavailable`` once another redrive of this relay has begun.
         """
         found = self._topics()
         targets = {each.topic.name: each for each in found if each.topic.name in self.tables}
         limits = Limits.from_topics(found, self._producer)
         problems: list[str] = []
         publisher = None
+        was_pending = {letter.id: letter.is_pending for letter in letters}
         with contextlib.closing(open_schemas(self.config)) as schemas:
             for letter in letters:
                 try:
-                    record = self._build_record(letter, targets.get(letter.topic), schemas)
-                    _check_size(letter, record_size(*record), limits.records[letter.topic])
+                    value, key, headers = self._build_record(letter, targets.get(letter.topic), schemas)
+                    _check_size(letter, record_size(value, key, headers), limits.records[letter.topic])
                     if not dry_run:
-                        publisher = publisher or self._publisher(limits)
-                        value, key, headers = record
-                        sent = (letter.topic, value, key, letter.partition, headers)
-                        self._commit(publisher, letter, "redriven", sent, self._mark(letter, REDRIVEN_SUFFIX))
+                        publisher = publisher or self._publisher(limits, "redrive")
+                        with self._transaction(publisher, letter, "redriven"):
+                            # I3: another redrive that commits from here on ends this transaction. An open one, such as
+                            # a worker's, hides marks behind it from whoever reads only what is committed.
+                            self._read_on(IsolationLevel.READ_UNCOMMITTED)
+                            is_left = self._letters[letter.id].is_pending or not was_pending[letter.id]
+                            if is_left:
+                                publisher.send(letter.topic, value, key, letter.partition, headers)
+                                publisher.send(*self._mark(letter, REDRIVEN_SUFFIX))
+                        if not is_left:
+                            continue
                 except Unavailable:
                     raise
                 except RelayError as error:
@@ -212,9 +220,10 @@ class DeadLetters:
 
     def dismiss(self, letters: Sequence[DeadLetter], on_dismissed: Callable[[DeadLetter], None]) -> None:
         """Note that nobody waits for ``letters`` any longer, and call ``on_dismissed`` after each."""
-        publisher = self._publisher(Limits.from_topics(self._topics(), self._producer))
+        publisher = self._publisher(Limits.from_topics(self._topics(), self._producer), "dismiss")
         for letter in letters:
-            self._commit(publisher, letter, "dismissed", self._mark(letter, DISMISSED_SUFFIX))
+            with self._transaction(publisher, letter, "dismissed"):
+                publisher.send(*self._mark(letter, DISMISSED_SUFFIX))
             letter.dismissed = True
             on_dismissed(letter)
 
@@ -226,20 +235,26 @@ class DeadLetters:
         """Return the topics of the relay that exist."""
         return [each for each in topics.survey(self._admin, self.config, list(self.tables.values())) if each.exists]
 
-    def _publisher(self, limits: Limits) -> Publisher:
-        return Publisher(limits.producer(self._producer), f"{self.config.name}-redrive-{secrets.token_hex(8)}")
+    def _publisher(self, limits: Limits, command: str) -> Publisher:
+        """Return a producer that ends the transaction of the one before of the same ``command``, and its use."""
+        return Publisher(limits.producer(self._producer), f"{self.config.name}-{command}")  # I3
 
     def _mark(self, letter: DeadLetter, suffix: bytes) -> _Record:
         return self._topic, b"", letter.id.encode() + suffix, 0, [("consumer", _RELAY.encode())]
 
-    def _commit(self, publisher: Publisher, letter: DeadLetter, done: str, *records: _Record) -> None:
+    @contextlib.contextmanager
+    def _transaction(self, publisher: Publisher, letter: DeadLetter, done: str) -> Iterator[None]:
         try:
             publisher.begin()
-            for record in records:
-                publisher.send(*record)
+            yield
             publisher.commit_without_offsets()
-        except (Aborted, Fenced) as error:
+        except Aborted as error:
             raise Unavailable(f"dead letter {letter.id} was not {done}: {error}") from error
+        except Fenced as error:
+            raise Unavailable(
+                f"dead letter {letter.id} may not have been {done}: another such command has begun since, and goes on "
+                f"with what is left ({error}). `relay dead-letters list` shows what is pending"
+            ) from error
         except RelayError:
             with contextlib.suppress(Aborted, Fenced):
                 publisher.abort()
@@ -339,12 +354,17 @@ class DeadLetters:
             found = next(records, None)
         return found if found is not None and found.offset() == offset else None
 
-    def _read(
-        self, where: topics.Partition, begin: int | None = None, end: int | None = None
-    ) -> Generator[Message, None, None]:
-        first, last = topics.offset_bounds(self._admin, [where])[where]
-        ends = {where: (first if begin is None else begin, last if end is None else end)}
-        return read_committed(self.config, ends, lambda: None, exit_at_end=True)
+    def _read_on(self, isolation: IsolationLevel) -> None:
+        """Read the committed dead letters and marks that were not read yet, up to the end as ``isolation`` sees it."""
+        where = (self._topic, 0)
+        first, end = topics.offset_bounds(self._admin, [where], isolation=isolation)[where]
+        with contextlib.closing(self._read(where, max(first, self._next), end)) as records:
+            for message in records:
+                self._add(message)
+        self._next = end
+
+    def _read(self, where: topics.Partition, begin: int, end: int) -> Generator[Message, None, None]:
+        return read_committed(self.config, {where: (begin, end)}, lambda: None, exit_at_end=True)
 
 
 def _key(message: Message) -> bytes | None:
