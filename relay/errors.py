@@ -37,6 +37,15 @@ def group_refused(group: str) -> Unavailable:
     )
 
 
+def checkpoints_deleted(topic: str) -> Unavailable:
+    """Return what to raise in a running relay whose topic of checkpoints is gone."""
+    return Unavailable(
+        f"topic {topic} was deleted while the relay ran, and with it how far each source is published. Restore it; or "
+        "stop all workers and accept the loss with `relay reset CONFIG --lost-state`, which begins where `start` says "
+        "and publishes a gap"
+    )
+
+
 class MissingExtra(Unavailable, ModuleNotFoundError):
     """A package that only an extra of the distribution installs is not installed."""
 

@@ -48,8 +48,13 @@ def is_of_changes(schema: Schema) -> bool:
 
 def of_one_table(a: Schema, b: Schema) -> bool:
     """Whether both schemas are of the same table of the same source."""
-    one, other = _record(a, "key"), _record(b, "key")
-    return one is not None and other is not None and one.get("namespace") == other.get("namespace")
+    return table_of(a) is not None and table_of(a) == table_of(b)
+
+
+def table_of(schema: Schema) -> str | None:
+    """Return what the schemas of one table of one source have in common, None if this is not a schema of changes."""
+    key = _record(schema, "key")
+    return None if key is None else key.get("namespace")
 
 
 def differences(before: Schema, after: Schema) -> list[str]:

@@ -11,14 +11,14 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from relay.avro.evolution import following, of_one_table, same
+from relay.avro.evolution import following, of_one_table, same, table_of
 from relay.avro.framing import (
     SINGLE_OBJECT_HEADER,
     SINGLE_OBJECT_MARK,
@@ -93,6 +93,16 @@ class TopicSchemas:
 
     def __repr__(self) -> str:
         return f"<TopicSchemas[{self._topic}, {len(self._known)} known]>"
+
+    @property
+    def place(self) -> str:
+        return f"topic {self._topic}"
+
+    def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
+        """Return for each topic and schema whether no schema of its table is known. Raises as `refresh`."""
+        self.refresh()
+        known = {table_of(schema) for schema in self.all().values()}
+        return [table_of(schema) not in known for _, schema in wanted]
 
     def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
         """Publish a schema, unless the topic has it, and return the header of its values.

@@ -23,6 +23,7 @@ from relay.avro.evolution import differences, following, is_of_changes, same
 from relay.avro.framing import confluent_header, schema_id
 from relay.config.hidden import redacted
 from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
+from relay.process.slow_call import call_all
 
 if TYPE_CHECKING:
     from relay.avro.registry import TopicSchemas
@@ -107,6 +108,22 @@ class RegistrySchemas:
         header = confluent_header(found.id)
         self._known[header] = found.schema
         return header
+
+    @property
+    def place(self) -> str:
+        return f"the schema registry at {self._shown}"
+
+    def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
+        """Return for each topic and schema whether the subject has no versions, and the table had none before there was
+        a registry. Raises `Unavailable`.
+        """
+        names = list(dict.fromkeys(topic for topic, _ in wanted))
+        with self._asking("list the versions of its subjects"):
+            numbers = call_all("versions", [partial(self._numbers, f"{topic}-value", deleted=True) for topic in names])
+        empty = {topic for topic, versions in zip(names, numbers, strict=True) if not versions}
+        if not empty or (earlier := self._from_before()) is None:
+            return [topic in empty for topic, _ in wanted]
+        return [topic in empty and lacks for (topic, _), lacks in zip(wanted, earlier.lacks(wanted), strict=True)]
 
     def subject(self, topic: str) -> tuple[int, str | None]:
         """Return the number of versions of ``topic``'s subject, and its own compatibility. Raises `Unavailable`."""

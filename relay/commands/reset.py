@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
+from relay.errors import ConfigError
 
 
 def reset(
     config: ConfigArgument,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The name of the source in the config.", show_default=False)
-    ],
+        str | None, typer.Argument(metavar="SOURCE", help="The name of the source in the config.", show_default=False)
+    ] = None,
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--to",
             metavar="START",
@@ -24,7 +25,14 @@ def reset(
             "token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, {vgtid: [...]}.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    lost_state: Annotated[
+        bool,
+        typer.Option(
+            "--lost-state",
+            help="In place of SOURCE and --to: accept that checkpoints or schemas are lost, which `relay run` refuses.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -33,10 +41,24 @@ def reset(
 
     Removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes between the
     old place and the new one are published again, or never. The config file is not changed.
+
+    With --lost-state, sources whose checkpoints are lost begin where `start` says, and the present schemas of tables
+    whose schemas are lost are published again; a gap says so for each source.
     """
+    if lost_state and (source, to, dry_run) != (None, None, False):
+        raise ConfigError("--lost-state takes neither SOURCE, --to nor --dry-run: `relay run` says what is lost")
+    if not lost_state and (source is None or to is None):
+        raise ConfigError("give SOURCE and --to START, or --lost-state")
     loaded = load_config(config, settings, every_table=False)
     from relay.operations import reset as resets
 
+    if source is None or to is None:
+        for gap in resets.accept_lost_state(loaded):
+            said = {"source": gap.source, "reason": gap.reason, "gap": gap.id}
+            typer.echo(
+                json.dumps(said) if as_json else f"source {gap.source}: {gap.reason}, gap {gap.id} was published"
+            )
+        return
     found = resets.preview(loaded, source, to) if dry_run else resets.reset(loaded, source, to)
     if as_json:
         typer.echo(json.dumps({"source": source, "dry_run": dry_run, **found.to_json()}, ensure_ascii=False))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from relay.engine.journals import renamed
+from relay.engine.lost_state import CHECKPOINTS_LOST, Loss
 from relay.errors import ConfigError, RelayError
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId
 from relay.process.slow_call import SlowCall
@@ -76,6 +77,15 @@ class Planning:
         if self.source.has_journals:
             shards, past = renamed(begin.shards, before, checkpoints)
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
+
+    def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
+        """Return the plan of a stream whose plan is lost, and the gap that says so (I9). The rest as in `again`."""
+        plan, expired = self.first(stream)
+        to: dict[str, Any] = {"start": self.source.start, "planned_at": plan.planned_at}
+        if expired is not None:
+            to["lost"] = (expired.begin or {})["shards"]
+        gap = loss.gap(self.source.name, stream.label, CHECKPOINTS_LOST, to, plan.planned_at)
+        return replace(plan, requested=requested, gap=gap.id), gap
 
     @property
     def is_making(self) -> bool:

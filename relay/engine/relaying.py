@@ -13,6 +13,7 @@ from dataclasses import replace
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
+from relay.engine.lost_state import LostState
 from relay.engine.open_source import open_sources
 from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
@@ -82,6 +83,8 @@ def _run(
         # Open as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))
         tables = [table for source in sources for table in source.tables()]
+        lost = LostState(admin, config)
+        lost.require_schemas(schemas, tables)
         writers = open_topic_writers(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
@@ -91,6 +94,7 @@ def _run(
             config=reloaded,
             until_caught_up=until_caught_up,
             probe=probe,
+            lost=lost,
         )
         signals.stop = worker.stop
         observer.bars = SnapshotBars.for_terminal()

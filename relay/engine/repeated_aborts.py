@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from relay.engine.open_shard import WARN_AT_FAILURES
-from relay.errors import Unavailable
+from relay.errors import Unavailable, checkpoints_deleted
 from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
 
@@ -83,6 +83,8 @@ class RepeatedAborts:
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if topic == self._settings.checkpoints:
+                        raise checkpoints_deleted(topic) from error
                     raise Unavailable(
                         f"topic {topic!r} was deleted while the relay ran. Nothing was skipped; restart the relay, "
                         "which creates the topic again, without the records that were in it"

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ReloadedConfig
+from relay.engine.lost_state import LostState
 from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
@@ -56,6 +57,7 @@ class Worker:
 
     ``sources``: by the streams they are connected to. ``writers``: where the changes of (source, table) go.
     ``observer``: shows what happens. ``config``: what SIGHUP changes. ``probe``: called between the steps of a commit.
+    ``lost``: refuses sources whose checkpoints are lost.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Worker:
         config: ReloadedConfig,
         until_caught_up: bool = False,
         probe: Probe | None = None,
+        lost: LostState | None = None,
     ) -> None:
+        self._lost = lost
         self.settings = settings
         self._observer = observer
         for source in sources.values():
@@ -223,8 +227,10 @@ class Worker:
     # ------------------------------------------------------------------ ownership
 
     def _check_plans(self) -> None:
-        """Refuse a config that contradicts its checkpoints, before anything is read."""
+        """Refuse a config that contradicts its checkpoints, and lost checkpoints, before anything is read."""
         self._view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._group.barrier_timeout)
+        if self._lost is not None:
+            self._lost.require_plans(self._view, [each.source for each in self._sources], self._group.barrier_timeout)
         for source in self._sources:
             source.succession.choose()
             source.check_plan()

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from relay.errors import RelayError, Unavailable, group_refused
+from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.failures import is_transient
@@ -158,6 +158,8 @@ class Assignment:
                 )
             elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise group_refused(self.group)
+            elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise checkpoints_deleted(self.view.topic)
             elif error.fatal() or error.code() in _FATAL_ERRORS:
                 raise Unavailable(f"group {self.group}: {error.str()}")
             else:
@@ -177,6 +179,7 @@ class Assignment:
         if not gained:
             return gained
         if not self._barrier(gained) or not self.view.read_to_end(gained, _STEP_TIMEOUT):
+            self.view.require_topic()  # I10
             return set()  # tried again in the next turn: meanwhile the group must be polled
         self._member = self._consumer.memberid() or ""
         # The group may have revoked some of them meanwhile.
@@ -257,7 +260,6 @@ class Assignment:
 
 _FATAL_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.INVALID_GROUP_ID,
 }

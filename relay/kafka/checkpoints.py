@@ -12,10 +12,18 @@ from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from relay.errors import RelayError, Unavailable, group_refused
+from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.failures import is_transient
 from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
@@ -154,6 +162,15 @@ class CheckpointView(CommittedRecords):
             self._take(0.02)
         self._finish(ends, asked_at)
 
+    def require_topic(self) -> None:
+        """Raise ``Unavailable`` if the broker says that the topic, which was there, no longer is."""
+        asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=1.0)
+        try:
+            asked[self.topic].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise checkpoints_deleted(self.topic) from error
+
     def watch(self, partitions: Collection[int]) -> Callable[[], bool]:
         """Return what says whether everything that was committed to ``partitions`` before this call is in the view.
 
@@ -246,6 +263,7 @@ class CheckpointView(CommittedRecords):
             raise RelayError(
                 f"{self.topic}[{where}] offset {offset}: the record has no key; the relay did not write it"
             )
+        self._freshness.require_same(where, self._positions[where], offset)  # a client goes back to the first record
         self._positions[where] = offset + 1
         self.records += 1
         self._unapplied[key] = where, offset, message.value()

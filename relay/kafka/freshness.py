@@ -26,7 +26,10 @@ AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]
 
 
 class MissedDeletions(RelayError):
-    """A partition was not read for so long that deletions in it may be gone: it has to be read from its start."""
+    """What was read may not be what is there, and has to be read from its start.
+
+    A partition was not read for so long that deletions in it may be gone, or it ends before what was read of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Freshness:
         self._read_at = dict.fromkeys(positions, self.now())
         # Ends that are not read yet, and when they were asked for.
         self._ends: dict[int, tuple[Moment, int]] = {}
-        self._asking: tuple[Moment, Mapping[TopicPartition, Future[Any]]] | None = None
+        self._asking: tuple[Moment, Mapping[int, int], Mapping[TopicPartition, Future[Any]]] | None = None
         self._ask_at = 0.0
 
     def now(self) -> Moment:
@@ -79,7 +82,7 @@ class Freshness:
             self._take_answers()
         elif self.clock() >= self._ask_at:
             self._ask_at = self.clock() + _ASK_EVERY
-            self._asking = self.now(), self._ask(_REQUEST_TIMEOUT)
+            self._asking = self.now(), dict(self._positions), self._ask(_REQUEST_TIMEOUT)
         for partition, (asked_at, end) in list(self._ends.items()):
             if self._positions[partition] >= end:
                 del self._ends[partition]
@@ -96,14 +99,23 @@ class Freshness:
         if asked_at.monotonic > self._read_at[partition].monotonic:
             self._read_at[partition] = asked_at
 
+    def require_same(self, partition: int, position: int, end: int) -> None:
+        """Raise ``MissedDeletions`` if ``partition``, which was read up to ``position``, ends at ``end`` before it."""
+        if end < position:  # I3
+            raise MissedDeletions(
+                f"{self.topic}[{partition}] was read up to offset {position} and now ends at {end}: the topic was "
+                "created again, or has lost its last records"
+            )
+
     def _take_answers(self) -> None:
         assert self._asking is not None
-        asked_at, answers = self._asking
+        asked_at, positions, answers = self._asking
         if not all(answer.done() for answer in answers.values()):
             return
         self._asking = None
         for where, answer in answers.items():
             # A partition without an answer is not known to be read; a timed-out request gives offset -1001.
             if answer.exception() is None and (end := answer.result().offset) >= 0:
+                self.require_same(where.partition, positions[where.partition], end)
                 # An end that is not reached yet stays: a later one would never be, while the partition grows.
                 self._ends.setdefault(where.partition, (asked_at, end))

@@ -7,7 +7,7 @@ transaction with the offsets of the partitions it writes. A worker that joins me
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -15,9 +15,12 @@ from typing import Any
 
 import yaml
 
+from relay.avro.registry import open_schemas
+from relay.avro.schema import change_schema
 from relay.config import Config, SourceConfig
 from relay.engine.gap_decisions import records_of as losses_of
-from relay.engine.open_source import open_source
+from relay.engine.lost_state import SCHEMAS_LOST, LostState
+from relay.engine.open_source import open_source, open_sources
 from relay.engine.planning import Planning, newest_planned
 from relay.engine.snapshot_records import CONTROL, restarted
 from relay.engine.snapshot_records import records_of as snapshots_of
@@ -32,6 +35,8 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Checkpoint, Gap, Plan, StreamId
 from relay.operations.status import find_source
+from relay.process.slow_call import call_all
+from relay.source import Source
 
 _JOIN_TIMEOUT = 60.0
 """Seconds until this process must be the only member of the group."""
@@ -79,8 +84,46 @@ def preview(config: Config, name: str, to: str) -> Reset:
         return _decide(config, entry, view, workers)
 
 
-def reset(config: Config, name: str, to: str, *, patience: float = _PATIENCE) -> Reset:
-    """Let the next run of the relay read the source ``name`` from ``to``.
+def accept_lost_state(config: Config) -> Iterator[Gap]:
+    """Let the next run begin although state is lost: yield the gaps, each once it is published.
+
+    The schemas that the tables have now are published, and sources whose checkpoints are lost begin where ``start``
+    says. What an error interrupts is done by the next call. Raises like ``reset``.
+    """
+    settings, admin = KafkaSettings.from_config(config), topics.connect(config)
+    with ExitStack() as stack:
+        sources = [stack.enter_context(closing(source)) for source in open_sources(config)]
+        streams = call_all("connect", [source.connect for source in sources])
+        tables = [table for source in sources for table in source.tables()]
+        topics.create_missing(admin, config, [table.table for table in tables])
+        _require_no_workers(config, settings)
+        lost, schemas = LostState(admin, config), stack.enter_context(closing(open_schemas(config)))
+        for name, loss in lost.without_schema(schemas, tables).items():
+            (label,) = (stream.label for stream in streams if stream.source == name)
+            gap = loss.gap(name, label, SCHEMAS_LOST, None, time.time())
+            _publish(settings, gap)  # I9: before the schemas, so that a crash between them repeats it with the same id
+            for table in tables:
+                if table.source == name:
+                    schemas.register(config.topic(table.table), change_schema(table))
+            yield gap
+        with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+            names = list(lost.without_plan(view, sources))
+    for name in names:
+        yield reset(config, name, None).gap
+
+
+def _publish(settings: KafkaSettings, gap: Gap) -> None:
+    try:
+        publisher = Publisher(settings.producer, f"{settings.name}-lost-state")
+        publisher.begin()
+        publisher.send(settings.gaps, gap.to_json(), gap.id.encode(), 0)
+        publisher.commit_without_offsets()
+    except (Aborted, Fenced) as error:
+        raise Unavailable(f"gap {gap.id} may not have been published: {error}; run it again") from error
+
+
+def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIENCE) -> Reset:
+    """Let the next run of the relay read the source ``name`` from ``to``; None: from its ``start``.
 
     ``patience``: seconds for a broker that does not answer, once for the reset and once to look for its outcome.
     Raises ``ConfigError`` for an invalid place, or one of another stream; ``RelayError`` while workers are running, or
@@ -89,11 +132,7 @@ def reset(config: Config, name: str, to: str, *, patience: float = _PATIENCE) ->
     """
     entry = _with_start(config, name, to)
     settings = KafkaSettings.from_config(config)
-    if workers := _workers(config, settings):
-        raise RelayError(
-            f"workers of {config.name} are running: stop them first ({', '.join(workers)}). A killed worker counts "
-            "until its session times out"
-        )
+    _require_no_workers(config, settings)
     with ExitStack() as stack:
         view = stack.enter_context(closing(CheckpointView(settings.client, settings.checkpoints)))
         group = Assignment(settings.client, settings.group, view, transaction_timeout=settings.transaction_timeout)
@@ -153,9 +192,11 @@ def _took_effect(
     return plan is not None and plan.gap == decided.gap.id
 
 
-def _with_start(config: Config, name: str, to: str) -> SourceConfig:
+def _with_start(config: Config, name: str, to: str | None) -> SourceConfig:
     """Return the config of the source ``name`` with the start ``to``. Raises ``ConfigError`` if that is invalid."""
     entry = find_source(config, name)
+    if to is None:
+        return entry
     try:
         start = yaml.safe_load(to) if to.startswith("{") else to  # as in the config
         return entry.model_copy(update={"start": entry.parse_start(start)})
@@ -165,10 +206,21 @@ def _with_start(config: Config, name: str, to: str) -> SourceConfig:
         raise ConfigError(f"--to: {error}") from error
 
 
+def _require_no_workers(config: Config, settings: KafkaSettings) -> None:
+    if workers := _workers(config, settings):
+        raise RelayError(
+            f"workers of {config.name} are running: stop them first ({', '.join(workers)}). A killed worker counts "
+            "until its session times out"
+        )
+
+
 def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     admin = topics.connect(config)
     if settings.checkpoints not in topics.list_topics(admin, config):
-        raise RelayError(f"relay {config.name} has not run yet: set `start` in the config instead of a reset")
+        raise RelayError(
+            f"relay {config.name} has not run yet: set `start` in the config instead of a reset. If it has, its "
+            f"checkpoints are lost: `relay reset CONFIG --lost-state`"
+        )
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
 
 
@@ -186,10 +238,10 @@ def _join(group: Assignment, view: CheckpointView, clock: Callable[[], float] = 
 
 def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
     stream = newest_planned(view, entry.name)
-    if stream is None:
-        raise RelayError(f"source {entry.name} has not been read yet: set `start` in the config instead of a reset")
     requested = str(find_source(config, entry.name).start)
     with closing(open_source(entry)) as source:
+        if stream is None:
+            return _after_loss(config, source, view, workers, requested)
         source.connect(stream.label)
         plan, gap = Planning(source, view).again(stream, requested)
     snapshot = restarted(view, stream, gap, plan.floor)
@@ -200,6 +252,21 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
         if snapshot is None or key != _control_key(stream)
     ]
     return Reset(stream, plan, gap, tuple(removed_keys), workers, snapshot)
+
+
+def _after_loss(
+    config: Config, source: Source, view: CheckpointView, workers: tuple[str, ...], requested: str
+) -> Reset:
+    stream = source.connect()
+    if (first := source.first()) != stream.label:
+        stream = source.connect(first)
+    loss = LostState(topics.connect(config), config).without_plan(view, [source]).get(source.name)
+    if loss is None:
+        raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of a reset")
+    plan, gap = Planning(source, view).after_loss(stream, requested, loss)
+    left = {records: shards for records, shards in view.checkpoints.items() if records.source == source.name}
+    removed_keys = [key for records, shards in left.items() for key in map(records.checkpoint_key, shards)]
+    return Reset(stream, plan, gap, tuple(removed_keys), workers)
 
 
 def _control_key(stream: StreamId) -> bytes:

@@ -122,6 +122,25 @@ def test_a_schema_is_published_once(topic: Topic, opened: TopicSchemas, reader: 
     assert len(topic.records()) == 1
 
 
+def test_a_table_lacks_schemas_until_one_of_its_own_is_published(opened: TopicSchemas, reader: TopicSchemas) -> None:
+    wanted = [("all", schema()), ("all", schema(table="customers"))]
+    assert reader.lacks(wanted) == [True, True]
+    opened.register("all", schema("long"))
+    assert reader.lacks(wanted) == [False, True]
+
+
+def test_in_a_registry_a_topic_lacks_schemas_until_its_subject_has_one_or_the_schemas_topic(
+    topic: Topic, opened: TopicSchemas, schema_registry: Any, unique: str
+) -> None:
+    with closing(RegistrySchemas(schema_registry.url, earlier=topic.open)) as schemas:
+        wanted = [(unique, schema()), (f"{unique}.before", schema(table="customers"))]
+        assert schemas.lacks(wanted) == [True, True]
+        opened.register(f"{unique}.before", schema(table="customers"))
+        assert schemas.lacks(wanted) == [True, False]
+        schemas.register(unique, schema("long"))
+        assert schemas.lacks(wanted) == [False, False]
+
+
 def test_a_fingerprint_held_by_another_schema_is_refused(topic: Topic, opened: TopicSchemas) -> None:
     """I8."""
     header = opened.register("shop.orders", schema())

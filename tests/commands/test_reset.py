@@ -44,6 +44,17 @@ def test_a_start_of_another_kind_of_source_is_refused(file: Path, source: str, s
     assert errors(result)[0].startswith("--to: ")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["orders"], ["--to", "latest"], [], ["orders", "--lost-state"], ["--lost-state", "--dry-run"]],
+    ids=" ".join,
+)
+def test_one_source_is_reset_or_lost_state_is_accepted(file: Path, arguments: list[str]) -> None:
+    result = relay("reset", file, *arguments)
+    assert result.exit_code == 2
+    assert "--lost-state" in errors(result)[0]
+
+
 def test_the_help_has_every_kind_of_start() -> None:
     text = " ".join(relay("reset", "--help").stdout.split())
     for word in ("-30s", "trim_horizon", "latest", "token:PATH", "current", "{gtid:", "copy", "{vgtid:"):

@@ -230,6 +230,25 @@ def test_a_view_that_was_paused_until_kafka_forgot_a_deletion_is_not_used_any_lo
                 view.require_end([partition_of(KEY)], 30.0)
 
 
+def test_a_topic_that_is_created_again_has_to_be_read_anew(client: dict[str, Any], topic: str) -> None:
+    """I3: its records are not those that were read, and another worker goes by them."""
+    with closing(CheckpointView(client, topic)) as reading, closing(CheckpointView(client, topic)) as asking:
+        for _ in range(3):
+            write(client, topic, READING)
+        for view in (reading, asking):
+            view.require_end(EVERYTHING, 30.0)
+        admin = AdminClient(client)
+        admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+        create_topic(client, topic)
+        asking._consumer.unassign()  # it gets no record of the new topic
+        write(client, topic, READING)
+        ended = rf"{topic}\[{partition_of(KEY)}\] was read up to offset 3 and now ends at "
+        for view in (reading, asking):
+            with pytest.raises(MissedDeletions, match=ended):
+                wait_until(lambda view=view: view.poll(0.1))  # type: ignore[misc]
+
+
 def same_partition(key: bytes) -> bool:
     return partition_of(key) == partition_of(KEY)
 

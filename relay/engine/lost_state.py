@@ -1,0 +1,158 @@
+"""State of a relay that is missing on Kafka although what it belongs to is there: never taken for a first start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+from confluent_kafka.admin import AdminClient
+
+from relay.avro.schema import change_schema
+from relay.config import Config
+from relay.errors import Unavailable
+from relay.kafka import topics
+from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.committed import read_all_committed
+from relay.kafka.settings import KafkaSettings
+from relay.lineage import CommittedRecords, Gap
+from relay.source import Source
+from relay.table import TableSchema
+
+CHECKPOINTS_LOST = "checkpoints lost"
+SCHEMAS_LOST = "schemas lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a source has lost. ``signs``: why that is known, for people.
+
+    ``offsets``: by topic of its changes, how many offsets were used there. Nothing is published before the loss is
+    accepted, so they tell one loss from the next.
+    """
+
+    signs: Sequence[str]
+    offsets: Mapping[str, int]
+
+    def gap(self, source: str, label: str, reason: str, end: Mapping[str, Any] | None, found_at: float) -> Gap:
+        """Return the gap that says so to consumers."""
+        return Gap(source, label, None, reason, {"offsets": dict(self.offsets)}, end, found_at)
+
+
+class PublishedSchemas(Protocol):
+    """See ``relay.avro.registry``."""
+
+    @property
+    def place(self) -> str: ...
+    def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> Sequence[bool]: ...
+
+
+class LostState:
+    """Compares the parts of a relay's state with each other. Raises ``Unavailable`` if Kafka does not answer."""
+
+    def __init__(self, admin: AdminClient, config: Config) -> None:
+        self._admin = admin
+        self._config = config
+
+    def require_plans(self, view: CheckpointView, sources: Iterable[Source], patience: float) -> None:
+        """Refuse sources whose checkpoints are lost: from its ``start``, one would skip changes or publish some again.
+
+        ``view``: was read to its end. ``patience``: seconds, to read it again. Raises ``Unavailable``.
+        """
+        suspects = self.without_plan(view, sources)
+        if not suspects:
+            return
+        # Another worker may have planned them since the view was read.
+        view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+        if lost := {name: loss for name, loss in suspects.items() if not view.planned.get(name)}:
+            raise Unavailable(  # I1, I3
+                f"checkpoints are lost: topic {view.topic} has no plan of "
+                f"{'; nor of '.join(f'source {name}, but {_joined(loss.signs)}' for name, loss in lost.items())}. "
+                "Nothing was read: changes would be skipped, or published again. Restore the topic; or accept the loss "
+                "with `relay reset CONFIG --lost-state`, which begins where `start` says, or with `relay reset CONFIG "
+                f"{next(iter(lost))} --to ...`: both publish a gap, so that consumers know; or set another `name`, "
+                "whose topics are empty"
+            )
+
+    def without_plan(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
+        """Return, by name, the sources without a plan that were relayed before: the plan is committed before all else.
+
+        The records of a topic are no sign if it is also that of a table of another source, which has a plan.
+        """
+        unplanned = [source for source in sources if not view.planned.get(source.name)]
+        if not unplanned:
+            return {}
+        watermarks = self._config.internal("watermarks")
+        records = read_all_committed(self._admin, self._config, watermarks)
+        keys = (orjson.loads(record.key() or b"[]") for record in records)
+        watermarked = {key[1] for key in keys if len(key) > 1}
+        with_checkpoints = {
+            stream.source for stream, found in view.checkpoints.items() if found and "/" not in stream.label
+        }
+        planned = {self._config.topic(table) for plan in view.plans.values() for table in plan.keys}
+        found = {}
+        for source in unplanned:
+            offsets = self._offsets(self._config.topic(table.table) for table in source.tables())
+            signs = [f"topic {topic} has had records" for topic in offsets if topic not in planned]
+            if source.name in watermarked:
+                signs.append(f"topic {watermarks} has its watermarks")
+            if source.name in with_checkpoints:
+                signs.append("there are checkpoints of its shards")
+            if signs:
+                found[source.name] = Loss(signs, offsets)
+        return found
+
+    def require_schemas(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> None:
+        """Refuse tables whose schemas are lost: nobody could decode what was published with an earlier one.
+
+        Call it before schemas of ``tables`` are registered. Raises ``Unavailable``.
+        """
+        if lost := self.without_schema(schemas, tables):
+            signs = [f"topic {topic} has had records" for loss in lost.values() for topic in loss.offsets]
+            raise Unavailable(  # I1
+                f"schemas are lost: {schemas.place} has none of source {', '.join(lost)}, but {_joined(signs)}, which "
+                "cannot be decoded without them. Nothing was read. Restore the schemas; or accept the loss with "
+                "`relay reset CONFIG --lost-state`, which publishes those that the tables have now, and a gap, so that "
+                "consumers know; or set another `name`, whose topics are empty"
+            )
+
+    def without_schema(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> dict[str, Loss]:
+        """Return, by source, what is on the topics of ``tables`` although no schema of them is known.
+
+        A table that was never relayed may have the topic of one that was.
+        """
+        unknown = self._lacking(schemas, tables)
+        used = self._offsets(self._config.topic(each.table) for each in unknown)
+        if not used:
+            return {}
+        unknown = self._lacking(schemas, unknown)  # another worker may have registered them since
+        settings = KafkaSettings.from_config(self._config)
+        view = read_checkpoints(settings.client, settings.checkpoints)
+        view.close()
+        planned = {(stream.source, table) for stream, plan in view.plans.items() for table in plan.keys}
+        shared = {self._config.topic(table) for _, table in planned}
+        found: dict[str, Loss] = {}
+        for each in unknown:
+            topic = self._config.topic(each.table)
+            if topic in used and ((each.source, each.table) in planned or topic not in shared):
+                before = found.get(each.source, Loss((), {})).offsets
+                found[each.source] = Loss((), {**before, topic: used[topic]})
+        return found
+
+    def _lacking(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> list[TableSchema]:
+        wanted = [(self._config.topic(each.table), change_schema(each)) for each in tables]
+        return [each for each, is_lacking in zip(tables, schemas.lacks(wanted), strict=True) if is_lacking]
+
+    def _offsets(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many offsets were used in each topic that has had records, also if they were removed since."""
+        there = topics.list_topics(self._admin, self._config)
+        wanted = sorted({name for name in names if name in there})
+        partitions = [(name, number) for name in wanted for number in there[name].partitions]
+        bounds = topics.offset_bounds(self._admin, partitions)
+        ends = {name: sum(end for (topic, _), (_, end) in bounds.items() if topic == name) for name in wanted}
+        return {name: end for name, end in ends.items() if end}
+
+
+def _joined(signs: Sequence[str]) -> str:
+    return " and ".join(signs[:3]) + (f" and {len(signs) - 3} more" if len(signs) > 3 else "")
