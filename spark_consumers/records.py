@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from relay.avro.schema import source_name, unescape
-from relay.table import REST
+from relay.types.columns import REST
 
 
 class DecodeStatus(StrEnum):

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from relay.errors import ConfigError
-from relay.table import MAX_AVRO_PRECISION
+from relay.types.columns import MAX_AVRO_PRECISION
 from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.columns import merged
 from spark_consumers.sinks.delta import sql_type

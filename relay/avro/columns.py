@@ -14,23 +14,18 @@ from decimal import Decimal
 from typing import Any
 
 from relay.avro.binary import NULL, PRESENT, blob, long, text
-from relay.table import MAX_AVRO_PRECISION, REST, Decimals, column_type
+from relay.types.columns import FIRST_TIME, LAST_TIME, ColumnKind, ColumnType, column_type
 
 Writer = Callable[[Any], bytes]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# The years 1 to 9999 in microseconds, which all readers of timestamp-micros support.
-FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-LAST_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def writer(column: str) -> Writer:
     """Return the writer of a column type. Raises ValueError for an unknown type."""
-    kind = column_type(column)
-    if isinstance(kind, Decimals):
-        return _decimal_text(kind) if kind.precision > MAX_AVRO_PRECISION else _decimal(kind)
-    return _WRITERS[kind]
+    found = column_type(column)
+    return WRITERS[found.kind](found)
 
 
 def nullable(write: Writer) -> Writer:
@@ -76,7 +71,7 @@ def _exact(value: Any) -> Decimal | None:
     return None
 
 
-def _scaled(value: Decimal, kind: Decimals) -> int | None:
+def _scaled(value: Decimal, kind: ColumnType) -> int | None:
     """Return the value times 10**scale, None if that is not an integer or has more digits than the precision."""
     if not value:
         return 0
@@ -90,8 +85,8 @@ def _scaled(value: Decimal, kind: Decimals) -> int | None:
     return -whole if sign else whole
 
 
-def _integer(bits: int, name: str) -> Writer:
-    kind, limit = Decimals(bits // 3, 0), 1 << (bits - 1)
+def _integer(kind: ColumnType) -> Writer:
+    least, greatest = kind.bounds
 
     def write(value: Any) -> bytes:
         number: int | None
@@ -100,8 +95,8 @@ def _integer(bits: int, name: str) -> Writer:
         else:
             exact = _exact(value)
             number = None if exact is None else _scaled(exact, kind)
-        if number is None or not -limit <= number < limit:
-            raise _refuse(value, name)
+        if number is None or not least <= number <= greatest:
+            raise _refuse(value, str(kind))
         return long(number)
 
     return write
@@ -148,7 +143,10 @@ def _shortest_float(number: float, raw: bytes) -> str:
     return f"{number:.9g}"
 
 
-def _decimal(kind: Decimals) -> Writer:
+def _decimal(kind: ColumnType) -> Writer:
+    if kind.is_wide:
+        return _decimal_text(kind)
+
     def write(value: Any) -> bytes:
         exact = _exact(value)
         number = None if exact is None else _scaled(exact, kind)
@@ -160,7 +158,7 @@ def _decimal(kind: Decimals) -> Writer:
     return write
 
 
-def _decimal_text(kind: Decimals) -> Writer:
+def _decimal_text(kind: ColumnType) -> Writer:
     """Return the writer of numbers as SQL prints them, with all decimals, so equal numbers are equal texts."""
 
     def write(value: Any) -> bytes:
@@ -198,16 +196,18 @@ def _set(value: Any) -> bytes:
     return long(len(value)) + b"".join(map(write_string, value)) + b"\x00"
 
 
-_WRITERS: dict[str, Writer] = {
-    "string": write_string,
-    "json": write_string,
-    REST: write_string,
-    "bytes": write_bytes,
-    "boolean": _boolean,
-    "int": _integer(32, "int"),
-    "long": _integer(64, "long"),
-    "float": _float,
-    "double": _double,
-    "timestamp": _timestamp,
-    "set": _set,
+WRITERS: dict[ColumnKind, Callable[[ColumnType], Writer]] = {
+    ColumnKind.INT: _integer,
+    ColumnKind.LONG: _integer,
+    ColumnKind.DECIMAL: _decimal,
+    ColumnKind.FLOAT: lambda _: _float,
+    ColumnKind.DOUBLE: lambda _: _double,
+    ColumnKind.STRING: lambda _: write_string,
+    ColumnKind.BYTES: lambda _: write_bytes,
+    ColumnKind.BOOLEAN: lambda _: _boolean,
+    ColumnKind.TIMESTAMP: lambda _: _timestamp,
+    ColumnKind.SET: lambda _: _set,
+    ColumnKind.JSON: lambda _: write_string,
+    ColumnKind.REST: lambda _: write_string,
 }
+"""Makes the writer of a column type, by its kind."""

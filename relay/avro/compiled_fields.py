@@ -7,29 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from relay.avro import columns
 from relay.avro.schema import change_schema, columns_of_key, columns_of_row
-from relay.table import MAX_AVRO_PRECISION, Decimals, TableSchema, column_type
+from relay.table import TableSchema
+from relay.types.columns import ColumnKind, column_type
 
 if TYPE_CHECKING:
     from relay.native._core import Field
-
-# How the core names what it writes itself, by column type; the rest goes through `columns.writer`.
-_KINDS = {
-    "string": "text",
-    "json": "text",
-    "rest": "text",
-    "bytes": "bytes",
-    "boolean": "boolean",
-    "int": "integer",
-    "long": "integer",
-    "timestamp": "integer",
-    "double": "double",
-    "set": "texts",
-}
-_BOUNDS = {
-    "int": (-(1 << 31), (1 << 31) - 1),
-    "long": (-(1 << 63), (1 << 63) - 1),
-    "timestamp": (columns.FIRST_TIME, columns.LAST_TIME),
-}
 
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field]]:
@@ -44,16 +26,14 @@ def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | No
 
     That is where values are not published, and where a key is a time.
     """
-    if schema.protected or any(column.type == "timestamp" for column in schema.key):
+    if schema.protected or any(column.type == ColumnKind.TIMESTAMP for column in schema.key):
         return None
     row, key = fields_of(change_schema(schema))
     return None if row is None else (row, key)
 
 
 def _field(name: str, kind: str) -> Field:
-    """Return the column ``name`` of the `column_type` ``kind`` as the core takes it."""
+    """Return the column ``name`` of the column type ``kind`` as the core takes it."""
     found = column_type(kind)
-    if isinstance(found, Decimals):
-        is_avro = found.precision <= MAX_AVRO_PRECISION
-        return name, "decimal" if is_avro else "other", (found.precision, found.scale), columns.writer(kind)
-    return name, _KINDS.get(found, "other"), _BOUNDS.get(found, (0, 0)), columns.writer(kind)
+    numbers = (found.precision, found.scale) if found.kind is ColumnKind.DECIMAL else found.bounds
+    return name, found.core, numbers, columns.writer(kind)

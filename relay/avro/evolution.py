@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relay.avro.schema import source_name
-from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
+from relay.types.columns import ColumnKind, column_type
 
 Schema = Mapping[str, Any]
 
@@ -101,11 +101,9 @@ def _widens(old: str, new: str) -> bool:
         was, now = column_type(old), column_type(new)
     except ValueError:
         return False  # not one of our column types
-    if not isinstance(was, Decimals) or not isinstance(now, Decimals):
+    if not was.kind is now.kind is ColumnKind.DECIMAL:
         return False
-    # Up to this precision they are Avro decimals, above it text.
-    sides = {was.precision > MAX_AVRO_PRECISION, now.precision > MAX_AVRO_PRECISION}
-    return was.scale == now.scale and was.precision <= now.precision and len(sides) == 1
+    return was.scale == now.scale and was.precision <= now.precision and was.is_wide == now.is_wide
 
 
 def _columns(record: Schema) -> dict[str, str]:

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from relay.avro.schema import source_name
-from relay.table import MAX_AVRO_PRECISION
+from relay.types.columns import MAX_AVRO_PRECISION
 
 PartReader = Callable[[bytes], dict[str, Any]]
 """Reads an Avro body. Raises any exception for one that it cannot read."""

@@ -14,28 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relay.table import MAX_AVRO_PRECISION, PLAIN_TYPES, REST, Column, Decimals, KeyColumn, TableSchema, column_type
+from relay.table import Column, KeyColumn, TableSchema
+from relay.types.columns import column_type
 
 _DYNAMODB_KEY_TYPES = {"S": "string", "N": "string", "B": "bytes"}
-
-
-def avro_type(text: str) -> Any:
-    """Return the Avro type of a column type. Raises ValueError for an unknown one."""
-    kind = column_type(text)
-    if isinstance(kind, Decimals):
-        if kind.precision > MAX_AVRO_PRECISION:
-            return "string"
-        return {
-            "type": "bytes",
-            "logicalType": "decimal",
-            "precision": kind.precision,
-            "scale": kind.scale,
-        }
-    if kind == "timestamp":
-        return {"type": "long", "logicalType": "timestamp-micros"}
-    if kind == "set":
-        return {"type": "array", "items": "string"}
-    return kind if kind in PLAIN_TYPES else "string"
 
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_]|^[0-9]|_(?=x)")
@@ -100,24 +82,26 @@ def _key_field(column: KeyColumn) -> dict[str, Any]:
         if column.type == "N":
             field["dynamodb"] = "N"
         return field
-    if column.type in ("set", "json", REST):
+    found = column_type(column.type)
+    if not found.in_keys:
         raise ValueError(
             f"key column {column.name!r} cannot be of type {column.type!r}: equal keys must have one text form"
         )
-    field["type"] = avro_type(column.type)
-    field["relay.type"] = str(column_type(column.type))
+    field["type"] = found.avro
+    field["relay.type"] = str(found)
     if column.has_decimals:
         field["decimals"] = True
     return field
 
 
 def _row_field(column: Column) -> dict[str, Any]:
+    found = column_type(column.type)
     return {
         "name": escape(column.name),
         "source.name": column.name,
-        "type": ["null", avro_type(column.type)],
+        "type": ["null", found.avro],
         "default": None,
-        "relay.type": str(column_type(column.type)),
+        "relay.type": str(found),
     }
 
 

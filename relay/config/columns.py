@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from relay.table import MAX_AVRO_PRECISION, REST, Decimals, column_type
+from relay.types.columns import MAX_AVRO_PRECISION, TYPES, ColumnKind, column_type
 
-_ATTRIBUTE_TYPES = {
-    "string": "S",
-    "bytes": "B",
-    "boolean": "BOOL",
-    "int": "N",
-    "long": "N",
-    "double": "N",
-    "timestamp": "N",
-    "set": "SS",
-    "json": None,
-}
+_NAMES = [each.kind.value for each in TYPES if each.attribute and each.kind is not ColumnKind.DECIMAL]
 
-FORM = "|".join(_ATTRIBUTE_TYPES) + r"|decimal\(\s*(?:[1-9]|[12]\d|3[0-8])\s*,\s*\d+\s*\)"
+FORM = "|".join(_NAMES) + r"|decimal\(\s*(?:[1-9]|[12]\d|3[0-8])\s*,\s*\d+\s*\)"
 """The form of declared types, for the JSON schema."""
 
 
@@ -25,16 +15,16 @@ def canonical_type(text: str) -> str:
     try:
         kind = column_type(text)
     except ValueError:
-        kind = REST
-    if isinstance(kind, Decimals):
-        if kind.precision > MAX_AVRO_PRECISION:
-            raise ValueError(f"type {kind} has more than {MAX_AVRO_PRECISION} digits, the most a DynamoDB number has")
-    elif kind not in _ATTRIBUTE_TYPES:
-        types = ", ".join(_ATTRIBUTE_TYPES)
+        kind = None
+    if kind is None or not kind.attribute:
+        types = ", ".join(_NAMES)
         raise ValueError(f"unknown type {text!r}; the types are {types}, and decimal(p,s) with p up to 38")
+    if kind.is_wide:
+        raise ValueError(f"type {kind} has more than {MAX_AVRO_PRECISION} digits, the most a DynamoDB number has")
     return str(kind)
 
 
 def attribute_type(kind: str) -> str | None:
     """Return the DynamoDB type that a column of a declared type holds, such as ``N``; None if it holds any."""
-    return "N" if isinstance(column_type(kind), Decimals) else _ATTRIBUTE_TYPES[kind]
+    found = column_type(kind).attribute
+    return None if found == "*" else found

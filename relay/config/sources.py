@@ -28,7 +28,7 @@ from relay.config.schema_forms import TOMBSTONES, exactly_one, like, not_togethe
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError, RelayError
-from relay.table import REST
+from relay.types.columns import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 

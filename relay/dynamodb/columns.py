@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
-from relay.avro.columns import FIRST_TIME, LAST_TIME
 from relay.dynamodb.values import binary, canonical_number, image_json
-from relay.table import REST, Column, Decimals, column_type
+from relay.table import Column
+from relay.types.columns import FIRST_TIME, LAST_TIME, REST, ColumnKind, ColumnType, column_type
 
 Convert = Callable[[Mapping[str, Any]], Any]
 """Returns the column's value of a typed attribute, None if the column cannot hold the attribute exactly."""
@@ -51,10 +51,8 @@ class TypedRows:
 
 
 def _convert(kind: str) -> Convert:
-    read = column_type(kind)
-    if isinstance(read, Decimals):
-        return _number(_decimal(read))
-    return _CONVERTS[read]
+    found = column_type(kind)
+    return CONVERTS[found.kind](found)
 
 
 def _string(value: Mapping[str, Any]) -> str | None:
@@ -96,24 +94,22 @@ def _number(fit: Callable[[str], Any]) -> Convert:
     return convert
 
 
-def _integer(bits: int) -> Callable[[str], int | None]:
-    limit = 1 << (bits - 1)
+def _integer(kind: ColumnType) -> Callable[[str], int | None]:
+    least, greatest = kind.bounds
 
     def fit(text: str) -> int | None:
         if "." in text:
             return None
         number = int(text)
-        return number if -limit <= number < limit else None
+        return number if least <= number <= greatest else None
 
     return fit
 
 
-def _decimal(kind: Decimals) -> Callable[[str], Decimal | None]:
-    most = kind.precision - kind.scale
-
+def _decimal(kind: ColumnType) -> Callable[[str], Decimal | None]:
     def fit(text: str) -> Decimal | None:
         whole, _, decimals = text.removeprefix("-").partition(".")
-        fits = len(decimals) <= kind.scale and (len(whole) <= most or whole == "0")
+        fits = len(decimals) <= kind.scale and (len(whole) <= kind.whole or whole == "0")
         return Decimal(text) if fits else None
 
     return fit
@@ -137,14 +133,16 @@ def _time(text: str) -> int | None:
     return time if FIRST_TIME <= time <= LAST_TIME else None
 
 
-_CONVERTS: dict[str, Convert] = {
-    "string": _string,
-    "bytes": _bytes,
-    "boolean": _boolean,
-    "int": _number(_integer(32)),
-    "long": _number(_integer(64)),
-    "double": _number(_double),
-    "timestamp": _number(_time),
-    "set": _set,
-    "json": image_json,
+CONVERTS: dict[ColumnKind, Callable[[ColumnType], Convert]] = {
+    ColumnKind.INT: lambda kind: _number(_integer(kind)),
+    ColumnKind.LONG: lambda kind: _number(_integer(kind)),
+    ColumnKind.DECIMAL: lambda kind: _number(_decimal(kind)),
+    ColumnKind.DOUBLE: lambda _: _number(_double),
+    ColumnKind.STRING: lambda _: _string,
+    ColumnKind.BYTES: lambda _: _bytes,
+    ColumnKind.BOOLEAN: lambda _: _boolean,
+    ColumnKind.TIMESTAMP: lambda _: _number(_time),
+    ColumnKind.SET: lambda _: _set,
+    ColumnKind.JSON: lambda _: image_json,
 }
+"""Makes the conversion to a column type, by its kind: of each that can be declared."""

@@ -10,7 +10,8 @@ from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.protection import IN_KEY, in_key
 from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
-from relay.table import REST, KeyColumn
+from relay.table import KeyColumn
+from relay.types.columns import REST
 
 if TYPE_CHECKING:
     from relay.config import DynamoDBConfig

@@ -9,12 +9,21 @@ from relay import native
 from relay.avro.compiled_fields import fields_of
 from relay.kafka.keys import KeyCodec
 from relay.table import KeyColumn, TableSchema
+from relay.types.columns import ColumnKind
 
 if TYPE_CHECKING:
     from relay.native._core import RecordWriter
 
 # By the type of a key column, whose canonical bytes it makes itself.
-_HASHED = {"S": "text", "N": "text", "string": "text", "B": "bytes", "bytes": "bytes", "int": "int", "long": "int"}
+_HASHED: dict[str, str] = {
+    "S": "text",
+    "N": "text",
+    ColumnKind.STRING: "text",
+    "B": "bytes",
+    ColumnKind.BYTES: "bytes",
+    ColumnKind.INT: "int",
+    ColumnKind.LONG: "int",
+}
 
 
 def compiled_records(

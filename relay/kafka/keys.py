@@ -17,6 +17,7 @@ from confluent_kafka import murmur2
 
 from relay.errors import RelayError
 from relay.table import TableSchema
+from relay.types.columns import ColumnKind
 
 
 def partition(hash_bytes: bytes, partitions: int) -> int:
@@ -71,9 +72,9 @@ class KeyCodec:
 
 
 def _canonical(kind: str) -> Callable[[Any], bytes]:
-    if kind in ("S", "N", "string"):
+    if kind in ("S", "N", ColumnKind.STRING):
         return str.encode
-    if kind in ("B", "bytes"):
+    if kind in ("B", ColumnKind.BYTES):
         return _raw
     return _sql_bytes
 
@@ -108,11 +109,11 @@ def _item_json(kind: str) -> Callable[[Any], Any]:
         return lambda value: {kind: _text(value)}
     if kind == "B":
         return lambda value: {kind: b64encode(_raw(value)).decode()}
-    if kind == "bytes":
+    if kind == ColumnKind.BYTES:
         return lambda value: b64encode(_raw(value)).decode()
-    if kind == "string":
+    if kind == ColumnKind.STRING:
         return _text
-    if kind in ("int", "long", "boolean"):
+    if kind in (ColumnKind.INT, ColumnKind.LONG, ColumnKind.BOOLEAN):
         return _integer
     return _sql_text
 

@@ -1,6 +1,6 @@
 """Reads a table in chunks of its primary key: the statements, and the decoding of what they select.
 
-A row has the same values, byte for byte, as in the binlog (I8): ``relay.sql.columns`` lists them. So a column is
+A row has the same values, byte for byte, as in the binlog (I8): ``relay.types.sql`` lists them. So a column is
 selected in a form that loses nothing: text and bytes as they are stored, FLOAT as DOUBLE, TIMESTAMP in UTC.
 """
 
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, assert_never
 
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
@@ -24,6 +24,7 @@ from relay.sql.definitions import Definition, definitions
 from relay.sql.members import sets_by_text
 from relay.sql.printed import MICROSECONDS, stored
 from relay.sql.tables import Row
+from relay.types.sql import Form, defined
 
 SESSION = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', character_set_results = NULL",
@@ -46,12 +47,10 @@ KEY = (
 Raw = tuple[bytes | None, ...]
 """The values of one row as the server sends them."""
 
-_BASE = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?", re.IGNORECASE)
-_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year")
-_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
-_TIMES = ("date", "datetime", "time", "timestamp")
 _FLOAT = struct.Struct("<f")
+_EXACT = "{} * 1E0"
+_MEMBER = "CAST({} AS UNSIGNED)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,45 +206,48 @@ def quoted(name: str) -> str:
 
 def _selected(name: str, definition: str, charset: str | None) -> _Selected:
     """Return how a column is selected and decoded. Raises ValueError naming it if that is not possible exactly."""
-    match = _BASE.match(definition)
-    base, inside = (match[1].lower(), match[2] or "") if match else ("", "")
-    if base in _NUMBERS:
-        return _Selected(name, int, _number, cell="integer")
-    if base in ("decimal", "numeric"):
-        return _Selected(name, _decimal, _number, cell="decimal")
-    if base == "float":
-        # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
-        exact = "{} * 1E0"
-        return _Selected(name, lambda raw: shortest(_FLOAT.pack(float(raw))), _number, exact, exact)
-    if base in ("double", "real"):
-        return _Selected(name, float, _number, "{} * 1E0", "{} * 1E0", cell="double")
-    if base in _TIMES:
-        if base == "timestamp":
-            return _Selected(name, MICROSECONDS.__getitem__, _quoted_text)
-        return _Selected(name, bytes.decode, _quoted_text, cell="text")
-    if base in ("uuid", "inet4", "inet6"):
-        return _Selected(name, stored(base), _quoted_text)
-    if base in ("enum", "set", *_TEXTS):
-        known = _charset(charset)
-        decode, cell = (bytes.decode, "text") if charsets.is_utf8(known) else (charsets.decoder(known), "other")
-        if base == "set":
-            try:
-                members = sets_by_text(inside, decode, copied=True)
-            except ValueError as error:
-                raise ValueError(f"column {name}: {error}") from None
-            return _Selected(name, lambda raw: list(members[raw]), _number, compared="CAST({} AS UNSIGNED)")
-        if base == "enum":
-            return _Selected(name, decode, _number, compared="CAST({} AS UNSIGNED)", cell=cell)
-        return _Selected(name, decode, lambda raw: f"_{charset} X'{raw.hex()}'", cell=cell)
-    if base == "json":
-        return _Selected(name, bytes.decode, _hex, cell="text")
-    if base == "bit":
-        return _Selected(name, bytes, lambda raw: str(int.from_bytes(raw, "big")), cell="bytes")
-    return _Selected(name, bytes, _hex, cell="bytes")
+    try:
+        found = defined(definition)
+        match found.type.form:
+            case Form.INTEGER:
+                return _Selected(name, int, _number, cell="integer")
+            case Form.DECIMAL:
+                return _Selected(name, _decimal, _number, cell="decimal")
+            case Form.FLOAT:
+                # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
+                return _Selected(name, lambda raw: shortest(_FLOAT.pack(float(raw))), _number, _EXACT, _EXACT)
+            case Form.DOUBLE:
+                return _Selected(name, float, _number, _EXACT, _EXACT, cell="double")
+            case Form.TIME:
+                return _Selected(name, bytes.decode, _quoted_text, cell="text")
+            case Form.TIMESTAMP:
+                return _Selected(name, MICROSECONDS.__getitem__, _quoted_text)
+            case Form.ADDRESS:
+                return _Selected(name, stored(found.type.name), _quoted_text)
+            case Form.TEXT:
+                decode, cell = _decoder(charset)
+                return _Selected(name, decode, lambda raw: f"_{charset} X'{raw.hex()}'", cell=cell)
+            case Form.ENUM:
+                decode, cell = _decoder(charset)
+                return _Selected(name, decode, _number, compared=_MEMBER, cell=cell)
+            case Form.SET:
+                members = sets_by_text(found.inside, _decoder(charset)[0], copied=True)
+                return _Selected(name, lambda raw: list(members[raw]), _number, compared=_MEMBER)
+            case Form.JSON:
+                return _Selected(name, bytes.decode, _hex, cell="text")
+            case Form.BIT:
+                return _Selected(name, bytes, lambda raw: str(int.from_bytes(raw, "big")), cell="bytes")
+            case Form.BYTES | Form.PADDED | Form.OPAQUE:
+                return _Selected(name, bytes, _hex, cell="bytes")
+    except ValueError as error:
+        raise ValueError(f"column {name}: {error}") from None
+    assert_never(found.type.form)
 
 
-def _charset(name: str | None) -> str:
-    return "utf8mb3" if name in ("utf8", None) else str(name)
+def _decoder(charset: str | None) -> tuple[Callable[[bytes], str], str]:
+    """Return what decodes a text, and how the compiled core reads it."""
+    known = "utf8mb3" if charset in ("utf8", None) else str(charset)
+    return (bytes.decode, "text") if charsets.is_utf8(known) else (charsets.decoder(known), "other")
 
 
 def _number(raw: bytes) -> str:

@@ -12,7 +12,7 @@ from relay.mysql.binlog.rows import RowDecoder
 from relay.sql.charsets import BINARY, is_utf8
 from relay.sql.compiled_changes import Stored, compiled_rows
 from relay.sql.tables import Row, Table
-from relay.table import MAX_AVRO_PRECISION
+from relay.types.columns import MAX_AVRO_PRECISION
 
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows

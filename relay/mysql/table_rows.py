@@ -9,22 +9,22 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from relay.errors import Unavailable
-from relay.mysql.chunks import SESSION, ChunkQuery
+from relay.mysql.chunks import SESSION, ChunkQuery, quoted
 from relay.mysql.connection import ServerConnection
 from relay.mysql.snapshot import describe
 from relay.mysql.source import MySQLSource
 from relay.sql.row_functions import imager
 from relay.sql.tables import Table
 from relay.table import KeyColumn, TableSchema
+from relay.types.columns import column_type
+from relay.types.sql import Form, defined
 
 _CHUNK = 5_000  # rows that one statement reads
 _KEYS = 200  # that one statement looks for
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
-_TEXTS = frozenset(
-    ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "date", "datetime", "time", "timestamp")
-)
-_BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
+_TEXTS = (Form.TEXT, Form.ENUM, Form.TIME, Form.TIMESTAMP)
+_BYTES = (Form.PADDED, Form.BYTES)
 _ZERO = "1970-01-01T00:00:00.000000Z"  # also stands for the zero TIMESTAMP
 
 
@@ -98,7 +98,7 @@ class _TableInShard:
         shows_values = not layout.schema.protected
         self.query = ChunkQuery(source.config.database, table, described, shows_values=shows_values)
         self._image = imager(layout)
-        self._bases = {name: kind.partition("(")[0].split()[0].lower() for name, kind, *_ in described.columns}
+        self._forms = {name: defined(kind).type.form for name, kind, *_ in described.columns}
 
     def published(self, raw: tuple[bytes | None, ...]) -> Iterator[tuple[Mapping[str, Any], Any]]:
         """Yield what a change has of a row; nothing if the row is not published."""
@@ -114,13 +114,13 @@ class _TableInShard:
         return f"({' AND '.join(conditions) or 'true'})"
 
     def _equals(self, column: KeyColumn, part: str) -> str:
-        name, base = "`" + column.name.replace("`", "``") + "`", self._bases[column.name]
-        if column.type in ("int", "long") or column.type.startswith("decimal"):
+        name, form = quoted(column.name), self._forms[column.name]
+        if column_type(column.type).family == "number":
             return f"{name} = {part}" if _NUMBER.fullmatch(part) else "false"
-        if base in _BYTES:
+        if form in _BYTES:
             return f"{name} = X'{b64decode(part).hex()}'"
-        if base in _TEXTS and part != _ZERO:
-            text = part.replace("T", " ").removesuffix("Z") if column.type == "timestamp" else part
+        if form in _TEXTS and part != _ZERO:
+            text = part.replace("T", " ").removesuffix("Z") if form is Form.TIMESTAMP else part
             # The server converts a literal to the character set of the column, so that it finds it by the index.
             return f"{name} = _utf8mb4 X'{text.encode().hex()}'"
         return ""

@@ -39,6 +39,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.operations.check_machine import checks_of_machine
 from relay.sql.tables import missing_tables
 from relay.table import TableSchema
+from relay.types.columns import ColumnKind
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -342,9 +343,9 @@ def _cache_key_findings(
 
 def _unfit(table: str, column: str, kind: str | None) -> str | None:
     """Return why a column of this type should not be in a cache key; None if it may."""
-    if kind == "set":
+    if kind == ColumnKind.SET:
         return f"`{column}` is a SET, so every change of {table} would invalidate the whole namespace"
-    if kind == "float":
+    if kind == ColumnKind.FLOAT:
         return f"`{column}` is a FLOAT, of which databases print six digits, so applications would make another key"
     return None
 

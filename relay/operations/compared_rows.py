@@ -14,7 +14,8 @@ import orjson
 from relay.avro.schema import change_schema
 from relay.change import Uncarriable
 from relay.dynamodb.values import canonical_item, canonical_number, canonical_value
-from relay.table import REST, Column, KeyColumn, TableSchema
+from relay.table import Column, KeyColumn, TableSchema
+from relay.types.columns import REST, ColumnKind, column_type
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 
@@ -117,7 +118,7 @@ def _canonical(column: Column | KeyColumn, value: Any) -> Any:
 
 
 def _form_of(kind: str) -> Callable[[Any], Any]:
-    return _number if kind.startswith("decimal") else _FORMS.get(kind, str)
+    return _OF_ATTRIBUTES.get(kind) or FORMS[column_type(kind).kind]
 
 
 def _number(value: Any) -> str:
@@ -146,21 +147,22 @@ def _parsed(value: Any) -> Any:
     return orjson.loads(value) if isinstance(value, str) else value
 
 
-_FORMS: Mapping[str, Callable[[Any], Any]] = {
-    "S": str,
-    "N": _number,
-    "B": _bytes,
-    "int": _number,
-    "long": _number,
-    "float": _float,
-    "double": _float,
-    "boolean": lambda value: str(value).lower(),
-    "bytes": _bytes,
-    "timestamp": _time,
-    "set": _set,
-    "json": lambda value: canonical_value(_parsed(value)),
-    REST: lambda value: canonical_item(_parsed(value)),
+FORMS: Mapping[ColumnKind, Callable[[Any], Any]] = {
+    ColumnKind.INT: _number,
+    ColumnKind.LONG: _number,
+    ColumnKind.DECIMAL: _number,
+    ColumnKind.FLOAT: _float,
+    ColumnKind.DOUBLE: _float,
+    ColumnKind.STRING: str,
+    ColumnKind.BYTES: _bytes,
+    ColumnKind.BOOLEAN: lambda value: str(value).lower(),
+    ColumnKind.TIMESTAMP: _time,
+    ColumnKind.SET: _set,
+    ColumnKind.JSON: lambda value: canonical_value(_parsed(value)),
+    ColumnKind.REST: lambda value: canonical_item(_parsed(value)),
 }
+"""Makes the form in which values are compared, by the kind of their column."""
+_OF_ATTRIBUTES: Mapping[str, Callable[[Any], Any]] = {"S": str, "N": _number, "B": _bytes}
 
 
 def _shown(value: Any) -> str | None:

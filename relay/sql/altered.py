@@ -12,24 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
-from relay.sql.definitions import carried_column
 from relay.sql.statement_parts import after_table, closing, is_sign, outside, parts_of
 from relay.sql.statement_text import Token, tokens
 from relay.table import Column
+from relay.types.columns import ColumnKind
+from relay.types.sql import Defined, Form, named
 
 # fmt: off
-_ALIASES = {
-    "INTEGER": "int", "INT1": "tinyint", "INT2": "smallint", "INT3": "mediumint", "INT4": "int", "INT8": "bigint",
-    "MIDDLEINT": "mediumint", "BOOL": "tinyint", "BOOLEAN": "tinyint", "DEC": "decimal", "FIXED": "decimal",
-    "NUMERIC": "decimal", "FLOAT4": "float", "FLOAT8": "double", "CHARACTER": "char", "VARCHARACTER": "varchar",
-}
-_PLAIN = (
-    "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE", "YEAR", "DATE", "DATETIME",
-    "TIME", "TIMESTAMP", "BINARY", "VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB", "BIT", "JSON", "ENUM",
-    "SET", "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON",
-    "GEOMETRYCOLLECTION", "GEOMCOLLECTION", "UUID", "INET4", "INET6", "VECTOR",
-)
-_TEXT = ("CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT")
 # How the parts of a statement start that concern neither columns nor the primary key.
 _INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK")
 _HARMLESS = (
@@ -161,28 +150,26 @@ def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
 def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) -> Column:
     """Return the column of a definition. ``words``: what follows the type's first word, without parentheses."""
     name, kind = part[0].text, part[1]
-    base = kind.text.upper()
-    base = _ALIASES.get(base, base).upper()
-    if kind.is_quoted or base not in (*_PLAIN, *_TEXT):
+    if kind.is_quoted:
         raise _NotUnderstood
+    base = named(kind.text.lower())
     size = ""
     if len(part) > 2 and is_sign(part[2], "("):
         size = "".join(word.text for word in part[3 : closing(part, 2)])
-    if base in _TEXT:
-        if words and words[0].is_word("VARYING", "BYTE") and base == "CHAR":
+    if base.form is Form.TEXT:
+        if words and words[0].is_word("VARYING", "BYTE") and base.name == "char":
             if words[0].is_word("BYTE"):
-                return Column(name, "bytes")
+                return Column(name, ColumnKind.BYTES)
         elif any(word.is_word("BYTE") for word in words):
             raise _NotUnderstood
         is_text = _text_default(words, True if any(word.is_word("ASCII", "UNICODE") for word in words) else text)
         if is_text is None:
             raise _NotUnderstood
-        return Column(name, "string" if is_text else "bytes")
-    if base == "FLOAT" and size.isdigit() and int(size) > 24:
-        base = "DOUBLE"
-    unsigned = " unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in words) else ""
-    shown = f"({size})" if size and base == "DECIMAL" else ""
-    return carried_column(name, f"{base.lower()}{shown}{unsigned}")
+        return Column(name, base.kind if is_text else ColumnKind.BYTES)
+    if base.form is Form.FLOAT and size.isdigit() and int(size) > 24:
+        base = named("double")
+    attributes = "unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in words) else ""
+    return Column(name, Defined(base, size, attributes).carried, base.has_decimals)
 
 
 class _Alteration:

@@ -8,9 +8,10 @@ from typing import Any
 
 from relay.config.conditions import NOT_IN_KEY, Conditions
 from relay.errors import ConfigError
-from relay.table import Decimals, TableSchema, column_type
+from relay.table import TableSchema
+from relay.types.columns import ColumnKind, column_type
 
-_NUMBERS = ("int", "long")
+_NUMBERS = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.DECIMAL)
 
 
 def wanted_rows(table: TableSchema, names: Sequence[str], where: Conditions) -> Callable[[Sequence[Any]], bool] | None:
@@ -35,8 +36,8 @@ def wanted_rows(table: TableSchema, names: Sequence[str], where: Conditions) -> 
 
 def _stored(kind: str, value: str | int) -> Any:
     """Return a value as a row has it. Raises ValueError if no column of this type can have it."""
-    if kind == "string":
+    if kind == ColumnKind.STRING:
         return str(value)
-    if kind in _NUMBERS or isinstance(column_type(kind), Decimals):
+    if column_type(kind).kind in _NUMBERS:
         return Decimal(value)  # equal to the int, and to the number with other decimals
     raise ValueError(f"columns of type {kind} cannot choose rows")

@@ -5,12 +5,11 @@ The layout of rows comes from their stream, which knows the table as it was when
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.table import Column
+from relay.types.sql import defined
 
 TABLES = (
     "select c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, k.SEQ_IN_INDEX from information_schema.COLUMNS c"
@@ -32,29 +31,6 @@ BINARY = (
     " where TABLE_SCHEMA = '{database}' and TABLE_COLLATION = 'binary' limit 1",
 )
 """Select rows if text columns are binary in a table of a database, unless their character set is given."""
-
-_DEFINITION = re.compile(r"\s*([a-z0-9_]+)\s*(?:\(([^)]*)\))?\s*(.*)", re.IGNORECASE | re.DOTALL)
-_SAME = {
-    **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), "text"),
-    **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), "blob"),
-    **dict.fromkeys(
-        (
-            "geometry",
-            "point",
-            "linestring",
-            "polygon",
-            "multipoint",
-            "multilinestring",
-            "multipolygon",
-            "geometrycollection",
-            "geomcollection",
-        ),
-        "geometry",
-    ),
-    "integer": "int",
-    "numeric": "decimal",
-    "real": "double",
-}
 
 
 @dataclass
@@ -123,12 +99,5 @@ def carried_column(name: str, definition: str) -> Column:
 
     Raises ValueError for a definition that cannot be read or carried.
     """
-    match = _DEFINITION.fullmatch(definition)
-    if match is None:
-        raise ValueError(f"cannot read the column definition {definition!r}")
-    base, size, rest = match[1].lower(), match[2] or "", match[3].lower()
-    base = _SAME.get(base, base)
-    if base == "decimal":
-        precision, _, scale = size.partition(",")
-        return Column(name, carried_as(base, precision=int(precision or 10), scale=int(scale or 0)))
-    return Column(name, carried_as(base, unsigned="unsigned" in rest.split()), base in WITH_DECIMALS)
+    found = defined(definition)
+    return Column(name, found.carried, found.type.has_decimals)

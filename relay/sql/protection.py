@@ -13,6 +13,7 @@ from typing import Any
 from relay.config.protection import MASK, ColumnRule, ColumnRules, Protect
 from relay.errors import ConfigError, RelayError
 from relay.table import Column, TableSchema
+from relay.types.columns import ColumnKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,7 +29,7 @@ def rules_of(columns: Iterable[Column], rules: ColumnRules) -> ColumnRules:
 def published_columns(columns: Iterable[Column], rules: ColumnRules) -> tuple[Column, ...]:
     """Return the columns of a row as it is published: excluded ones are missing, masked and hashed ones are text."""
     return tuple(
-        Column(column.name, "string") if column.name in rules else column
+        Column(column.name, ColumnKind.STRING) if column.name in rules else column
         for column in columns
         if column.name not in rules or rules[column.name].kind != "exclude"
     )
@@ -52,7 +53,7 @@ def _replacement(column: Column, rule: ColumnRule) -> Callable[[Any], str]:
 
 def _canonical(column: Column) -> Callable[[Any], bytes]:
     """Return what makes equal values the same bytes, also where the column's type became wider since."""
-    if column.type == "timestamp":
+    if column.type == ColumnKind.TIMESTAMP:
         return lambda value: (_EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%d %H:%M:%S.%f").encode()
     if column.has_decimals:
         return lambda value: _without_zeros(value).encode()

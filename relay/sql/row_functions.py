@@ -11,6 +11,7 @@ from typing import Any
 from relay.change import event_ids
 from relay.errors import RelayError
 from relay.sql.tables import Row, Table
+from relay.types.columns import ColumnKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,7 +62,8 @@ def imager(table: Table) -> Callable[[Row], dict[str, Any]]:
 def keyer(table: Table) -> Callable[[Row], dict[str, Any]]:
     """Return the function that makes the key of a row a dict by column."""
     columns = [
-        (column.name, at, column.type == "timestamp") for column, at in zip(table.schema.key, table.key, strict=True)
+        (column.name, at, column.type == ColumnKind.TIMESTAMP)
+        for column, at in zip(table.schema.key, table.key, strict=True)
     ]
     if len(columns) == 1 and not columns[0][2]:
         ((name, only, _),) = columns

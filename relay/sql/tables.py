@@ -13,11 +13,10 @@ from relay.errors import ConfigError, RelayError
 from relay.sql.conditions import wanted_rows
 from relay.sql.protection import published_columns, replacements, rules_of
 from relay.table import Column, KeyColumn, TableSchema
-
-_NOT_IN_KEYS = ("set", "json")  # equal values have several texts
+from relay.types.columns import column_type
 
 Row = Sequence[Any]
-"""The values of one row in the order of its table's columns, typed as in ``relay.sql.columns``."""
+"""The values of one row in the order of its table's columns, typed as in ``relay.types.sql``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +86,7 @@ def lay_out(
         first = list(hash_key)
     ordered = [*first, *(column for column in wanted if column not in first)]
     for column in ordered:
-        if by_name[column].type in _NOT_IN_KEYS:
+        if not column_type(by_name[column].type).in_keys:
             raise RelayError(
                 f"source {source}: the column {column!r} of the table {name} is of type {by_name[column].type}, which "
                 f"no key can have: name other columns that identify a row, as `key: {{{name}: [...]}}`, or leave the "

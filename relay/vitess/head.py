@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
 from relay.sql.charsets import collation_of, is_utf8
 from relay.sql.members import members
+from relay.types.sql import Form, defined
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate, events_of
 from relay.vitess.failures import BrokenStream
@@ -21,16 +21,11 @@ from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 # The types of key columns that vtgate compares with a text as a database sorts them.
-_SORTED = frozenset(
-    (
-        *("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "double", "bit"),
-        *("date", "datetime", "timestamp", "time", "year"),
-        *("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"),
-    )
+_SORTED = (
+    *(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT),
+    *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED),
 )
-_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
-_WORD = re.compile(r"\w+")
 
 
 class Head:
@@ -260,13 +255,15 @@ def _compares_as_sorted(column_type: str, collation: str) -> bool:
     ENUM and SET are sorted by the numbers of their members, and compared with a text by their own texts. UUID, INET4,
     INET6 and texts in some character sets are compared with a text as bytes.
     """
-    word = _WORD.match(column_type)
-    base = word[0].lower() if word else ""
-    if base in _TEXTS:
+    try:
+        found = defined(column_type)
+    except ValueError:
+        return False
+    if found.type.form is Form.TEXT:
         return collation.partition("_")[0] in _SORTED_CHARSETS
-    if base != "enum":
-        return base in _SORTED
-    names = members(column_type.partition("(")[2].rpartition(")")[0])
+    if found.type.form is not Form.ENUM:
+        return found.type.form in _SORTED
+    names = members(found.inside)
     # Other characters have another order in some collations.
     return all(one.isascii() and one.isalnum() for one in names) and all(
         one < other and one.lower() < other.lower() for one, other in pairwise(names)

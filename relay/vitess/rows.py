@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, assert_never
 
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.sql import charsets
-from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.sql.members import by_index, by_text, sets_by_index, sets_by_text
 from relay.sql.printed import MICROSECONDS, stored
 from relay.sql.tables import Row, Table
 from relay.table import Column
+from relay.types.sql import Defined, Form, defined
 from relay.vitess.proto import vtgate_pb2 as pb
 
 Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
@@ -28,24 +28,6 @@ Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
 _NOT_NULL = 1
 _PRIMARY = 2  # the flag of a field that is part of the primary key
 _VALUE = "v[s:e]"
-_BASES = {
-    "tinytext": "text",
-    "mediumtext": "text",
-    "longtext": "text",
-    "tinyblob": "blob",
-    "mediumblob": "blob",
-    "longblob": "blob",
-    "integer": "int",
-    "numeric": "decimal",
-    "real": "double",
-    **dict.fromkeys(
-        (
-            *("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
-            *("geometrycollection", "geomcollection"),
-        ),
-        "geometry",
-    ),
-}
 # What the compiled core reads itself, by the expression that reads it here.
 _CELLS = {
     f"int({_VALUE})": "integer",
@@ -54,10 +36,6 @@ _CELLS = {
     f"str({_VALUE}, 'utf_8')": "text",
     _VALUE: "bytes",
 }
-_COLUMN_TYPE = re.compile(r"([a-z0-9_]+)\s*(?:\((.*)\))?([^)]*)", re.DOTALL | re.IGNORECASE)
-_NAME = re.compile(r"\w*")
-_BLOBS = ("blob", "text", "json", "geometry")
-_FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 
 # What Go writes of characters that it does not print: \x01, \a, \U000e0001. Others are escaped as in JSON.
@@ -128,10 +106,11 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
     environment: dict[str, Any] = {"float": float, "int": int, "str": str, "D": Decimal, "ts": MICROSECONDS}
     for at, field in enumerate(event.fields):
         try:
-            kind, expression = _column(field, at, environment, copied=copied, as_text=event.enum_set_string_values)
+            found = _defined(field)
+            expression = _column(found, field, at, environment, copied=copied, as_text=event.enum_set_string_values)
+            columns.append(Column(field.name, found.carried, found.type.has_decimals))
         except ValueError as error:
             raise RelayError(f"table {name}: column {field.name} {field.column_type}: {error}") from None
-        columns.append(Column(field.name, kind, _base(field.column_type) in WITH_DECIMALS))
         values.append(expression)
     table = layout(name, columns, [field.name for field in event.fields if field.flags & _PRIMARY])
     if table is None:
@@ -167,7 +146,7 @@ def _doubtful_decoder(
     column outside the primary key (MINIMAL), or every BLOB, TEXT, JSON and geometry (NOBLOB).
     """
     others = {at for at, field in enumerate(fields) if not field.flags & _PRIMARY}
-    blobs = {at for at in others if _base(fields[at].column_type) in _BLOBS}
+    blobs = {at for at in others if defined(fields[at].column_type).type.is_blob}
 
     def decode_doubtful(row: pb.Row) -> tuple[Any, ...]:
         absent = {at for at, length in enumerate(row.lengths) if length < 0}
@@ -196,8 +175,8 @@ def _source(name: str, values: Sequence[str], required: Collection[int] = ()) ->
     return "\n".join(lines)
 
 
-def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bool, as_text: bool) -> tuple[str, str]:
-    """Return the type that a column is carried as, and the expression that decodes the bytes ``v[s:e]``."""
+def _defined(field: pb.Field) -> Defined:
+    """Return the type of a column. Raises ValueError if it is not known, or cannot be read."""
     if field.name.startswith("@"):
         raise ValueError(
             "Vitess does not know the columns that the table had when this row was written: run the tablets with "
@@ -205,38 +184,53 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
         )
     if not field.column_type:
         raise ValueError("Vitess does not tell its type: the column may have been dropped or renamed since")
-    matched = _COLUMN_TYPE.fullmatch(field.column_type.strip())
-    if matched is None:
-        raise ValueError("unknown type")
-    base = _base(matched[1])
-    inside = matched[2] or ""
-    rest = matched[3].lower()
-    if "compressed" in rest:
+    found = defined(field.column_type)
+    if "compressed" in found.attributes:
         raise ValueError("compressed columns cannot be read")
-    numbers = [int(number) for number in inside.split(",")] if base == "decimal" and inside else [10, 0]
-    kind = carried_as(
-        base, unsigned="unsigned" in rest, precision=numbers[0], scale=numbers[1] if len(numbers) > 1 else 0
-    )
-    if base == "float" and copied:
-        raise ValueError(
-            "SELECT rounds a FLOAT, so it cannot be copied exactly: make it a DOUBLE, or use another `start`"
-        )
-    if base in ("enum", "set"):
-        made = _members(base, inside, field.charset, copied=copied, as_text=as_text)
-        environment[f"m{at}"] = made
-        return kind, f"m{at}[{_VALUE}]"
-    if base in _FIXED and copied:
-        environment[f"f{at}"] = stored(base)
-        return kind, f"f{at}({_VALUE})"
-    if base in ("char", "varchar", "text"):
-        charset = _charset(field.charset)
-        if not charsets.is_utf8(charset):
-            environment[f"t{at}"] = charsets.decoder(charset)
-            return kind, f"t{at}({_VALUE})"
-    if base == "json" and not copied:
-        environment["js"] = _document
-        return kind, f"js({_VALUE})"
-    return kind, _expression(base, kind, inside)
+    return found
+
+
+def _column(
+    found: Defined, field: pb.Field, at: int, environment: dict[str, Any], *, copied: bool, as_text: bool
+) -> str:
+    """Return the expression that decodes the bytes ``v[s:e]`` of a column. Names in it are from ``environment``."""
+    sql = found.type
+    decode: Any
+    match sql.form:
+        case Form.INTEGER:
+            return f"int({_VALUE})"
+        case Form.FLOAT if copied:
+            raise ValueError(
+                "SELECT rounds a FLOAT, so it cannot be copied exactly: make it a DOUBLE, or use another `start`"
+            )
+        case Form.FLOAT | Form.DOUBLE:
+            return f"float({_VALUE})"
+        case Form.DECIMAL:
+            return f"D(str({_VALUE}, 'ascii'))"
+        case Form.TIMESTAMP:
+            return f"ts[{_VALUE}]"
+        case Form.TEXT if not charsets.is_utf8(charset := _charset(field.charset)):
+            decode = charsets.decoder(charset)
+        case Form.JSON if not copied:
+            decode = _document
+        case Form.TEXT | Form.TIME | Form.JSON:
+            return f"str({_VALUE}, 'utf_8')"
+        case Form.ENUM | Form.SET:
+            environment[f"f{at}"] = _members(found, field.charset, copied=copied, as_text=as_text)
+            return f"f{at}[{_VALUE}]"
+        case Form.ADDRESS if copied:
+            decode = stored(sql.name)
+        # The binlog omits trailing zero bytes of types with a fixed length.
+        case Form.ADDRESS | Form.PADDED:
+            return f"{_VALUE}.ljust({sql.size or int(found.inside or 1)}, b'\\0')"
+        case Form.BIT:
+            return f"{_VALUE}.rjust({(int(found.inside or 1) + 7) // 8}, b'\\0')"
+        case Form.BYTES | Form.OPAQUE:
+            return _VALUE
+        case _:
+            assert_never(sql.form)
+    environment[f"f{at}"] = decode
+    return f"f{at}({_VALUE})"
 
 
 def _document(raw: bytes) -> str:
@@ -256,31 +250,6 @@ def _as_json(escape: re.Match[str]) -> str:
     return f"\\u00{code or _LETTERS[letter]}"
 
 
-def _base(column_type: str) -> str:
-    base = _NAME.match(column_type.strip())
-    name = base[0].lower() if base else ""
-    return _BASES.get(name, name)
-
-
-def _expression(base: str, kind: str, inside: str) -> str:
-    if kind in ("int", "long") or (base == "bigint"):
-        return f"int({_VALUE})"
-    if kind in ("float", "double"):
-        return f"float({_VALUE})"
-    if base == "decimal":
-        return f"D(str({_VALUE}, 'ascii'))"
-    if kind == "timestamp":
-        return f"ts[{_VALUE}]"
-    if kind == "string":
-        return f"str({_VALUE}, 'utf_8')"
-    # The binlog omits trailing zero bytes of types with a fixed length.
-    if base == "binary" or base in _FIXED:
-        return f"{_VALUE}.ljust({_FIXED.get(base) or int(inside or 1)}, b'\\0')"
-    if base == "bit":
-        return f"{_VALUE}.rjust({(int(inside or 1) + 7) // 8}, b'\\0')"
-    return _VALUE
-
-
 def _charset(collation: int) -> str:
     """Return the character set of a collation, given by its id.
 
@@ -291,9 +260,9 @@ def _charset(collation: int) -> str:
     return "utf8mb4" if charset == charsets.BINARY else charset
 
 
-def _members(base: str, inside: str, collation: int, *, copied: bool, as_text: bool) -> Any:
+def _members(found: Defined, collation: int, *, copied: bool, as_text: bool) -> Any:
     # A copy has the stored bytes; for a binlog Vitess sends texts from the column's definition, in UTF-8.
     decode = charsets.decoder(_charset(collation) if copied else "utf8mb4")
-    if base == "enum":
-        return by_text(inside, decode) if as_text else by_index(inside)
-    return sets_by_text(inside, decode, copied=copied) if as_text else sets_by_index(inside)
+    if found.type.form is Form.ENUM:
+        return by_text(found.inside, decode) if as_text else by_index(found.inside)
+    return sets_by_text(found.inside, decode, copied=copied) if as_text else sets_by_index(found.inside)

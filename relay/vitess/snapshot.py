@@ -15,6 +15,7 @@ from relay.lineage import Checkpoint, Plan, Shard, StreamId
 from relay.process.slow_call import call_all
 from relay.source import Measured, Segment
 from relay.sql.snapshots import MARGIN, may_begin
+from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
 from relay.vitess.head import row_counts
 from relay.vitess.settings import VStreamSettings
@@ -66,7 +67,7 @@ class KeyspaceSnapshots:
         shards = self._shards(published)
         wanted = {name: table for name, table in self._find().items() if tables is None or name in tables}
         for name, table in wanted.items():
-            if rounded := [column.name for column in table.schema.row or () if column.type == "float"]:
+            if rounded := [column.name for column in table.schema.row or () if column.type == ColumnKind.FLOAT]:
                 raise RelayError(
                     f"source {self._config.name}: table {name} cannot be copied exactly, because SELECT rounds the "
                     f"FLOAT column {rounded[0]}: make it a DOUBLE, or copy other tables only, with "

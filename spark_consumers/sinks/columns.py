@@ -10,19 +10,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from relay.errors import RelayError
-from relay.table import Decimals, column_type
+from relay.types.columns import TYPES, ColumnKind, column_type, decimal
 from spark_consumers.records import Layout, RecordField
 
 ITEM = "item"
 """The column of the items of a DynamoDB table without declared columns, as JSON."""
 
 NUMBER = "N"
-"""The kind of a DynamoDB number in a key. All other kinds are column types of ``relay.table``."""
+"""The kind of a DynamoDB number in a key. All other kinds are column types."""
 
-_FAMILIES = {"int": "number", "long": "number", "float": "float", "double": "float"}
-# A long has 19, but Delta widens it to no decimal with fewer than 20 before the point.
-_DIGITS = {"int": 10, "long": 20}
-_ENDS = ("number", "float", "string", "bytes", "boolean", "timestamp", "set", "json", "variant", "jsonb")
+_ENDS = (*dict.fromkeys(each.family for each in TYPES), "variant", "jsonb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +101,22 @@ def merged(stored: str, wanted: str, digits: int) -> str | None:
     """
     if stored == wanted:
         return stored
-    if {stored, wanted} <= {"int", "float", "double"}:
-        return "double"
-    family = _family(stored)
-    if family != _family(wanted):
+    if {stored, wanted} <= {ColumnKind.INT, ColumnKind.FLOAT, ColumnKind.DOUBLE}:
+        return ColumnKind.DOUBLE
+    if not _family(stored) == _family(wanted) == "number":
         return None
-    if family != "number":
-        return None
-    if stored in _DIGITS and wanted in _DIGITS:
-        return "long"
-    (whole, scale), (other_whole, other_scale) = _parts(stored), _parts(wanted)
-    whole, scale = max(whole, other_whole), max(scale, other_scale)
-    return str(Decimals(whole + scale, scale)) if whole + scale <= digits else None
+    if {stored, wanted} == {ColumnKind.INT, ColumnKind.LONG}:
+        return ColumnKind.LONG
+    one, other = column_type(stored), column_type(wanted)
+    whole, scale = max(one.whole, other.whole), max(one.scale, other.scale)
+    return str(decimal(whole + scale, scale)) if whole + scale <= digits else None
 
 
 def _family(kind: str) -> str:
     try:
-        found = column_type(kind)
+        return column_type(kind).family
     except ValueError:
         return kind  # NUMBER, or the type of a column that the copy did not make
-    return "number" if isinstance(found, Decimals) else _FAMILIES.get(found, found)
-
-
-def _parts(kind: str) -> tuple[int, int]:
-    """Return the digits of a number before and after the point."""
-    found = column_type(kind)
-    return (found.precision - found.scale, found.scale) if isinstance(found, Decimals) else (_DIGITS[found], 0)
 
 
 class _Planning:

@@ -10,24 +10,15 @@ import orjson
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
+from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.locations import local_folder
 from spark_consumers.locks import Lock
 
-TYPES = {
-    "string": "string",
-    "bytes": "binary",
-    "boolean": "boolean",
-    "int": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "timestamp": "timestamp",
-    "set": "array<string>",
-}
-"""Spark's types by the column types of ``relay.table``, but for decimals, which have the same names."""
-
+# Spark has decimals under the same names.
+_TYPES = {each.kind.value: each.spark for each in TYPES if each.kind is not ColumnKind.DECIMAL}
+_KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
 
@@ -54,8 +45,14 @@ def quoted(name: str) -> str:
 
 
 def sql_type(kind: str) -> str:
-    """Return Spark's type of a column type, of those that it has one for."""
-    return TYPES.get(kind, kind)
+    """Return Spark's type of a kind of column."""
+    return _TYPES.get(kind, kind)
+
+
+def kind_of(found: DataType) -> str:
+    """Return the kind of a column by its type; of one that the copy did not make, the type's name."""
+    sql = found.simpleString()
+    return _KINDS.get(sql, sql)
 
 
 def literal(text: str) -> str:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from relay.errors import RelayError
+from relay.types.columns import ColumnKind
 from spark_consumers.fold import StoredRow
 from spark_consumers.newest import KeyBounds, TableSummary
 from spark_consumers.records import Layout
@@ -24,7 +25,6 @@ from spark_consumers.sinks.delta_values import (
     from_image,
     from_json,
     is_ansi,
-    kind_of,
     naming,
     text_of,
     value_of,
@@ -77,7 +77,7 @@ class DeltaTable:
             return
         session = batch.sparkSession
         self._create(session, columns.plan(self.name, {}, layouts, self._naming))
-        kinds = {field.name: kind_of(field.dataType) for field in session.table(self.name).schema}
+        kinds = {field.name: delta.kind_of(field.dataType) for field in session.table(self.name).schema}
         stored = {name: kind for name, kind in kinds.items() if name not in OURS}
         if ITEM in stored and any(each.row is not None for each in layouts.values()):
             self._refuse_earlier_format(batch)
@@ -322,11 +322,14 @@ class DeltaTable:
         """Return a condition on ``t`` that all keys meet, so that Delta skips files that have none of them."""
         ranges = ["true"]
         for key, found in zip(self._plan.keys, bounds, strict=False):
-            if key.kind == "string":
+            if key.kind == ColumnKind.STRING:
                 # In Python as in Spark, texts are in the order of their code points.
                 ends = [delta.literal(text) for text in found.texts]
-            elif key.kind in ("int", "long") and found.numbers is not None:
-                ends = [f"{number}{'L' if key.kind == 'long' else ''}" for number in rounded(found.numbers, key.kind)]
+            elif key.kind in (ColumnKind.INT, ColumnKind.LONG) and found.numbers is not None:
+                ends = [
+                    f"{number}{'L' if key.kind == ColumnKind.LONG else ''}"
+                    for number in rounded(found.numbers, key.kind)
+                ]
             else:
                 continue
             ranges.append(f"t.{delta.quoted(key.name)} BETWEEN {' AND '.join(ends)}")
@@ -336,7 +339,7 @@ class DeltaTable:
         found = []
         for n, key in enumerate(self._plan.keys if keys else ()):
             texts = [each[n] for each in keys]
-            numbers = [int(text) for text in texts] if key.kind in ("int", "long") else None
+            numbers = [int(text) for text in texts] if key.kind in (ColumnKind.INT, ColumnKind.LONG) else None
             found.append(KeyBounds((min(texts), max(texts)), (min(numbers), max(numbers)) if numbers else None))
         return found
 
@@ -378,7 +381,7 @@ def rounded(numbers: tuple[int, int], kind: str) -> tuple[int, int]:
     """
     least, greatest = numbers
     step = max(1, (1 << (greatest - least).bit_length()) // 4)
-    end = 1 << (31 if kind == "int" else 63)
+    end = 1 << (31 if kind == ColumnKind.INT else 63)
     return max(least // step * step, min(least, -end)), min(greatest // step * step + step - 1, max(greatest, end - 1))
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
 
-from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
+from relay.types.columns import MAX_AVRO_PRECISION, ColumnKind, column_type
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import CopiedColumn, Naming
 from spark_consumers.times import iso_utc
@@ -27,20 +26,15 @@ OURS = {
 }
 """The columns of the relay. Users query them: add new ones at the end."""
 
-_KINDS = {sql: kind for kind, sql in delta.TYPES.items()}
-
 
 def naming(json: str) -> Naming:
     """Return what Delta makes of names and kinds. ``json``: the kind that holds JSON."""
 
     def stored_as(kind: str) -> str:
         """Return the kind that holds the values of a kind: numbers that Spark has no type for are text."""
-        if kind == "json":
+        if kind == ColumnKind.JSON:
             return json
-        if kind == columns.NUMBER:
-            return "string"
-        found = column_type(kind)
-        return "string" if isinstance(found, Decimals) and found.precision > MAX_AVRO_PRECISION else kind
+        return ColumnKind.STRING if kind == columns.NUMBER or column_type(kind).is_wide else kind
 
     return Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION)
 
@@ -54,11 +48,6 @@ def from_json(text: Column, kind: str) -> Column:
     return F.from_json(text, kind, _PARSED_IN_FULL)
 
 
-def kind_of(found: DataType) -> str:
-    sql = found.simpleString()
-    return _KINDS.get(sql, sql)
-
-
 def is_ansi(frame: DataFrame) -> bool:
     """Whether casts fail in the session of a frame; else they return null. Its user decides."""
     return str(frame.sparkSession.conf.get("spark.sql.ansi.enabled")) == "true"
@@ -66,12 +55,12 @@ def is_ansi(frame: DataFrame) -> bool:
 
 def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
     """Return a value of this kind, made of its text as the consumers write it."""
-    if kind == "string":
+    if kind == ColumnKind.STRING:
         return text
-    if kind == "bytes":
+    if kind == ColumnKind.BYTES:
         return F.unbase64(text)
-    if kind == "set":
-        return from_json(text, "array<string>")
+    if kind == ColumnKind.SET:
+        return from_json(text, delta.sql_type(kind))
     if kind == VARIANT:
         return F.parse_json(text)
     if is_ansi:
@@ -84,9 +73,9 @@ def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
 
 def text_of(value: Column, kind: str) -> Column:
     """Return the text of a key's part."""
-    if kind == "bytes":
+    if kind == ColumnKind.BYTES:
         return F.base64(value)
-    return iso_utc(value) if kind == "timestamp" else value.cast("string")
+    return iso_utc(value) if kind == ColumnKind.TIMESTAMP else value.cast("string")
 
 
 def from_image(column: CopiedColumn, is_ansi: bool) -> Column:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.delta_values import OURS, VARIANT, kind_of, naming
+from spark_consumers.sinks.delta_values import OURS, VARIANT, naming
 from spark_consumers.times import iso_utc
 
 _LONG_END = 1 << 63
@@ -47,7 +47,7 @@ class KeptInDelta:
         if schema is None:
             return
         types = {field.name: field.dataType for field in schema}
-        stored = {each: kind_of(kind) for each, kind in types.items() if each not in OURS}
+        stored = {each: delta.kind_of(kind) for each, kind in types.items() if each not in OURS}
         found = columns.plan(name, stored, {0: layout}, naming("string" if items == "json" else VARIANT))
         places = columns.held_in(found, stored, 0)
         self._key = [(key.name, types[key.name]) for key in found.keys]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import CopiedColumn, Naming
@@ -30,21 +31,12 @@ OURS = {
 _OF_EVERY_TABLE = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 """The columns that PostgreSQL gives each table itself."""
 
+# With decimals as they are without digits: a number.
 _TYPES = {
-    "string": "text",
-    "bytes": "bytea",
-    "boolean": "boolean",
-    "int": "integer",
-    "long": "bigint",
-    "float": "real",
-    "double": "double precision",
-    "timestamp": "timestamp with time zone",
-    "set": "text[]",
-    "json": "json",
-    "jsonb": "jsonb",
-    columns.NUMBER: "numeric",
+    **{columns.NUMBER if each.kind is ColumnKind.DECIMAL else each.kind.value: each.postgres for each in TYPES},
+    JSONB: "jsonb",
 }
-_KINDS = {sql: kind for kind, sql in _TYPES.items()}
+_KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 _NUL = "\\u0000"  # as JSON writes it
 
 
@@ -54,7 +46,7 @@ def naming(json: str) -> Naming:
         reserved=_OF_EVERY_TABLE | OURS.keys(),
         shown=postgres.identifier,
         same=str,
-        kind=lambda kind: json if kind == "json" else kind,
+        kind=lambda kind: json if kind == ColumnKind.JSON else kind,
         digits=1000,
     )
 
@@ -70,20 +62,20 @@ def kind_of(sql: str) -> str:
 
 def value_of(text: str, kind: str) -> str:
     """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
-    if kind == "string":
+    if kind == ColumnKind.STRING:
         return text
-    if kind == "bytes":
+    if kind == ColumnKind.BYTES:
         return f"decode({text}, 'base64')"
-    if kind == "set":
+    if kind == ColumnKind.SET:
         return f"CASE WHEN {text} IS NOT NULL THEN ARRAY(SELECT json_array_elements_text({text}::json)) END"
     return f"{text}::{sql_type(kind)}"
 
 
 def text_of(value: str, kind: str) -> str:
     """Return the SQL of the text of a key's part."""
-    if kind == "bytes":
+    if kind == ColumnKind.BYTES:
         return f"encode({value}, 'base64')"
-    if kind == "timestamp":
+    if kind == ColumnKind.TIMESTAMP:
         return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
     return f"{value}::text"
 
@@ -114,7 +106,7 @@ def fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, s
     if _NUL not in image and all(name == short for name, short in shown.items()):
         return image, None
     values = orjson.loads(image)
-    in_json = {field.name for field in layout.row if is_jsonb and field.column in ("json", "rest")}
+    in_json = {field.name for field in layout.row if is_jsonb and field.column in (ColumnKind.JSON, ColumnKind.REST)}
     unfit = {name: value for name, value in values.items() if _has_nul(value, is_json=name in in_json)}
     fit = {shown.get(name, name): value for name, value in values.items() if name not in unfit}
     return orjson.dumps(fit).decode(), orjson.dumps(unfit).decode() if unfit else None

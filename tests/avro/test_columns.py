@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.avro.columns import nullable, writer
-from relay.avro.schema import avro_type
+from relay.types.columns import column_type
 
 
 def carried(kind: str, value: Any) -> Any:
     """Write a value with our writer, and read it with a general Avro reader."""
-    schema = fastavro.parse_schema(avro_type(kind))
+    schema = fastavro.parse_schema(column_type(kind).avro)
     return fastavro.schemaless_reader(BytesIO(writer(kind)(value)), schema, None)
 
 

@@ -19,7 +19,8 @@ from relay.avro import schema
 from relay.avro.framing import fingerprint
 from relay.avro.schema import change_schema, escape, unescape
 from relay.change import Images, Operation
-from relay.table import Column, KeyColumn, TableSchema, column_type
+from relay.table import Column, KeyColumn, TableSchema
+from relay.types.columns import column_type
 from tests.avro.strategies import tables
 
 

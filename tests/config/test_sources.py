@@ -29,7 +29,7 @@ def test_declared_columns_keep_their_order_and_get_their_canonical_spelling(file
 
 
 _TYPES = (
-    "the types are string, bytes, boolean, int, long, double, timestamp, set, json, and decimal(p,s) with p up to 38"
+    "the types are int, long, double, string, bytes, boolean, timestamp, set, json, and decimal(p,s) with p up to 38"
 )
 
 

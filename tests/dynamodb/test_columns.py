@@ -15,7 +15,8 @@ from relay.change import Change, Images, Operation
 from relay.config.columns import attribute_type, canonical_type
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.values import image_json
-from relay.table import REST, KeyColumn, TableSchema
+from relay.table import KeyColumn, TableSchema
+from relay.types.columns import REST
 from tests.dynamodb.items import TYPED, carried, item_of, same_item, with_base64
 from tests.examples import examples
 

@@ -20,8 +20,8 @@ from relay.engine.snapshot_records import CONTROL
 from relay.engine.snapshot_records import records_of as snapshots_of
 from relay.engine.snapshot_requests import requests_of
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId, parse_key
-from relay.table import REST, column_type
 from relay.token import EventToken
+from relay.types.columns import REST, column_type
 from tests import golden, golden_inputs
 from tests.avro.known import Known
 

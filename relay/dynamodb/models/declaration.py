@@ -16,7 +16,7 @@ from relay.dynamodb.models.errors import InvalidModel, InvalidValue
 from relay.dynamodb.models.indexes import NAME, NAME_IS, Index
 from relay.dynamodb.models.tables import differences
 from relay.dynamodb.models.types import UNFIT, Wire
-from relay.table import REST
+from relay.types.columns import REST
 
 ViewType = Literal["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE", "KEYS_ONLY"]
 

@@ -2,7 +2,7 @@
 
 A function reads all rows of an event in one loop, without a call per column for the common types: columns of fixed
 width, and the length of the text after them, are unpacked together. Rows with NULLs have functions of their own, one
-for each set of columns that are NULL. ``relay.sql.columns`` lists the values.
+for each set of columns that are NULL. ``relay.types.sql`` lists the values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
 from relay.sql.charsets import BINARY, decoder, is_utf8
-from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.sql.tables import Row
 from relay.table import Column
+from relay.types.sql import named
 
 Change = tuple[Row | None, Row | None]
 """A row before and after a change: None before an insert and after a delete."""
@@ -144,12 +144,9 @@ def columns_of(table: TableMap) -> list[Column]:
     """Return the columns with the types of their values. Raises ``BadTableMap`` for one that cannot be relayed."""
     carried = []
     for column in (column for at, column in enumerate(table.columns) if at not in table.hidden):
-        base = _column_reader(column).base
-        try:
-            kind = carried_as(base, unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
-        except ValueError as fault:
-            raise BadTableMap(f"its column {column.name}: {fault}") from None
-        carried.append(Column(column.name, kind, base in WITH_DECIMALS))
+        base = named(_column_reader(column).base)
+        kind = base.carried(unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
+        carried.append(Column(column.name, kind, base.has_decimals))
     return carried
 
 

@@ -1,4 +1,4 @@
-"""Decodes single values that are neither plain numbers nor plain text. ``relay.sql.columns`` lists the results.
+"""Decodes single values that are neither plain numbers nor plain text. ``relay.types.sql`` lists the results.
 
 The formats are those of "Date and Time Data Type Representation" in MySQL's internals manual, of ``decimal2bin`` in its
 ``strings/decimal.c``, and for compressed columns of ``Field_longstr::compress`` in MariaDB's ``sql/field.cc``.

@@ -1,0 +1,140 @@
+"""The SQL types: the column type that carries each, and how servers show and store its values.
+
+The column types are on the wire: ``schemas/README.md`` shows them, and a row must be equal in every byte whichever way
+it is read. The values are those that ``relay.avro.columns`` takes:
+
+==================  =====================================================================================
+carried as          Python value
+==================  =====================================================================================
+int, long           int
+decimal(p,s)        Decimal with s decimals; int for ``decimal(20,0)``
+float, double       float whose shortest text is that of the column's value
+string              str: text transcoded; DATE, DATETIME, TIME as MySQL prints them; JSON verbatim
+timestamp           int, microseconds since the epoch; 0 only for the zero TIMESTAMP
+bytes               bytes: BINARY padded to its length, BIT big-endian, geometry with its SRID
+set                 list of str, in the order of the definition
+==================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from relay.types.columns import ColumnKind
+
+
+class Form(Enum):
+    """How servers show and store a value. Its readers are chosen by it."""
+
+    INTEGER = auto()
+    DECIMAL = auto()
+    FLOAT = auto()
+    DOUBLE = auto()
+    TIME = auto()
+    TIMESTAMP = auto()
+    TEXT = auto()
+    JSON = auto()
+    ENUM = auto()
+    SET = auto()
+    BYTES = auto()
+    PADDED = auto()  # bytes of a fixed length, stored without the zeros at their end
+    ADDRESS = auto()  # the same, but shown as text
+    BIT = auto()
+    OPAQUE = auto()  # bytes that are compared in a way of their own
+
+
+@dataclass(frozen=True, slots=True)
+class SqlType:
+    """An SQL type. ``also``: its other names, and those of its other sizes.
+
+    ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``has_decimals``:
+    whether its text ends in decimals of a second: DATETIME(3) has three, DATETIME has none. ``is_blob``: whether
+    ``binlog_row_image=NOBLOB`` may leave it out.
+    """
+
+    name: str
+    kind: ColumnKind
+    form: Form
+    also: tuple[str, ...] = ()
+    unsigned: str = ""
+    size: int = 0
+    has_decimals: bool = False
+    is_blob: bool = False
+
+    def carried(self, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
+        """Return the column type that carries it."""
+        if self.kind is ColumnKind.DECIMAL:
+            return f"decimal({precision},{scale})"
+        return (unsigned and self.unsigned) or str(self.kind)
+
+
+_SHAPES = ("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection")
+_TYPES = (
+    SqlType("tinyint", ColumnKind.INT, Form.INTEGER, ("int1", "bool", "boolean")),
+    SqlType("smallint", ColumnKind.INT, Form.INTEGER, ("int2",)),
+    SqlType("mediumint", ColumnKind.INT, Form.INTEGER, ("int3", "middleint")),
+    SqlType("int", ColumnKind.INT, Form.INTEGER, ("integer", "int4"), unsigned="long"),
+    SqlType("bigint", ColumnKind.LONG, Form.INTEGER, ("int8",), unsigned="decimal(20,0)"),
+    SqlType("year", ColumnKind.INT, Form.INTEGER),
+    SqlType("decimal", ColumnKind.DECIMAL, Form.DECIMAL, ("numeric", "dec", "fixed")),
+    SqlType("float", ColumnKind.FLOAT, Form.FLOAT, ("float4",)),
+    SqlType("double", ColumnKind.DOUBLE, Form.DOUBLE, ("float8",)),  # REAL is a FLOAT in some sessions
+    SqlType("date", ColumnKind.STRING, Form.TIME),
+    SqlType("datetime", ColumnKind.STRING, Form.TIME, has_decimals=True),
+    SqlType("time", ColumnKind.STRING, Form.TIME, has_decimals=True),
+    SqlType("timestamp", ColumnKind.TIMESTAMP, Form.TIMESTAMP),
+    SqlType("char", ColumnKind.STRING, Form.TEXT, ("character",)),
+    SqlType("varchar", ColumnKind.STRING, Form.TEXT, ("varcharacter",)),
+    SqlType("text", ColumnKind.STRING, Form.TEXT, ("tinytext", "mediumtext", "longtext"), is_blob=True),
+    SqlType("json", ColumnKind.STRING, Form.JSON, is_blob=True),
+    SqlType("enum", ColumnKind.STRING, Form.ENUM),
+    SqlType("set", ColumnKind.SET, Form.SET),
+    SqlType("binary", ColumnKind.BYTES, Form.PADDED),
+    SqlType("varbinary", ColumnKind.BYTES, Form.BYTES),
+    SqlType("blob", ColumnKind.BYTES, Form.BYTES, ("tinyblob", "mediumblob", "longblob"), is_blob=True),
+    SqlType("bit", ColumnKind.BYTES, Form.BIT),
+    SqlType("uuid", ColumnKind.BYTES, Form.ADDRESS, size=16),
+    SqlType("inet4", ColumnKind.BYTES, Form.ADDRESS, size=4),
+    SqlType("inet6", ColumnKind.BYTES, Form.ADDRESS, size=16),
+    SqlType("geometry", ColumnKind.BYTES, Form.OPAQUE, (*_SHAPES, "geomcollection"), is_blob=True),
+    SqlType("vector", ColumnKind.BYTES, Form.OPAQUE),
+)
+TYPES = {name: each for each in _TYPES for name in (each.name, *each.also)}
+"""The SQL types by name, in lower case."""
+
+_DEFINITION = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?([^()]*)", re.DOTALL | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A type as a column is defined with it. ``inside``: what is in its parentheses. ``attributes``: what follows."""
+
+    type: SqlType
+    inside: str
+    attributes: str
+
+    @property
+    def carried(self) -> str:
+        """The column type that carries it. Raises ValueError if its digits are not numbers."""
+        precision, _, scale = self.inside.partition(",") if self.type.kind is ColumnKind.DECIMAL else ("", "", "")
+        unsigned = "unsigned" in self.attributes.split()
+        return self.type.carried(unsigned=unsigned, precision=int(precision or 10), scale=int(scale or 0))
+
+
+def named(name: str) -> SqlType:
+    """Return the SQL type with this name in lower case. Raises ValueError for a type that cannot be carried."""
+    if (found := TYPES.get(name)) is not None:
+        return found
+    raise ValueError(
+        f"columns of type {name} cannot be carried: list the tables to relay in `tables`, without this one"
+    )
+
+
+def defined(definition: str) -> Defined:
+    """Read a column type such as ``decimal(10,2) unsigned``. Raises ValueError for one that cannot be carried."""
+    match = _DEFINITION.fullmatch(definition)
+    if match is None:
+        raise ValueError(f"cannot read the column type {definition!r}")
+    return Defined(named(match[1].lower()), match[2] or "", match[3].strip().lower())
