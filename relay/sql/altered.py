@@ -162,7 +162,8 @@ def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) ->
                 return Column(name, ColumnKind.BYTES)
         elif any(word.is_word("BYTE") for word in words):
             raise _NotUnderstood
-        is_text = _text_default(words, True if any(word.is_word("ASCII", "UNICODE") for word in words) else text)
+        named_set = base.is_national or any(word.is_word("ASCII", "UNICODE") for word in words)
+        is_text = _text_default(words, True if named_set else text)
         if is_text is None:
             raise _NotUnderstood
         return Column(name, base.kind if is_text else ColumnKind.BYTES)

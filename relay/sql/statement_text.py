@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from relay.types.sql import TYPES, Form
+
 _SHOWN = 200  # characters
 _VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
 MASKED = "***"
@@ -26,13 +28,12 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# The types whose numbers in parentheses are sizes, not values.
-_SIZED = re.compile(
-    r"(?:big|medium|small|tiny)?int(?:eger)?[1-8]?|middleint|dec(?:imal)?|numeric|fixed|float[48]?|double|precision|real"
-    r"|bit|n?(?:var)?char(?:acter)?|varying|(?:var)?binary|(?:tiny|medium|long)?(?:text|blob)|time(?:stamp)?|datetime"
-    r"|year|vector",
-    re.IGNORECASE,
-)
+# The words whose numbers in parentheses are sizes, not values.
+_SIZED = {"precision", "real", "varying", "vector"} | {
+    name
+    for name, each in TYPES.items()
+    if name != "date" and each.form not in (Form.ENUM, Form.SET, Form.JSON, Form.ADDRESS, Form.OPAQUE)
+}
 _BEFORE_COLUMN = ("(", ",", "ADD", "COLUMN", "MODIFY", "CHANGE", "EXISTS")
 _SIZE = re.compile(r"\s*\(\s*[0-9]+\s*(?:,\s*[0-9]+\s*)?\)")
 
@@ -115,7 +116,7 @@ def without_values(sql: str) -> str:
 
 def _is_type(text: str, before: tuple[str, ...]) -> bool:
     """Whether a word before numbers in parentheses is the type of a column, and not a function of values."""
-    if not _SIZED.fullmatch(text) or before[2] == "DEFAULT":
+    if text.lower() not in _SIZED or before[2] == "DEFAULT":
         return False
     return before[1] in _BEFORE_COLUMN or before[0] in ("CHANGE", "COLUMN", "EXISTS")
 

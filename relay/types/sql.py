@@ -51,7 +51,8 @@ class SqlType:
 
     ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``has_decimals``:
     whether its text ends in decimals of a second: DATETIME(3) has three, DATETIME has none. ``is_blob``: whether
-    ``binlog_row_image=NOBLOB`` may leave it out.
+    ``binlog_row_image=NOBLOB`` may leave it out. ``is_national``: whether it has a character set of its own, whatever
+    that of its table is.
     """
 
     name: str
@@ -62,6 +63,7 @@ class SqlType:
     size: int = 0
     has_decimals: bool = False
     is_blob: bool = False
+    is_national: bool = False
 
     def carried(self, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
         """Return the column type that carries it."""
@@ -87,6 +89,7 @@ _TYPES = (
     SqlType("timestamp", ColumnKind.TIMESTAMP, Form.TIMESTAMP),
     SqlType("char", ColumnKind.STRING, Form.TEXT, ("character",)),
     SqlType("varchar", ColumnKind.STRING, Form.TEXT, ("varcharacter",)),
+    SqlType("nchar", ColumnKind.STRING, Form.TEXT, ("nvarchar", "national"), is_national=True),
     SqlType("text", ColumnKind.STRING, Form.TEXT, ("tinytext", "mediumtext", "longtext"), is_blob=True),
     SqlType("json", ColumnKind.STRING, Form.JSON, is_blob=True),
     SqlType("enum", ColumnKind.STRING, Form.ENUM),

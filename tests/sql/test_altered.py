@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,3 +51,12 @@ def test_a_statement_with_a_backslash_is_not_understood() -> None:
     sql = r"ALTER TABLE t MODIFY a VARCHAR(90) DEFAULT '\', ADD b INT COMMENT 'x'"
     assert altered(BEFORE, sql, False) is None
     assert created(r"CREATE TABLE t (id INT PRIMARY KEY, a INT COMMENT '\', b INT COMMENT 'x')", False, True) is None
+
+
+@pytest.mark.parametrize(
+    "kind", ["NCHAR(3)", "NVARCHAR(3)", "NCHAR VARYING(3)", "NATIONAL CHAR(3)", "NATIONAL VARCHAR(3)"]
+)
+def test_national_text_is_text_also_in_a_table_that_is_binary(kind: str) -> None:
+    after = altered(BEFORE, f"ALTER TABLE t ADD b {kind} NOT NULL, CHARSET binary", False)
+    assert after is not None
+    assert after.columns[-1] == Column("b", "string")
