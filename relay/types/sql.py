@@ -102,7 +102,7 @@ _TYPES = (
     SqlType("inet4", ColumnKind.BYTES, Form.ADDRESS, size=4),
     SqlType("inet6", ColumnKind.BYTES, Form.ADDRESS, size=16),
     SqlType("geometry", ColumnKind.BYTES, Form.OPAQUE, (*_SHAPES, "geomcollection"), is_blob=True),
-    SqlType("vector", ColumnKind.BYTES, Form.OPAQUE),
+    SqlType("vector", ColumnKind.BYTES, Form.OPAQUE, is_blob=True),
 )
 TYPES = {name: each for each in _TYPES for name in (each.name, *each.also)}
 """The SQL types by name, in lower case."""

@@ -191,12 +191,12 @@ def test_a_table_that_is_not_wanted_has_no_decoder() -> None:
     assert decoder(pb.FieldEvent(table_name="t", fields=[_ID]), lambda *_: None) is None
 
 
-def _old(*values: bytes | None, kind: str = "varchar(20)") -> Any:
-    """Decode an old row of id, ``name`` NOT NULL, ``text`` NOT NULL and ``free``, which is of ``kind``."""
+def _old(*values: bytes | None, kind: str = "varchar(20)", prose: str = "mediumtext") -> Any:
+    """Decode an old row of id, ``name`` NOT NULL, ``prose`` NOT NULL and ``free``, which are of these types."""
     columns = [
         pb.Field(name="id", flags=3, column_type="bigint(20)"),
         pb.Field(name="name", flags=1, charset=45, column_type="varchar(20)"),
-        pb.Field(name="prose", flags=1, charset=45, column_type="mediumtext"),
+        pb.Field(name="prose", flags=1, charset=45, column_type=prose),
         pb.Field(name="free", charset=45, column_type=kind),
     ]
     found = decoder(pb.FieldEvent(table_name="t", fields=columns), layout)
@@ -209,6 +209,13 @@ def test_a_partly_logged_old_row_is_told_from_a_row_with_null(values: tuple[byte
     """I1: MINIMAL and NOBLOB omit columns, which then arrive as NULL."""
     with pytest.raises(PartialRow):
         _old(*values)
+
+
+@pytest.mark.parametrize("prose", ["tinytext", "longblob", "json", "multipolygon", "vector(3)"])
+def test_noblob_is_told_by_any_type_that_it_leaves_out(prose: str) -> None:
+    """I1. MySQL keeps VECTOR as it keeps BLOB."""
+    with pytest.raises(PartialRow):
+        _old(b"1", b"a", None, b"b", prose=prose)
 
 
 def test_nulls_of_an_old_row_are_carried_in_a_column_that_became_not_null_later() -> None:
