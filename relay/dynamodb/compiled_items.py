@@ -41,10 +41,9 @@ def compiled_items(table: TableSchema, shard: str, attributes: Callable[[Any], d
 
     ``shard``: globally qualified. ``attributes``: makes those of a record.
     """
-    made = native.compiled_items()
-    if made is None:
+    if (core := native.core()) is None:
         return None
-    return made(
+    return core.CompiledItems(
         shard=shard,
         source=table.source,
         table=table.table,

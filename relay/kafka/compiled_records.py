@@ -33,12 +33,11 @@ def compiled_records(
 
     ``schema``, ``header``: as for ``ChangeEncoder``. ``largest``: bytes of value, key and token of a record.
     """
-    record_writer = native.record_writer()
-    if record_writer is None:
+    if (core := native.core()) is None:
         return None
     fields = {field["name"]: field["type"] for field in schema["fields"]}
     row, key = fields_of(schema)
-    return record_writer(
+    return core.RecordWriter(
         header=header,
         key=key,
         row=row,

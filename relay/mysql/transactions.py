@@ -95,7 +95,7 @@ class ShardTransactions:
         self._saved_schema_changes: list[SchemaChange] = []
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
-        self._compiled = CompiledTables(stream.source, stream.qualified(shard)) if native.block_builder() else None
+        self._compiled = CompiledTables(stream.source, stream.qualified(shard)) if native.core() else None
         # The open transaction, whether ``_changes`` has begun it, and the tables that it empties.
         self._begun: TransactionBegin | None = None
         self._is_open = False

@@ -9,70 +9,35 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from relay.native._core import (
-        BinlogScanner,
-        BlockBuilder,
-        ChangeBlock,
-        CompiledItems,
-        RecordWriter,
-        VStreamReader,
-    )
+    from relay.native import _core
 
 log = logging.getLogger(__name__)
 
 _INTERFACE = 9  # what this version calls; one that was built of other sources may have another
 
 
-def record_writer() -> type[RecordWriter] | None:
-    """Return the compiled class; None for plain Python: it is not there, or ``RELAY_NATIVE=off`` is set.
+class CoreModule(Protocol):
+    """What the module ``_core`` has."""
+
+    BinlogScanner: type[_core.BinlogScanner]
+    BlockBuilder: type[_core.BlockBuilder]
+    CompiledItems: type[_core.CompiledItems]
+    RecordWriter: type[_core.RecordWriter]
+    VStreamReader: type[_core.VStreamReader]
+
+    def copied_parts(self, answer: bytes, /) -> list[tuple[int, bytes]] | None: ...
+    @property
+    def read_rows(self) -> Callable[..., _core.ChangeBlock | None]: ...
+
+
+def core() -> CoreModule | None:
+    """Return the compiled core; None for plain Python: it is not there, or ``RELAY_NATIVE=off`` is set.
 
     Raises ImportError if ``RELAY_NATIVE=required`` is set and it is not there.
     """
-    found = _loaded()
-    return None if found is None else found.RecordWriter
-
-
-def vstream_reader() -> type[VStreamReader] | None:
-    """Return the compiled class, as `record_writer` does."""
-    found = _loaded()
-    return None if found is None else found.VStreamReader
-
-
-def block_builder() -> type[BlockBuilder] | None:
-    """Return the compiled class, as `record_writer` does."""
-    found = _loaded()
-    return None if found is None else found.BlockBuilder
-
-
-def binlog_scanner() -> type[BinlogScanner] | None:
-    """Return the compiled class, as `record_writer` does."""
-    found = _loaded()
-    return None if found is None else found.BinlogScanner
-
-
-def compiled_items() -> type[CompiledItems] | None:
-    """Return the compiled class, as `record_writer` does."""
-    found = _loaded()
-    return None if found is None else found.CompiledItems
-
-
-def row_reader() -> Callable[..., ChangeBlock | None] | None:
-    """Return the compiled function ``read_rows``, as `record_writer` does."""
-    found = _loaded()
-    return None if found is None else found.read_rows
-
-
-def copied_parts() -> Callable[[bytes], list[tuple[int, bytes]] | None] | None:
-    """Return the compiled function ``copied_parts``, as `record_writer` does."""
-    found = _loaded()
-    return None if found is None else found.copied_parts
-
-
-def _loaded() -> ModuleType | None:
     wanted = os.environ.get("RELAY_NATIVE", "")
     if wanted == "off":
         _say_once("RELAY_NATIVE=off")

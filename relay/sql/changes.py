@@ -65,8 +65,8 @@ class TransactionChanges:
         self._parts: list[list[Change] | ChangeBlock] = []
         # Makes changes of rows as a binlog has them, and has those between the parts and `_ready`; whether it has made
         # all of the open transaction, and holds back the last row.
-        builder = native.block_builder()
-        self._builder = None if builder is None else builder(shard)
+        core = native.core()
+        self._builder = None if core is None else core.BlockBuilder(shard)
         self._is_built = False
         self._schema_changes: list[SchemaChange] = []
         # How many statements of the open transaction are among them.

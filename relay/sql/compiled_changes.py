@@ -40,7 +40,7 @@ def compiled_rows(
     ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
     ``read``: decodes a row as the source has it. ``copied``: they are rows of snapshots.
     """
-    if fields is None or table.wanted is not None or native.row_reader() is None:
+    if fields is None or table.wanted is not None or native.core() is None:
         return None
     from relay.native._core import CompiledRows
 
@@ -64,10 +64,10 @@ def copied_rows(
     ``form``: how the source has sent ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was
     requested. Other threads go on meanwhile.
     """
-    read = native.row_reader()
-    if rows is None or read is None:
+    core = native.core()
+    if rows is None or core is None:
         return None
-    block = read(rows, form, pages, snapshot.id, snapshot.as_of, int(now * 1_000_000))
+    block = core.read_rows(rows, form, pages, snapshot.id, snapshot.as_of, int(now * 1_000_000))
     return None if block is None else ChangeParts([block] if len(block) else [])
 
 

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 def vstream_reader(shard: VitessShard) -> VStreamReader | None:
     """Return the compiled reader of the stream of a shard; None if the installation has no compiled core."""
-    reader = native.vstream_reader()
-    if reader is None:
+    if (core := native.core()) is None:
         return None
-    return reader(shard.keyspace.encode(), shard.name.encode(), shard.qualified, canonical)
+    return core.VStreamReader(shard.keyspace.encode(), shard.name.encode(), shard.qualified, canonical)
 
 
 def rows_of(shard: VitessShard, decoder: VStreamRowDecoder, *, copied: bool = False) -> CompiledRows | None:

@@ -161,8 +161,8 @@ class TableCopy:
 
 def _parts(answer: bytes) -> Iterator[_CopiedRows | pb.VEvent]:
     """Yield the copied rows of an answer and its other events. Raises `BrokenStream`."""
-    find = native.copied_parts()
-    found = None if find is None else find(answer)
+    core = native.core()
+    found = None if core is None else core.copied_parts(answer)
     if found is not None:
         for count, part in found:
             yield _CopiedRows(count, part) if count else event_of(part)

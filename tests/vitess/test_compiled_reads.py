@@ -112,9 +112,9 @@ def test_usual_values_of_every_type_are_in_a_block(data: st.DataObject) -> None:
 def test_the_core_finds_the_same_copied_rows_in_an_answer_as_python(events: list[pb.VEvent]) -> None:
     """I1: and the same other events, in the same order."""
     answer = pb.VStreamResponse(events=events).SerializeToString()
-    find = native.copied_parts()
-    assert find is not None
-    parts = find(answer)
+    core = native.core()
+    assert core is not None
+    parts = core.copied_parts(answer)
     assert parts is not None
     found = [event for count, raw in parts for event in (events_of(raw) if count else [event_of(raw)])]
     assert found == events
@@ -129,10 +129,10 @@ def is_copied(event: pb.VEvent) -> bool:
 
 
 def test_an_answer_that_is_cut_off_is_left_to_python() -> None:
-    find = native.copied_parts()
-    assert find is not None
+    core = native.core()
+    assert core is not None
     answer = answer_of(row_event([(b"1",), (b"2",)]))
-    assert all(find(answer[:end]) is None for end in range(1, len(answer)))
+    assert all(core.copied_parts(answer[:end]) is None for end in range(1, len(answer)))
 
 
 def test_tables_of_which_not_all_rows_are_published_are_left_to_python() -> None:

@@ -80,9 +80,9 @@ class BinlogEvents:
         self._is_raw = raw
         # Of triggers.
         self._has_warned = False
-        scanner = native.binlog_scanner() if raw and layout is not None else None
+        core = native.core() if raw and layout is not None else None
         # Finds whole transactions of known tables; None without the compiled core.
-        self._scanner = None if scanner is None else scanner()
+        self._scanner = None if core is None else core.BinlogScanner()
         self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
         self._executed = executed
         # By the ids that the server gives tables in the open transaction.
