@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay.mysql.connection import ServerConnection
@@ -66,12 +66,12 @@ def require_unfiltered(
     database: str,
     tables: Collection[str],
     *,
-    is_origin: Callable[[], bool] = lambda: False,
+    is_origin: bool = False,
 ) -> None:
     """Raise ``Denied`` if a server leaves out changes of ``tables``, if there are none of any of ``database`` (I1).
 
     ``replications``: the filters of each. A table may come by any of them. ``is_origin``: whether the server may be the
-    one in which ``database`` is written, beside what it replicates; asked only where that matters.
+    one in which ``database`` is written, beside what it replicates.
     """
     address, chosen = server.account.address, list(tables) or [""]
     binlog = _as_stored(server, Filters.of(server.binlog_status, "Binlog"))
@@ -85,13 +85,14 @@ def require_unfiltered(
             )
         left_out = [(each, name) for each in replicated if (name := each.against(database, table)) is not None]
         if left_out and len(left_out) == len(replicated):
-            if all(each.is_of_others(database) for each in replicated) and is_origin():
+            if all(each.is_of_others(database) for each in replicated) and is_origin:
                 continue
             filters, name = left_out[0]
             choice = "" if table or name.endswith("_DB") else ", name the relayed tables in `tables`"
             raise Denied(
                 f"{address}: it does not replicate changes of {what}: its Replicate_{name} is "
-                f"{','.join(filters.lists[name])}: remove this filter{choice}, or leave the server out of `shards`"
+                f"{','.join(filters.lists[name])}: remove this filter{choice}, or leave the server out of `shards`. If "
+                f"{database} is written here, and not replicated, list this server alone"
             )
 
 

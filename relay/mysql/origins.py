@@ -287,7 +287,6 @@ def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
         timestamp=origin.token.timestamp,
         committed_at=None,
         is_ddl=begun.is_ddl,
-        made_in=begun.made_in,
         origin=origin,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from relay.gtid import GtidSet
 from relay.mysql.binlog.events import TransactionBegin
 from relay.mysql.positions import BinlogPosition
@@ -13,8 +15,9 @@ class PartlyRead:
 
     def __init__(self, position: BinlogPosition) -> None:
         self._rows: dict[str, PublishedRows] = dict(position.partial)
-        # See ``BinlogPosition.made_in``; also of the open transaction.
-        self._made_in: dict[str, str] = dict(position.made_in)
+        # See ``BinlogPosition.made_at``; and the last transaction that began.
+        self._made_at: dict[str, int] = dict(position.made_at)
+        self._begun: tuple[str, int | None] = ("", None)
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -26,31 +29,37 @@ class PartlyRead:
         """Return the rows of a transaction that were published, None if there are none."""
         return self._rows.get(gtid)
 
-    def open(self, begun: TransactionBegin) -> None:
-        """Note where the server that made a transaction has it, as its rows are read."""
-        if begun.made_in:
-            self._made_in[begun.gtid] = begun.made_in
+    def begin(self, begun: TransactionBegin) -> bool:
+        """A transaction begins. Return whether rows were published of another one under its GTID.
+
+        A crash cut that one off, so it was made earlier. In MySQL all servers have one time for a transaction. In
+        MariaDB, that of the server that made it is the latest: others have the time of its last statement.
+        """
+        at, before = begun.committed_at or begun.timestamp, self._made_at.get(begun.gtid, math.inf)
+        self._begun = begun.gtid, at if begun.committed_at or begun.made_here else None
+        return at > before  # I1: as many of its rows would be skipped
 
     def position(self, executed: str, local: GtidSet, begun: str | None, rows: PublishedRows) -> BinlogPosition:
         """Return the position after ``executed``. ``begun``: the open transaction; ``rows``: what was read of it."""
         partial = dict(self._rows)
         if begun is not None and (done := furthest(rows, partial.pop(begun, {}))):
             partial = {begun: done, **partial}
-        made_in = {gtid: self._made_in[gtid] for gtid in partial if gtid in self._made_in}
-        return BinlogPosition(executed, partial, local, made_in=made_in)
+        known = dict([self._begun]) | self._made_at
+        made_at = {gtid: at for gtid in partial if (at := known.get(gtid)) is not None}
+        return BinlogPosition(executed, partial, local, made_at=made_at)
 
     def leave(self, gtid: str, rows: PublishedRows) -> None:
         """Stop reading the open transaction, after these rows of it. Another server may send it again."""
         if done := furthest(rows, self._rows.get(gtid, {})):
             self._rows[gtid] = done
-        else:
-            self._made_in.pop(gtid, None)
+            if (at := self._begun[1]) is not None:
+                self._made_at.setdefault(gtid, at)
 
     def forget(self, gtid: str) -> None:
         """Forget a transaction that was read to its end, or that is another one than before."""
         self._rows.pop(gtid, None)
-        self._made_in.pop(gtid, None)
+        self._made_at.pop(gtid, None)
 
     def clear(self) -> None:
         self._rows.clear()
-        self._made_in.clear()
+        self._made_at.clear()

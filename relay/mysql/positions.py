@@ -26,17 +26,14 @@ class BinlogPosition:
     """Transactions in ``gtid`` or ``partial`` that only a replica has: it made them itself."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """By shard: the GTID set after which each target of a reshard is read. Only in the last position of a shard."""
-    made_in: Mapping[str, str] = field(default_factory=dict)
-    """By GTID: ``TransactionBegin.made_in`` of those in ``partial`` that were read from the server that made them.
-
-    After a crash that cut one off there, MariaDB gives the GTID to another one, in a later file.
-    """
+    made_at: Mapping[str, int] = field(default_factory=dict)
+    """By GTID: when those in ``partial`` were made, if that is known. See ``PartlyRead.begin``."""
 
     @classmethod
     def from_json(cls, raw: Position) -> BinlogPosition:
         """Read a position. Raises ``KeyError`` without ``gtid``, ``GtidError``."""
         local, targets = parse(raw.get("local", "")), raw.get("targets", {})
-        return cls(raw["gtid"], rows_in_position(raw), local, targets, raw.get("made_in", {}))
+        return cls(raw["gtid"], rows_in_position(raw), local, targets, raw.get("made_at", {}))
 
     @property
     def executed(self) -> GtidSet:
@@ -61,6 +58,6 @@ class BinlogPosition:
             position["local"] = self.local.position
         if self.targets:
             position["targets"] = dict(self.targets)
-        if self.made_in:
-            position["made_in"] = dict(self.made_in)
+        if self.made_at:
+            position["made_at"] = dict(self.made_at)
         return position

@@ -136,6 +136,10 @@ class BinlogShardReader:
                 self.transactions.feed(events)
             consumed = self.transactions.consume()
             self._advance(consumed)
+            if consumed.replaced is not None and not self.transactions.has_changes:
+                begin = self.transactions.position
+                self.transactions.forget(consumed.replaced)
+                return self._page(begun, gap=self._gap(LOST, begin, begun))  # I9
             is_full = consumed.is_full
             if consumed.error is not None:
                 self._error = consumed.error
@@ -233,10 +237,6 @@ class BinlogShardReader:
         if self.server.found is not None:
             self.head.start(self.server.found, asked)
             self._look_at_tables(self.server.found.server)
-            if replaced := self.server.servers.replaced(begin, self.server.found.server):
-                for gtid in replaced:
-                    self.transactions.forget(gtid)
-                return self._gap(LOST, begin, asked)  # I9
         return None
 
     def _gap(self, reason: str, begin: BinlogPosition, asked: float) -> Gap:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import Unavailable
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied
 from relay.mysql.filters import Filters
@@ -28,8 +27,6 @@ class Role:
     """It is a member of MySQL's group replication, where the others still send what one lacks, even the primary."""
     filters: tuple[Filters, ...] = ()
     """What each of its replications leaves out."""
-    sources: frozenset[str] = frozenset()
-    """The servers that it replicates, as ``ServerConnection.identity`` has them, once it has connected to them."""
 
     @property
     def is_unknown(self) -> bool:
@@ -42,10 +39,6 @@ class Role:
     @property
     def is_primary(self) -> bool:
         return not self.is_replica and not self.is_read_only
-
-    def replicates(self, source: ServerConnection) -> bool:
-        """Whether it accepts no writes, and replicates ``source`` directly."""
-        return self.is_read_only and source.identity in self.sources
 
     def is_local(self, server: ServerConnection, gtid: str) -> bool:
         """Whether a replica made the transaction itself, so that no other server of the shard gets it."""
@@ -73,41 +66,7 @@ def role_of(server: ServerConnection) -> Role:
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
     lag = max((_lag(status) for status in statuses), default=unreplicated)
     filters = tuple(Filters.of(status, "Replicate") for status in statuses)
-    sources = frozenset(filter(None, map(_source, statuses)))
-    return Role(is_replica, server.read_only, lag, domains, server.in_group, filters, sources)
-
-
-class KnownRoles:
-    """The roles that servers had when they were last asked, also of those that no longer answer.
-
-    ``connect``: to an address. Used by several threads.
-    """
-
-    def __init__(self, connect: Callable[[str], ServerConnection]) -> None:
-        self._connect = connect
-        self._roles: dict[str, Role] = {}
-
-    def __repr__(self) -> str:
-        return f"<KnownRoles[{', '.join(self._roles)}]>"
-
-    def note(self, server: ServerConnection, role: Role) -> None:
-        self._roles[server.account.address] = role
-
-    def is_origin(self, server: ServerConnection, others: Iterable[str]) -> bool:
-        """Whether a server accepts writes, and all ``others`` replicate it. One that has never answered does not."""
-        if self._roles[server.account.address].is_read_only:
-            return False
-        return all(self._replicates(each, server) for each in others)  # I1: else changes may be made there
-
-    def _replicates(self, address: str, source: ServerConnection) -> bool:
-        known = self._roles.get(address)
-        if known is None or not known.replicates(source):
-            try:
-                with closing(self._connect(address)) as server:
-                    known = self._roles[address] = role_of(server)
-            except RelayError:
-                return False
-        return known.replicates(source)
+    return Role(is_replica, server.read_only, lag, domains, server.in_group, filters)
 
 
 def _replication(server: ServerConnection) -> Sequence[Mapping[str, object]]:
@@ -123,11 +82,6 @@ def _replication(server: ServerConnection) -> Sequence[Mapping[str, object]]:
             return server.named_rows("SHOW SLAVE STATUS")  # before MySQL 8.0.22
     except Denied as error:
         raise Denied(f"{error}. The relay must know whether it is a replica: `{server.grant}`") from None
-
-
-def _source(status: Mapping[str, object]) -> str:
-    names = ("Source_UUID", "Master_UUID", "Master_Server_Id")
-    return next((str(status[name]).lower() for name in names if status.get(name)), "")
 
 
 def _lag(status: Mapping[str, object]) -> float:

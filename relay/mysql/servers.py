@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
-from relay.mysql.binlog.files import cut_off, look_into, purged
+from relay.mysql.binlog.files import look_into, purged
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import BinlogPurged, Diverged
 from relay.mysql.gtids import Sequences, common, last_sequences, origin_servers, split_mariadb
@@ -171,25 +171,6 @@ class ShardServers:
                 log.info("shard %s: %s", self.shard, error)
             server.close()
         return None
-
-    def replaced(self, position: BinlogPosition, read: ServerConnection) -> list[str]:
-        """Return the transactions read in part that a crash of their server cut off, and whose GTIDs it used again.
-
-        Call it once ``read`` has the GTIDs: a server that has not used them again by then has sent it no others. One
-        that does not answer is not waited for: it may be gone for good. Raises ``Unavailable``.
-        """
-        found = []
-        for gtid, made_in in position.made_in.items():
-            address, _, file = made_in.rpartition("/")
-            if address == read.account.address:
-                found += [gtid] if _uses_again(read, gtid, file) else []
-            elif address in self.addresses():  # I1
-                try:
-                    with closing(self._connect(address)) as server:
-                        found += [gtid] if _uses_again(server, gtid, file) else []
-                except Unavailable as error:
-                    log.warning("shard %s: reading on in %s from another server: %s", self.shard, gtid, error)
-        return found
 
     def _ordered(self) -> list[str]:
         now = self._clock()
@@ -362,11 +343,6 @@ def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
     return all(
         last.get(each.domain, {}).get(each.server, 0) >= each.sequence for each in split_mariadb(",".join(gtids))
     )
-
-
-def _uses_again(server: ServerConnection, gtid: str, file: str) -> bool:
-    """Whether a MariaDB has given the GTID of a transaction that a crash cut off in ``file`` to another one (I1)."""
-    return server.is_mariadb and _has_all(server, [gtid]) and cut_off(server, gtid, file)
 
 
 def _awaits_its_own(server: ServerConnection, needed: GtidSet) -> bool:

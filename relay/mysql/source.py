@@ -32,7 +32,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.readable import check_readable
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
-from relay.mysql.roles import KnownRoles, Role, role_of
+from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
@@ -73,7 +73,6 @@ class MySQLSource:
         self._ssl = _context(config.tls)
         self._tokens = _tokens(config)
         self.clock = ServiceClock()
-        self._roles = KnownRoles(self._connect)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
         self.snapshots = DatabaseSnapshots(
             config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered, self.clock
@@ -301,11 +300,10 @@ class MySQLSource:
         return found
 
     def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
-        self._roles.note(server, role)
-        address, database, tables = server.account.address, self.config.database, self.config.tables or ()
-        others = {each for listed in self._shards.values() if address in listed for each in listed} - {address}
-        is_origin = partial(self._roles.is_origin, server, others)
-        require_unfiltered(server, role.filters, database, tables, is_origin=is_origin)
+        address = server.account.address
+        is_alone = all(len(listed) == 1 for listed in self._shards.values() if address in listed)
+        is_origin = is_alone and not role.is_read_only  # I1: another listed server may be where changes are made
+        require_unfiltered(server, role.filters, self.config.database, self.config.tables or (), is_origin=is_origin)
 
     def _verify(self, server: ServerConnection) -> None:
         server.verify()

@@ -58,6 +58,8 @@ class Consumed:
     """Seconds: the timestamp of the last transaction that ended."""
     heartbeat: int | None = None
     """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
+    replaced: str | None = None
+    """The GTID of the next event, if rows were published of another transaction under it, which never committed."""
     error: RelayError | None = None
     """Why the first remaining event cannot be read. Everything before it was taken."""
 
@@ -234,6 +236,9 @@ class ShardTransactions:
                     return True
                 continue
             elif isinstance(event, TransactionBegin):
+                if self._partial.begin(event):
+                    consumed.replaced = event.gtid
+                    return True
                 if self._begun is not None:
                     self.followed.undo()
                 # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.
@@ -341,7 +346,6 @@ class ShardTransactions:
         if self._is_local(begun.gtid):
             # Now, so that no other server is asked for the rest of it.
             self.local = self.local | parse(begun.gtid)
-        self._partial.open(begun)
         origin = begun.origin if isinstance(begun, OriginBegin) else None
         self._changes.begin(
             begun.gtid,

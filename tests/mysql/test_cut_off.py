@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
@@ -37,11 +38,14 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 5_000)
 
 
-def write_half(server: MariaDB) -> None:
+def write_half(server: MariaDB, at: float = 0.0) -> None:
+    """Write the transaction, which takes some seconds by the clock of its session, from ``at`` on."""
     with server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET timestamp = {int(at or time.time() - 60)}")
         cursor.execute("BEGIN")
         for key in HALF:
             cursor.execute(f"INSERT t VALUES ({key}, REPEAT('v', 10000))")
+            cursor.execute("SET timestamp = UNIX_TIMESTAMP() + 2")
         connection.commit()
 
 
@@ -217,8 +221,9 @@ def test_two_servers_with_one_id_may_have_a_transaction_in_different_files(kind:
         two.execute("FLUSH BINARY LOGS")
         source = source_of(DATABASE, one)
         start = begin(source)["-"]
+        at = time.time() - 60
         for server in (one, two):
-            write_half(server)
+            write_half(server, at)
         two.execute("FLUSH BINARY LOGS")
         position = up_to(source, start, HALF[-2])[-1].position or {}
         for servers in ([two, one], [two]):

@@ -23,18 +23,12 @@ from relay.mysql.positions import BinlogPosition
             "rows_of": {"0-1-6": {"t": 1}, "1-1-8": {"t": 2}},
             "others": {"1-1-8": 2},
         },
-        {"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3, "made_in": {"0-1-6": "db:3306/binlog.0003"}},
+        {"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3, "made_at": {"0-1-6": 1800000000}},
         {"gtid": "MariaDB/0-1-5", "targets": {"-80": "MariaDB/0-2-7", "80-": "MariaDB/0-3-9"}},
     ],
 )
 def test_a_position_that_is_read_and_written_has_the_same_bytes(position: dict[str, Any]) -> None:
     assert orjson.dumps(BinlogPosition.from_json(position).to_json()) == orjson.dumps(position)
-
-
-def test_a_file_without_its_server_says_nothing() -> None:
-    """Earlier checkpoints have such."""
-    raw = {"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3, "files": {"0-1-6": "binlog.000003"}}
-    assert BinlogPosition.from_json(raw).made_in == {}
 
 
 def test_transactions_that_only_a_replica_has_are_not_required_of_other_servers() -> None:

@@ -156,19 +156,37 @@ def test_a_transaction_published_in_part_is_required_of_the_next_server() -> Non
     assert again.transactions.position.unfinished == ("0-1-101",)
 
 
-def test_where_a_transaction_was_made_is_kept_until_all_of_it_is_read_whoever_sends_the_rest() -> None:
-    """I1: only there a crash may have cut it off."""
-    shard, made_in = Shard(), "db-1:3306/binlog.000001"
-    rows = Rows(shard.layout("id"), [(None, (1,)), (None, (2,)), (None, (3,))], 10)
-    shard.pages(replace(begin(101), made_in=made_in), rows)
+@pytest.mark.parametrize("committed_at", [None, 1_800_000_000_000_001])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_no_row_is_skipped_of_a_transaction_that_gets_the_gtid_of_another_one(
+    committed_at: int | None, is_restarted: bool
+) -> None:
+    """I1, I9: a crash cut that one off after it was read in part. When it was made tells them apart."""
+    shard = Shard()
+    rows: list[Any] = [(None, (1,)), (None, (2,)), (None, (3,))]
+    first = replace(begin(101), committed_at=committed_at, made_here=committed_at is None)
+    shard.pages(first, Rows(shard.layout("id"), rows, 10))
     position = shard.transactions.position.to_json()
     del position["gtid"]
-    again = Shard(**position)
-    again.pages(begin(101), Rows(again.layout("id"), rows.changes, 10))
-    again.transactions.drop_events()
-    assert again.transactions.position.made_in == {"0-1-101": made_in}
-    again.pages(begin(101), Rows(again.layout("id"), rows.changes, 10), COMMIT)
-    assert again.transactions.position.made_in == {}
+    for _ in range(2):
+        if is_restarted:
+            shard = Shard(**position)
+        shard.transactions.drop_events()
+        shard.transactions.take()
+        shard.pages(replace(first, made_here=False), Rows(shard.layout("id"), rows, 10))
+        assert shard.transactions.position.made_at == {"0-1-101": committed_at or first.timestamp}
+    if is_restarted:
+        shard = Shard(**position)
+    shard.transactions.drop_events()
+    shard.transactions.take()
+    second = replace(first, timestamp=first.timestamp + 1, committed_at=committed_at and committed_at + 1)
+    shard.transactions.feed([second, Rows(shard.layout("id"), rows, 10), COMMIT])
+    assert shard.transactions.consume().replaced == "0-1-101"
+    assert not shard.transactions.has_changes
+    shard.transactions.forget("0-1-101")
+    assert shard.transactions.consume().replaced is None
+    assert len(shard.transactions.take()[0]) == 3
+    assert shard.transactions.position.made_at == {}
 
 
 def test_a_transaction_that_only_a_replica_has_is_required_of_no_other_server() -> None:

@@ -63,8 +63,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
     ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.
-    ``made_in``: of MariaDB, the binlog file of the server that made it, such as ``db-1:3306/binlog.000003``; empty if
-    it is read from another one.
+    ``made_here``: whether it is known to be read from the MariaDB that made it.
     """
 
     gtid: str
@@ -72,7 +71,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
     timestamp: int
     committed_at: int | None
     is_ddl: bool
-    made_in: str = ""
+    made_here: bool = False
 
 
 class Rows(msgspec.Struct):
@@ -137,8 +136,8 @@ class RawTransactions(msgspec.Struct):
     def pop(self) -> list[BinlogEvent]:
         """Take the first of them; return its events."""
         gtid, position, timestamp, committed_at, rows = self.scanned.pop()
-        made_in = f"{self.address}/{self.file}" if gtid.split("-")[1] == str(self.own) else ""
-        begin, buffer = TransactionBegin(gtid, position, timestamp, committed_at, False, made_in), self.scanned.buffer
+        made_here, buffer = gtid.split("-")[1] == str(self.own), self.scanned.buffer
+        begin = TransactionBegin(gtid, position, timestamp, committed_at, False, made_here)
         logged = (
             RawRows(
                 known.table, known.decoder, kind, buffer, start, end, BinlogPlace(self.address, self.file, at, gtid)

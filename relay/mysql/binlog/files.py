@@ -55,15 +55,6 @@ def purged(server: ServerConnection) -> GtidSet:
     return server.gtid_set("@@global.gtid_purged")
 
 
-def cut_off(server: ServerConnection, gtid: str, file: str) -> bool:
-    """Whether a crash of a MariaDB cut off a transaction that it was writing to ``file``. Raises ``Unavailable``.
-
-    It then began its next file without that transaction. False where the files do not say, since they were purged.
-    """
-    later = [name for name in server.binlogs() if (len(name), name) > (len(file), file)]
-    return bool(later) and not look_into(server, later[0]).before.contains(parse(gtid))
-
-
 def previous_gtids(body: bytes, place: str) -> GtidSet:
     """Read MySQL's PREVIOUS_GTIDS, which has the form of ``executed.sid_block``. Raises ``NotCarried`` for tags."""
     (count,) = struct.unpack_from("<Q", body)

@@ -202,8 +202,8 @@ class BinlogEvents:
                 self._is_statement = bool(bits & events.STANDALONE)
                 self._is_prepared = bool(bits & events.PREPARED_XA)
                 self._alters_nothing = self._is_statement and events.alters_nothing(buffer[start:end])
-                made_in = f"{self._server.account.address}/{self.file}" if server_id == self._own else ""
-                out.append(TransactionBegin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL), made_in))
+                is_ddl, made_here = bool(bits & events.IS_DDL), server_id == self._own
+                out.append(TransactionBegin(self._gtid, reached, timestamp, None, is_ddl, made_here))
             elif kind == events.GTID:
                 self.position = position or self.position
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
