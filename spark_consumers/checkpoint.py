@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import TopicPartition
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -22,6 +23,7 @@ from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, 
 _START = "start.json"
 _TOPICS = "topics.json"
 _PLACE = "place.json"
+_SCHEMAS = "schemas.json"
 
 SWAP = "swap.json"
 """The file of a swap that has begun and not ended: the checkpoint may not fit what is at the target."""
@@ -145,6 +147,17 @@ class ConsumerCheckpoint:
                 f"at the beginning, or set `{setting}` back and fill the new place with `relay replay {consumer}`; if "
                 "the tables were moved there, name another folder and add --from committed"
             )
+
+    def note_schemas(self, registry: str, known: Mapping[bytes, Mapping[str, Any]]) -> None:
+        """Store the schemas of a registry with those from before, so that they are known while it does not answer."""
+        schemas = {header.hex(): schema for header, schema in {**self.schemas(registry), **known}.items()}
+        self.folder.write(_SCHEMAS, json.dumps({"registry": registry, "schemas": schemas}))
+
+    def schemas(self, registry: str) -> dict[bytes, dict[str, Any]]:
+        """Return the schemas that were stored of this registry: in another one, their ids are those of others."""
+        found = json.loads(self.folder.read(_SCHEMAS) or "{}")
+        schemas = found["schemas"] if found.get("registry") == registry else {}  # I8
+        return {bytes.fromhex(header): schema for header, schema in schemas.items()}
 
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end offsets of a batch, which Spark stores before it runs the batch.

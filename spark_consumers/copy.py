@@ -9,6 +9,7 @@ token has not changed since. Images may be large, so they are not collected on t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from operator import attrgetter
@@ -19,6 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
+from relay.avro.registry import open_schemas
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
 from relay.kafka.group_offsets import Offsets, topic_ids
@@ -73,13 +75,19 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
     ``schema_prefix``: of the names of schemas in PostgreSQL. Raises ``Unavailable`` if a database at
     ``copy.url`` does not answer.
     """
-    ids = cache(lambda: topic_ids(connect(config), config, sorted({*map(config.topic, config.tables)})))
+    topics = sorted({*map(config.topic, config.tables)})
+    ids = cache(lambda: topic_ids(connect(config), config, topics))
 
     # Many sources may be new in one batch.
     gaps_between = lru_cache(1)(partial(published_gaps, config))
 
     def past_gaps(begin: Offsets, end: Offsets) -> Sequence[LostChanges]:
         return gaps_between(*(offsets.get(config.internal("gaps"), {}).get("0", 0) for offsets in (begin, end)))
+
+    def published() -> Sequence[Layout]:
+        with closing(open_schemas(config)) as schemas:
+            schemas.learn(topics)
+            return [Layout.of(schema) for schema in schemas.all().values()]
 
     def ids_of(table: str) -> dict[str, str]:
         return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
@@ -91,7 +99,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         database = PostgresDatabase(copy.url)
         database.connect()
         open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
-        rule = TableCopies(open_table, copy.tombstone_retention, ids_of, past_gaps)
+        rule = TableCopies(open_table, copy.tombstone_retention, ids_of, past_gaps, published)
         place, every = database.place, copy.apply_every
         return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every)
     place, every = delta.spark_path(copy.url), copy.apply_every
@@ -105,6 +113,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
         copy.tombstone_retention,
         ids_of,
         past_gaps,
+        published,
     )
     return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every, delta_at=copy.url)
 
@@ -113,6 +122,7 @@ class TableCopies:
     """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds.
 
     ``topic_ids``: returns the ids of the topics of a table, by name. ``past_gaps``: the gaps between offsets.
+    ``published``: the layouts of all changes on the topics, also of tables of which no change has come yet.
     """
 
     def __init__(
@@ -121,11 +131,13 @@ class TableCopies:
         tombstone_retention: float,
         topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {},
         past_gaps: Callable[[Offsets, Offsets], Sequence[LostChanges]] = lambda begin, end: (),
+        published: Callable[[], Sequence[Layout]] = lambda: (),
     ) -> None:
         self._open_table = open_table
         self._retention = tombstone_retention
         self._topic_ids = topic_ids
         self._past_gaps = past_gaps
+        self._published = published
         self._tables: dict[_Name, CopyTable] = {}
         self._met: set[_Name] = set()  # the tables that had changes
 
@@ -140,7 +152,7 @@ class TableCopies:
         by_table = _by_table(given.layouts, found.layouts)
         # First, so that a snapshot in this batch can repair them.
         self._mark_new(given, by_table)
-        for name in _names(given.layouts):
+        for name in self._names_of_all(given) if gaps else ():
             self._mark(batch, name, by_table, _of_source(name[0], gaps))
         for name, used in by_table.items():
             table = self._table(*name)
@@ -172,9 +184,13 @@ class TableCopies:
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
         """Return the gaps that any table of a source has noted, None if none of them ever had one."""
-        tables = [self._table(*name) for name in _names(given.layouts) if name[0] == source]
+        tables = [self._table(*name) for name in self._names_of_all(given) if name[0] == source]
         noted = [gaps for table in tables if (gaps := table.noted_gaps(given.records)) is not None]
         return [gap for gaps in noted for gap in gaps] if noted else None
+
+    def _names_of_all(self, given: TableBatch) -> list[_Name]:
+        """Return the tables that a gap may concern. Raises ``Unavailable``."""
+        return _names([*given.layouts, *self._published()])  # I9
 
     def _mark(self, batch: DataFrame, name: _Name, changed: _Tables, gaps: Sequence[LostChanges]) -> None:
         """Note gaps beside a table, if it is there or this batch creates it."""

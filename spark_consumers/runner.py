@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from relay.avro.registry import open_schemas
 from relay.cache.continuity import Continuity
 from relay.config import Config
+from relay.config.hidden import redacted
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.created_again import created_again
@@ -124,6 +126,9 @@ class Runner:
         self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
         self.stack = stack
+        # The URL of the schema registry, "" without one, and how many schemas this process has stored of it.
+        self._registry = redacted(config.schema_registry.url) if config.schema_registry is not None else ""
+        self._noted_schemas = 0
         # Shared: the signal that asked to stop, 0 for none. Set by the signal handler in the main thread.
         self.stopping = 0
         # Shared: what `keep_running` ended with. Set by its thread as the last thing it does.
@@ -155,9 +160,9 @@ class Runner:
     def connect(self) -> None:
         """Open all but Spark's session and the Kafka group."""
         self.admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
-        self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
-        # Gaps concern tables of which no change comes, too.
-        self.schemas.learn(self.consumer.topics)  # I9
+        kept = partial(self.checkpoint.schemas, self._registry)
+        self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
+        self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
         self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
 
@@ -292,9 +297,11 @@ class Runner:
         )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
-        gaps = self.config.internal("gaps")
-        registry = self.config.schema_registry is not None
-        decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps, given_up=self.schema_wait.given_up)
+        gaps, known = self.config.internal("gaps"), self.schemas.all()
+        decoder = Decoder(known, registry=bool(self._registry), gaps=gaps, given_up=self.schema_wait.given_up)
+        if self._registry and len(known) > self._noted_schemas:
+            self.checkpoint.note_schemas(self._registry, known)
+            self._noted_schemas = len(known)
         # Until it has caught up, it takes what is there: a batch that waits would look like the end to Spark.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(

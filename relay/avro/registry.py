@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +39,19 @@ _LOG = logging.getLogger("relay.kafka.client")
 _FOREIGN = "only the relay may write to it. Delete the record, and stop what wrote it"
 
 
-def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
-    """Open the schema registry if the config has one, else the schemas topic."""
+def open_schemas(
+    config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict
+) -> TopicSchemas | RegistrySchemas:
+    """Open the schema registry if the config has one, else the schemas topic. ``kept``: as for `RegistrySchemas`."""
     in_topic = partial(TopicSchemas, config.client("schemas"), config.internal("schemas"))
     if config.schema_registry is None:
         return in_topic()
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
     registry = config.schema_registry
-    return RegistrySchemas(registry.url, registry.on_incompatible, access=registry.access(), earlier=in_topic)
+    return RegistrySchemas(
+        registry.url, registry.on_incompatible, access=registry.access(), earlier=in_topic, kept=kept
+    )
 
 
 class TopicSchemas:

@@ -52,8 +52,9 @@ class RegistrySchemas:
 
     ``access``: how to log in, as ``SchemaRegistryConfig.access`` says. ``on_incompatible``: ``fail`` or ``register``,
     what to do when the registry refuses the next version of a subject. ``earlier``: opens the schemas of values that
-    were written before there was a registry, if one comes. ``timeout``: seconds for one request, which is tried
-    ``retries`` times more.
+    were written before there was a registry, if one comes. ``kept``: returns the schemas of this registry that an
+    earlier process knew, asked for only while the registry does not answer. ``timeout``: seconds for one request, which
+    is tried ``retries`` times more.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class RegistrySchemas:
         *,
         access: Mapping[str, Any] | None = None,
         earlier: Callable[[], TopicSchemas] | None = None,
+        kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict,
         timeout: float = _TIMEOUT,
         retries: int = 2,
     ) -> None:
         self._shown = redacted(url)
         self._on_incompatible = on_incompatible
         self._open_earlier = earlier
+        self._kept = kept
         # Set once, by the first thread that needs it.
         self._opening = threading.Lock()
         self._earlier: TopicSchemas | None = None
@@ -154,13 +157,27 @@ class RegistrySchemas:
             return self._refusal(topic, subject, versions, following(schema, [v.schema for v in versions]))
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Return the schema of values with this header, None if it has none of the relay's. Asks the registry once."""
+        """Return the schema of values with this header, None if it has none of the relay's. Asks the registry once.
+
+        While that does not answer, the schemas that an earlier process knew are known, too. Raises `Unavailable`.
+        """
         known = self._known.get(header)
         number = schema_id(header)
         if number is None and (earlier := self._from_before()) is not None:
             return earlier.lookup(header)
         if known is not None or number is None:
             return known
+        try:
+            return self._ask(header, number)
+        except NoAnswer as error:
+            for each, schema in self._kept().items():
+                self._known.setdefault(each, schema)
+            if header not in self._known:
+                raise
+            log.warning("%s. Values with schemas that are known from before are read on", error)
+            return self._known[header]
+
+    def _ask(self, header: bytes, number: int) -> dict[str, Any] | None:
         with self._asking(f"look up schema id {number}"):
             try:
                 schema = self._client.get_schema(number)
@@ -197,8 +214,7 @@ class RegistrySchemas:
         return {**(self._earlier.all() if self._earlier is not None else {}), **self._known}
 
     def refresh(self) -> None:
-        """Check that the registry answers. There is nothing to refresh: an id never changes its schema."""
-        self.subjects()
+        """Do nothing: an id never changes its schema, and a schema is looked up when the first value of it comes."""
 
     def close(self) -> None:
         self._client.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.parse import quote, unquote
 
 import pytest
 
+from relay.avro.framing import confluent_header
 from relay.avro.registry import TopicSchemas
 from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import Unavailable
@@ -39,6 +41,22 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password(nobody: s
     assert "secret" not in str(raised.value)
     assert "secret" not in repr(schemas)
     schemas.close()
+
+
+def test_the_schemas_that_were_known_before_are_known_while_the_registry_does_not_answer(
+    nobody: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: and no others. A registry that answers is asked."""
+    known, unknown = confluent_header(1), confluent_header(2)
+    kept = {known: {"type": "record", "name": "Change", "fields": []}}
+    with closing(RegistrySchemas(f"http://{nobody}", kept=lambda: kept)) as schemas:
+        assert schemas.all() == {}
+        assert schemas.lookup(known) == kept[known]
+        assert f"the schema registry at http://{nobody} does not answer" in caplog.text
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="does not answer the request to look up schema id 2"):
+                schemas.lookup(unknown)
+        assert schemas.all() == kept
 
 
 class _OtherServer(BaseHTTPRequestHandler):

@@ -125,7 +125,7 @@ def clients(path: Path) -> set[str]:
 
 
 def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_registry(orders: Orders) -> None:
-    """I1, I6: one consumer reads both versions, and known schemas need no registry."""
+    """I1, I6: one consumer reads both versions, and known schemas need no registry, after a restart either."""
     with SchemaRegistry() as registry:
         orders.raw["schema_registry"] = {"url": registry.url}
         orders.declare(id="string", a="long")
@@ -144,12 +144,21 @@ def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_regis
         registry.kill()
         orders.put("two", a={"N": "3"}, note={"S": "third"})
         orders.invalidated("note:third", cache, relay)
-        assert relay.stop(signal.SIGTERM) == 0, relay.log()
         assert cache.stop(signal.SIGTERM, 90) == 0, cache.log()
-        for command in (["run"], ["consume", "cache"]):
-            refused = orders.start("-m", "relay.cli", *command, str(orders.path), "--until-caught-up")
-            assert refused.wait(60) == 3
-            assert f"the schema registry at {registry.url} does not answer" in refused.log()
+        orders.put("two", a={"N": "4"}, note={"S": "fourth"})
+        again = orders.start("-m", "relay.cli", "consume", "cache", str(orders.path))
+        orders.invalidated("note:fourth", again, relay)
+        assert again.stop(signal.SIGTERM, 90) == 0, again.log()
+        assert relay.stop(signal.SIGTERM) == 0, relay.log()
+        said = f"the schema registry at {registry.url} does not answer"
+        refused = orders.relay("--until-caught-up")
+        assert refused.wait(60) == 3
+        assert said in refused.log()
+        knows_none = orders.start(
+            "-m", "relay.cli", "consume", "cache", str(orders.path), "--checkpoint", str(orders.folder / "new")
+        )
+        wait_until(lambda: said in knows_none.log() or None, 120)
+        assert '"event": "batch"' not in knows_none.log()
 
 
 def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(orders: Orders) -> None:
