@@ -23,16 +23,10 @@ if TYPE_CHECKING:
     from relay.native._core import ChangeBlock
 
 MARK = "snapshot"
-"""The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot, or ``COPIED``.
+"""The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot.
 
 The ``Snapshot.as_of`` of both marks is that of the beginning. A stored row that is older and had no READ since was
 deleted.
-"""
-
-COPIED = "copied"
-"""The ``MARK`` with which earlier versions ended a table's copy in one shard of Vitess, without changes beside it.
-
-All later changes are on the topic. Of earlier ones there may be nothing: rows were deleted before they were copied.
 """
 
 REDRIVEN = "redriven"

@@ -185,8 +185,8 @@ class SnapshotSource(Protocol):
     reads_at_once: int
     """How many segments a worker reads at once: more only where their reads wait for the network most of the time."""
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
-        """Whether the reading of a stream with this ``plan`` begins with a snapshot. ``published``: its checkpoints."""
+    def is_initial(self, plan: Plan) -> bool:
+        """Whether the reading of a stream with this ``plan`` begins with a snapshot."""
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot has to read. Raises ``Unavailable``, ``RelayError`` for what it can never read.

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from relay.config import Config
-from relay.kafka.group_offsets import EARLIEST, LATEST, Offsets, count_between
+from relay.kafka.group_offsets import EARLIEST, Offsets, count_between
 from relay.kafka.topics import LARGEST_MESSAGE
 from spark_consumers import kafka_source
 
@@ -30,8 +30,6 @@ def cut_batch(
         return []
     # A partition that was not there is read from its beginning.
     first = {t: {p: begin.get(t, {}).get(p, EARLIEST) for p in ps} for t, ps in end.items()}
-    if any(LATEST in partitions.values() for partitions in first.values()):
-        return []  # a start that an earlier version has stored; only Spark knows which offset that was
     records = kafka_source.read_between(session, config, name, first, end)
     sizes = records.select("topic", "partition", "offset", F.coalesce(F.octet_length("value"), F.lit(0)).alias("size"))
     ((total,),) = sizes.agg(F.sum("size")).collect()

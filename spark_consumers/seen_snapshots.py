@@ -26,8 +26,7 @@ class SeenSnapshots:
 
     @classmethod
     def from_json(cls, text: str) -> SeenSnapshots:
-        raw = json.loads(text)
-        return cls(raw["running"], raw["ended"], raw.get("topic"), raw.get("begun", {}))
+        return cls(**json.loads(text))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 USUAL = {
     "tests/demo/test_demo.py": 440,
-    "tests/faults/test_upgrade.py": 350,
     "tests/spark_consumers/test_runs.py": 260,
     "tests/spark_consumers/replay/test_replay.py": 260,
     "tests/spark_consumers/test_scenarios.py": 240,

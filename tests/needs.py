@@ -1,6 +1,6 @@
 """What a machine may lack: tests that need it are skipped with the reason, or fail where it is required.
 
-``RELAY_TEST_BROWSER``, ``RELAY_TEST_HISTORY``, ``RELAY_TEST_IMAGES``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_MYSQL``,
+``RELAY_TEST_BROWSER``, ``RELAY_TEST_IMAGES``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_MYSQL``,
 ``RELAY_TEST_NATIVE``, ``RELAY_TEST_SYSTEMD`` and ``RELAY_TEST_VITESS`` require it if they are ``required``, as most are
 in CI.
 """

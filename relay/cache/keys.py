@@ -75,8 +75,7 @@ class CacheRules:
         self.tables = frozenset(self._by_table)
         types = {source.name: source.type for source in sources}
         self.sources = frozenset(types)
-        # A copy of Vitess begins where the cache may be in use already, and nothing tells what changed before. Earlier
-        # versions had no changes of rows that were not copied yet.
+        # A copy of Vitess begins where the cache may be in use already, and nothing tells what changed before.
         self._with_complete_streams = frozenset(name for name, kind in types.items() if kind != "vitess")
 
     @property

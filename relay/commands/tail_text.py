@@ -9,9 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from relay.change import COPIED
-
-_EDGES = {COPIED: "end of the copy in one shard"}
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
 _KINDS = {"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"}
 
@@ -49,7 +46,7 @@ def _record(record: Mapping[str, Any]) -> Iterator[Text]:
             + Text(f"{value['committed_at']}  ", "dim")
             + Text(f"{operation:8} ", _COLOURS.get(operation, ""))
             + Text(f"{_printable(value['table'])}{key}", "bold")
-            + Text(f"  {_EDGES.get(edge, edge)} of snapshot {value['snapshot']['id']}" if edge else "")
+            + Text(f"  {edge} of snapshot {value['snapshot']['id']}" if edge else "")
         )
         yield from _difference(value["old"] or {}, value["new"] or {}, set(value["key"] or {}))
 

@@ -68,7 +68,7 @@ class TableSnapshots:
     def __repr__(self) -> str:
         return f"<TableSnapshots[{self._config.name}]>"
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+    def is_initial(self, plan: Plan) -> bool:
         return self._config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
@@ -128,8 +128,8 @@ class SegmentReader:
         self.wanted = wanted or {}
         self.clock = clock
         self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
-        # When the table was created that the snapshot reads. An earlier version did not say that.
-        self._birth: float = segment.part["created"] if segment.part else 0.0
+        # When the table was created that the snapshot reads.
+        self._birth: float = segment.part["created"]
         # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
         self._has_begun = False
 

@@ -1,7 +1,7 @@
 """Gaps that wait for a person: pending under ``on_gap: fail``, accepted by ``relay gaps accept``, then published.
 
-Their records are beside the checkpoints of the stream, under ``<label>/gaps``. They have the shape of a checkpoint, so
-that older relays can hold them: ``position`` is the gap, ``start`` the decision, ``state`` planned (pending) or
+Their records are beside the checkpoints of the stream, under ``<label>/gaps``. They have the shape of a checkpoint:
+``position`` is the gap, ``start`` the decision, ``state`` planned (pending) or
 finished (accepted). They change with ``schemas/golden/checkpoints.json``.
 
 These records are written outside the workers' transactions and without the fence, because any worker may meet a gap

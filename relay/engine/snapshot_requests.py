@@ -1,7 +1,7 @@
 """Requests for snapshots, which ``relay snapshot`` writes and the workers serve.
 
 Their records are beside the checkpoints, under ``/requests`` of the source: a request is of no stream, so it is served
-by the one that is read when its turn comes. They have the shape of a checkpoint, so that older relays can hold them:
+by the one that is read when its turn comes. They have the shape of a checkpoint:
 ``position`` is the request, ``start`` says whether it is stopped. They change with
 ``schemas/golden/snapshot_requests.json``.
 

@@ -234,7 +234,7 @@ class Snapshots:
 
     def _is_initial(self) -> bool:
         plan = self._beside.plan
-        return plan is not None and self.tables.is_initial(plan, self._published())
+        return plan is not None and self.tables.is_initial(plan)
 
     def _added(self, control: Checkpoint | None) -> list[str]:
         """Return the tables that were added to the config since the initial snapshot."""
@@ -259,7 +259,7 @@ class Snapshots:
         if "tables" not in fields:
             dropped = self._tables_of.dropped() if fields.get("gaps") else []
             return {"covered": sorted(table.table for table in (*self.source.tables(), *dropped))}
-        # An earlier version did not say which tables it had read.
+        # Before the first snapshot of all tables, none is covered.
         return {"covered": sorted({*fields["covered"], *fields["tables"]})} if "covered" in fields else {}
 
     def _request(self) -> Checkpoint:

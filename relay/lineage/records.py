@@ -1,7 +1,7 @@
 """The life of a shard, and the records about it in ``<name>.checkpoints``: plans, checkpoints and gaps.
 
 The JSON written here is the format of the checkpoints topic. Change it only together with
-``schemas/golden/checkpoints.json``, and keep reading what older versions wrote.
+``schemas/golden/checkpoints.json``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ _VERSION = "v1"
 def position_text(position: Position | Start) -> str:
     """Return a position or a start for people to read; empty for one that says nothing."""
     if "gtid" in position:
-        # A transaction or a copy in progress follows the executed GTID set.
+        # A transaction in progress follows the executed GTID set.
         rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
-        return f"{position['gtid']}{rows}{', copying' if 'copied' in position else ''}"
+        return f"{position['gtid']}{rows}"
     if "stream" in position:
         return f"stream {position['stream']}"
-    if position.get("type") == "copy":
-        return "copy"
     return str(position.get("sequence") or position.get("since") or position.get("type") or "")
 
 
@@ -191,7 +189,7 @@ class Checkpoint:
             gap=raw["gap"],
             config_hash=raw["config_hash"],
             updated_at=raw["updated_at"],
-            progress=raw.get("progress"),
+            progress=raw["progress"],
             journal=raw.get("journal"),
             reached=raw.get("reached"),
             emptied=raw.get("emptied", {}),

@@ -15,7 +15,7 @@ from relay.sql.published_rows import PublishedRows, position_fields, rows_in_pos
 class BinlogPosition:
     """What was read and published. The next transactions are those that are not in it, from whatever server (I1, I3).
 
-    The JSON is a contract: older checkpoints must stay readable, and the same position must give the same bytes.
+    Checkpoints hold its JSON, of which the same position must give the same bytes.
     """
 
     gtid: str

@@ -88,7 +88,7 @@ class DatabaseSnapshots:
     def __repr__(self) -> str:
         return f"<DatabaseSnapshots[{self._config.name}]>"
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+    def is_initial(self, plan: Plan) -> bool:
         return self._config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
@@ -187,7 +187,7 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
 class RowsPosition:
     """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the beginning.
 
-    ``order``: `TableDescription.order` when that row was read; None if an earlier version read it.
+    ``order``: `TableDescription.order` when that row was read; None at the beginning.
     """
 
     after: tuple[bytes, ...] = ()
@@ -206,9 +206,7 @@ class RowsPosition:
 
     def has_lost_place(self, found: TableDescription) -> bool:
         """Whether the rows after the key of the last one are no longer those that were not read."""
-        if self.order is None:
-            return bool(self.after) and len(self.after) != len(found.primary)
-        return self.order != found.order
+        return self.order is not None and self.order != found.order
 
 
 class ChunkReader:

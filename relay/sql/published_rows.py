@@ -1,7 +1,7 @@
 """How many rows of a partly published transaction were published, by table.
 
 By table, because other tables may be relayed by the time the rest is read: all rows of a new table remain, and those of
-a dropped one are not read again. Checkpoints hold this, so older forms must still be read.
+a dropped one are not read again. Checkpoints hold this.
 """
 
 from __future__ import annotations

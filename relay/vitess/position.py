@@ -2,8 +2,7 @@
 
 ``{"gtid": ...}`` covers everything up to an executed set. In the middle of a transaction, ``transaction`` names it,
 ``rows_done`` counts its published rows and ``rows_of`` counts them by table: reading resumes before the transaction
-and skips them. Checkpoints hold this JSON: any change must keep reading what older versions wrote. Those copied tables
-in the stream itself, and listed in ``copied`` what was complete, as long as not all of it was.
+and skips them. Checkpoints hold this JSON.
 """
 
 from __future__ import annotations
@@ -23,19 +22,15 @@ class VStreamPosition:
     """A position in the stream of one shard."""
 
     executed: str
-    """The executed set in canonical form, flavour in front; "" for the head, which is not known yet."""
+    """The executed set in canonical form, flavour in front."""
     transaction: str = ""
     """The GTID of the next transaction, if some of its rows are published."""
     done: PublishedRows = field(default_factory=dict)
     """How many rows of ``transaction`` are published."""
-    copied: tuple[str, ...] | None = None
-    """What an earlier version had copied of all tables when it stopped: kept, since a snapshot has to read them."""
 
     @classmethod
     def from_json(cls, position: Position | Start, shard: str) -> VStreamPosition:
-        """Read a position, or a start such as ``{"type": "copy"}``. Raises ``RelayError`` naming ``shard``."""
-        if position.get("type") == "copy" and "gtid" not in position:
-            return cls("", copied=())  # as earlier versions planned it
+        """Read a position, or a start that has one. Raises ``RelayError`` naming ``shard``."""
         try:
             executed = canonical(position["gtid"])
         except (KeyError, TypeError, GtidError) as error:
@@ -43,20 +38,11 @@ class VStreamPosition:
                 f"shard {shard}: cannot start at {dict(position)!r} ({error}): expected a position such as "
                 '{"gtid": "MySQL56/..."} or {"gtid": "MariaDB/..."}'
             ) from None
-        copied = tuple(position["copied"]) if "copied" in position else None
         transaction = position.get("transaction", "")
-        return cls(executed, transaction, rows_in_position(position).get(transaction, {}), copied)
+        return cls(executed, transaction, rows_in_position(position).get(transaction, {}))
 
-    def to_json(self) -> dict[str, Any] | None:
-        """Return the position as JSON; None if a stream could not resume at it (I4)."""
-        if not self.executed:
-            return None
-        found: dict[str, Any] = {"gtid": self.executed}
-        if self.copied is not None:
-            found["copied"] = list(self.copied)
-        if self.done:
-            found |= position_fields({self.transaction: self.done})
-        return found
+    def to_json(self) -> dict[str, Any]:
+        return {"gtid": self.executed, **(position_fields({self.transaction: self.done}) if self.done else {})}
 
     @property
     def needed(self) -> GtidSet:
@@ -69,7 +55,7 @@ class VStreamPosition:
     def advanced_to(self, executed: str) -> VStreamPosition:
         """Return the position after the transaction that ends at ``executed``."""
         # Called for each transaction, and several times faster than `replace`.
-        return VStreamPosition(executed, self.transaction, self.done, self.copied)
+        return VStreamPosition(executed, self.transaction, self.done)
 
 
 def canonical(text: str) -> str:

@@ -75,7 +75,7 @@ class VitessShardReader:
         self._end: Page | None = None
 
     def __repr__(self) -> str:
-        return f"<VitessShardReader[{self.names.qualified} after {self.position.executed or 'nothing'}]>"
+        return f"<VitessShardReader[{self.names.qualified} after {self.position.executed}]>"
 
     def close(self) -> None:
         self._close_stream()
@@ -94,8 +94,6 @@ class VitessShardReader:
             return self._skip_to_head(self._purged, begun)
         if self._fault is not None:
             raise self._fault
-        if not self.position.executed:
-            return self._begin_at_head(begun)
         stream = self._stream = self._stream or self._open()
         try:
             stream.read()
@@ -180,14 +178,6 @@ class VitessShardReader:
         self.floor = max(self.floor, int(self.watch.reached - LATENESS))
         events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
         return True
-
-    def _begin_at_head(self, begun: float) -> ReadResult:
-        """Return the page of the head, at which a copy that an earlier version has only planned begins."""
-        head = self.watch.head(self.settings.wait)
-        if head is None:
-            return Unreadable(self.shard, begun, f"the current position is not known: {self.watch.head_failed}")
-        self.position = replace(self.position, executed=head.position)
-        return self._empty_page(begun)
 
     def _empty_page(self, begun: float) -> Page:
         return Page(self.shard, [], self.position.to_json(), self.token, None, begun, reached=self.watch.reached)

@@ -53,11 +53,8 @@ class KeyspaceSnapshots:
     def __repr__(self) -> str:
         return f"<KeyspaceSnapshots[{self._config.name}]>"
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
-        if any(start.get("type") == "copy" and "gtid" in start for start in plan.shards.values()):
-            return True
-        # An earlier version has begun to copy in the stream, and did not finish.
-        return any("copied" in (checkpoint.position or {}) for checkpoint in published.values())
+    def is_initial(self, plan: Plan) -> bool:
+        return any(start.get("type") == "copy" for start in plan.shards.values())
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return the ``tables`` of each shard that has not ended, the largest first.

@@ -57,7 +57,7 @@ FindTables = Callable[[], Mapping[str, Table]]
 class ShardRest:
     """What is left of a table in a shard. ``after``: the last key that was read; None for all rows.
 
-    ``order``: the digest of `key_order` when it was read; None if an earlier version did that.
+    ``order``: the digest of `key_order` when it was read; None for all rows.
     """
 
     shard: str
@@ -74,7 +74,7 @@ class ShardRest:
         if raw["lastpk"] is None:
             return cls(raw["shard"])
         key = pb.QueryResult.FromString(base64.b64decode(raw["lastpk"]))
-        return cls(raw["shard"], pb.TableLastPK(table_name=table, lastpk=key), raw.get("order"))
+        return cls(raw["shard"], pb.TableLastPK(table_name=table, lastpk=key), raw["order"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,7 @@ class Swap:
 
         ``forget``: the replay. Raises ``Unavailable``.
         """
-        stamp, end = self._plan["stamp"], self._plan["end"]
-        topics = self._plan.get("topics", {})  # a swap that an earlier version began has none
+        stamp, end, topics = self._plan["stamp"], self._plan["end"], self._plan["topics"]
         with self._locked():
             earlier = self._folder / stamp
             earlier.mkdir(exist_ok=True)

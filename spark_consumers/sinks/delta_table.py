@@ -17,7 +17,7 @@ from spark_consumers.fold import StoredRow
 from spark_consumers.newest import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.columns import ITEM, ColumnPlan
+from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.delta_newest import BatchMerge, NewestInDelta
 from spark_consumers.sinks.delta_values import (
     OURS,
@@ -45,7 +45,9 @@ from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
 FORMAT = "relay.format"
-"""A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
+"""The property of a table that says in which format it is."""
+
+_OURS = "1"
 
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
@@ -79,17 +81,16 @@ class DeltaTable:
         self._create(session, columns.plan(self.name, {}, layouts, self._naming))
         kinds = {field.name: delta.kind_of(field.dataType) for field in session.table(self.name).schema}
         stored = {name: kind for name, kind in kinds.items() if name not in OURS}
-        if ITEM in stored and any(each.row is not None for each in layouts.values()):
-            self._refuse_earlier_format(batch)
+        self._refuse_other_format(batch)
         self._plan = columns.plan(self.name, stored, layouts, self._naming)
-        self._alter(session, {name: OURS[name] for name in OURS if name not in kinds})
+        self._alter(session)
         self._layouts = dict(layouts)
 
-    def _refuse_earlier_format(self, batch: DataFrame) -> None:
-        if FORMAT not in self.properties(batch):
+    def _refuse_other_format(self, batch: DataFrame) -> None:
+        if (found := self.properties(batch).get(FORMAT)) != _OURS:
             raise RelayError(
-                f"{self.name}: an earlier version made this copy, with each row as JSON in `{ITEM}`; now the rows are "
-                "typed columns: keep the copy at another `copy.url` from now on, with a new checkpoint"
+                f"{self.name}: is not a copy that this version can continue: its property {FORMAT} is {found}, not "
+                f"{_OURS}: keep the copy at another `copy.url`, with a new checkpoint"
             )
 
     def _create(self, session: SparkSession, plan: ColumnPlan) -> None:
@@ -104,7 +105,7 @@ class DeltaTable:
             _WITH_BOUNDS: str(min(len(plan.added), _MOST_WITH_BOUNDS)),
             **delta.without_dictionaries(_ALL_DIFFERENT),
             COLLECTED_AT: str(time.time()),
-            FORMAT: "1",
+            FORMAT: _OURS,
             **self._upkeep.properties(time.time()),
         }
         if _NOT_IN_PARQUET & set("".join(plan.added)):
@@ -114,7 +115,7 @@ class DeltaTable:
             f"TBLPROPERTIES ({delta.assigned(properties)})"
         )
 
-    def _alter(self, session: SparkSession, ours: Mapping[str, str]) -> None:
+    def _alter(self, session: SparkSession) -> None:
         properties = {}
         if _NOT_IN_PARQUET & set("".join(self._plan.added)):
             properties["delta.columnMapping.mode"] = "name"
@@ -125,7 +126,6 @@ class DeltaTable:
         if properties:
             session.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned(properties)})")
         added = [f"{delta.quoted(name)} {delta.sql_type(kind)}" for name, kind in self._plan.added.items()]
-        added += [f"{name} {kind}" for name, kind in ours.items()]
         if added:
             session.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({', '.join(added)})")
         for name, kind in self._plan.widened.items():

@@ -194,7 +194,7 @@ def test_rows_of_a_snapshot_equal_rows_of_changes(
         database.put_item(TableName=unique, Item=written)
     source = opened(dynamodb, unique, columns)
     kinds = {column.name: column.type for column in source.table.row or ()}
-    page = read_page(source.snapshots.open(Segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1)))
+    page = read_page(source.snapshots.open(Segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1, part={"created": 0.0})))
     source.close()
     assert page.finished
     assert page.size > 500

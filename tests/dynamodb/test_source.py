@@ -217,7 +217,9 @@ def test_a_snapshot_row_that_is_not_valid_text_is_passed_on_unchanged(
     )
     source = DynamoDBSource(config)
     source.connect()
-    (change,) = read_page(source.snapshots.open(Segment(Shard("segment"), Snapshot("one", 0), 0, 1))).changes
+    (change,) = read_page(
+        source.snapshots.open(Segment(Shard("segment"), Snapshot("one", 0), 0, 1, part={"created": 0.0}))
+    ).changes
     source.close()
     assert isinstance(change.new, Uncarriable)
     assert change.new.item["text"] == {"S": "\ud83d"}

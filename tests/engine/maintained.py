@@ -128,7 +128,7 @@ class NoRows:
     reads_at_once = 1
     is_selective = False
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+    def is_initial(self, plan: Plan) -> bool:
         return False
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:

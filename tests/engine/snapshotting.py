@@ -29,7 +29,7 @@ class Tables:
         self._source = source
         self.opened: list[Segment] = []
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+    def is_initial(self, plan: Plan) -> bool:
         return self.initial
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:

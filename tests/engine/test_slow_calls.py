@@ -193,7 +193,7 @@ class SlowSnapshot:
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+    def is_initial(self, plan: Plan) -> bool:
         return True
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:

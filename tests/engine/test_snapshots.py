@@ -32,7 +32,7 @@ class PartedSnapshots:
         self.opened: list[Segment] = []
         self.asked: list[int] = []
 
-    def is_initial(self, plan: Plan, published: Mapping[str, Checkpoint]) -> bool:
+    def is_initial(self, plan: Plan) -> bool:
         return True
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:

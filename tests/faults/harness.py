@@ -22,10 +22,14 @@ from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import is_transient
 from relay.process.managed import ManagedProcess
 from tests.command_line import run_until_caught_up
-from tests.faults.versions import THIS_VERSION, Version
 from tests.waiting import is_paused, patience, wait_until
 
 PAUSED_WORKER = "tests.faults.paused_worker"
+
+
+def relay_command(*arguments: str) -> list[str]:
+    """Return what runs a command in a process of its own."""
+    return [sys.executable, "-m", "relay.cli", *arguments]
 
 
 class Scene:
@@ -70,8 +74,8 @@ class Scene:
     def workload(self, **options: Any) -> Workload:
         return workload(self.client, self.table, **options)
 
-    def relay(self, *arguments: str, version: Version = THIS_VERSION) -> Relay:
-        return self._start(version.relay("run", str(self.path), *arguments))
+    def relay(self, *arguments: str) -> Relay:
+        return self._start(relay_command("run", str(self.path), *arguments))
 
     def paused_relay(self, step: str, number: int, delay: float, transaction_timeout: int) -> Relay:
         """A relay that stops itself at the ``number``-th ``step``, and waits ``delay`` seconds once woken."""

@@ -24,9 +24,8 @@ from relay.sql.definitions import ask
 from relay.token import EventToken, Order, compare
 from relay.vitess.vindex import keyspace_id
 from tests import needs
-from tests.faults.harness import Relay
+from tests.faults.harness import Relay, relay_command
 from tests.faults.scripted_relay import tail_topic
-from tests.faults.versions import THIS_VERSION
 from tests.mysql.server import MySQL
 from tests.waiting import wait_until
 
@@ -91,7 +90,7 @@ class Stage:
 
     def start(self, *arguments: str) -> Relay:
         log = self.folder / f"relay-{len(self.relays)}.log"
-        relay = Relay(THIS_VERSION.relay("run", str(self.path), *arguments), log)
+        relay = Relay(relay_command("run", str(self.path), *arguments), log)
         self.relays.append(relay)
         return relay
 

@@ -18,8 +18,7 @@ from relay.errors import Unavailable
 from tests.command_line import run_until_caught_up
 from tests.faults.audited import TABLE, Connect, Writer
 from tests.faults.copied import copied, seen
-from tests.faults.harness import Relay
-from tests.faults.versions import THIS_VERSION, Version
+from tests.faults.harness import Relay, relay_command
 from tests.waiting import wait_until
 
 
@@ -52,8 +51,8 @@ class World:
         self.path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [entry]}))
         self.relays: list[Relay] = []
 
-    def start(self, *arguments: str, version: Version = THIS_VERSION) -> Relay:
-        relay = Relay(version.relay("run", str(self.path), *arguments), self.folder / f"relay-{len(self.relays)}.log")
+    def start(self, *arguments: str) -> Relay:
+        relay = Relay(relay_command("run", str(self.path), *arguments), self.folder / f"relay-{len(self.relays)}.log")
         self.relays.append(relay)
         return relay
 

@@ -119,7 +119,7 @@ def test_a_wait_for_kafka_ends_when_the_relay_is_stopped(broker: ProxiedBroker, 
 
 
 def test_of_each_key_only_the_last_record_has_to_be_readable(client: dict[str, Any], topic: str) -> None:
-    write(client, topic, b"what an older version wrote", READING)
+    write(client, topic, b"what nobody can read", READING)
     with closing(CheckpointView(client, topic)) as view:
         view.require_end(EVERYTHING, 30.0)
         assert view.checkpoints[STREAM]["a"].position == {"sequence": "1"}

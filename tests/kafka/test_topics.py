@@ -174,7 +174,7 @@ class TestOnABroker:
     def test_a_topic_that_kafka_compacts_late_is_used_with_a_warning_that_has_the_remedy(
         self, relayed: Config, admin: AdminClient, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A topic of an earlier version."""
+        """A topic that somebody has created."""
         self.create(admin, f"{relayed.name}.checkpoints", 64, cleanup_policy="compact", segment_bytes="104857600")
         topics.create_missing(admin, relayed, ["orders"])
         command = (

@@ -16,7 +16,6 @@ from relay.lineage import Gap, Position, position_text
         ({"stream": "2026-01-01T00:00:00.000"}, "stream 2026-01-01T00:00:00.000"),
         ({"gtid": "MariaDB/0-1-5"}, "MariaDB/0-1-5"),
         ({"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3}, "MariaDB/0-1-5 and 3 rows of 0-1-6"),
-        ({"type": "copy", "since": 1.0}, "copy"),
         ({}, ""),
     ],
 )

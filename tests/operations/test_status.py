@@ -57,8 +57,6 @@ def test_only_the_unfinished_of_a_thousand_shards_are_shown(capsys: pytest.Captu
     [
         ({"gtid": "MariaDB/0-1-5"}, "MariaDB/0-1-5"),
         ({"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 7}, "MariaDB/0-1-5 and 7 rows of 0-1-6"),
-        ({"gtid": "MariaDB/0-1-5", "copied": ["a"], "table_pks": []}, "MariaDB/0-1-5, copying"),
-        ({"type": "copy", "since": 3.5}, "copy"),
     ],
 )
 def test_positions_of_sql_shards_are_shown(

@@ -170,7 +170,7 @@ def test_a_copy_notes_no_gap_from_before_its_beginning_and_none_that_it_has_seen
     topic.consume("copy", "--from", "latest", checkpoint="copy-one")
     topic.publish([change("c0", 1, Operation.INSERT)])
     assert gaps_of(topic, "orders/orders") == [[]]
-    # Repaired in a copy that an earlier version made, or with brokers that give topics no ids.
+    # Repaired with brokers that give topics no ids.
     publish_gaps(topic, ("orders", "purged"))
     as_of = int(FOUND_AT)
     topic.publish([mark("begin", as_of), read("c0", 1, as_of), mark("end", as_of)])

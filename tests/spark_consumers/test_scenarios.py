@@ -108,29 +108,22 @@ with spark() as session:
     assert found[0][0] == "1E+100", found
 """
 
-EARLIER = """
+OTHER_FORMAT = """
 import pytest
 from relay.demo.tables import spark
 from relay.errors import RelayError
-from tests.spark_consumers.batches import change, layout
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InDelta
 
-columns = "item string, _relay_token string, _relay_deleted boolean, _relay_event_id string, _relay_incomplete boolean"
-columns += ", _relay_updated_at timestamp, _relay_read_as_of long, _relay_partition int"
 with spark() as session:
-    table = InDelta(session, FOLDER)
-    session.sql(f"CREATE TABLE delta.`{table.path}` (id string, {columns}) USING DELTA")
-    row = "'a', '{}', null, false, 'e', false, current_timestamp(), 0, 0"
-    session.sql(f"INSERT INTO delta.`{table.path}` VALUES ({row})")
-    with pytest.raises(RelayError, match="an earlier version made this copy.*another `copy.url`"):
-        table.play(ORDERS, order(1, 1, "a"))
-    table.play(layout({"id": "string"}, None), change(2, ["b"], {"id": {"S": "b"}}))
-    assert table.rows("id", "item") == [("a", "{}"), ("b", '{"id": {"S": "b"}}')]
+    for name, properties in (("a", "'relay.format' = '2'"), ("b", "'other' = '1'")):
+        table = InDelta(session, FOLDER + "/" + name)
+        session.sql(f"CREATE TABLE delta.`{table.path}` (id string) USING DELTA TBLPROPERTIES ({properties})")
+        with pytest.raises(RelayError, match="is not a copy that this version can continue.*another `copy.url`"):
+            table.play(ORDERS, order(1, 1, "a"))
 """
 
 
-def test_a_copy_of_an_earlier_version_is_continued_as_json_and_else_refused(
-    tmp_path: Path, spark_process: SparkProcess
-) -> None:
-    spark_process.run(EARLIER.replace("FOLDER", repr(str(tmp_path))))
+def test_a_table_in_another_format_is_refused(tmp_path: Path, spark_process: SparkProcess) -> None:
+    """I7: also one that is not a copy."""
+    spark_process.run(OTHER_FORMAT.replace("FOLDER", repr(str(tmp_path))))

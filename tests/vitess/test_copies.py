@@ -372,14 +372,3 @@ def test_no_head_is_reached_while_the_token_of_an_open_transaction_is_older() ->
             promised = lowest(Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached))
     assert len(seen) == 39
     assert all(timestamp >= before for timestamp, before in seen)
-
-
-def test_a_copy_that_an_earlier_version_planned_begins_at_the_head_of_its_shard() -> None:
-    """I4: nothing of it was published."""
-    log = Log()
-    log.add(*new(1))
-    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, {"type": "copy", "since": 5.0}) as reader:
-        first = until(reader, lambda page: True)[-1]
-        assert first.position == {"gtid": log.head, "copied": []}
-        log.add(*new(2))
-        assert ids(until(reader, lambda page: bool(page.changes))) in ([2], [])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import orjson
 import pytest
 from hypothesis import given
@@ -30,8 +28,6 @@ def test_positions_survive_a_round_trip_through_json(text: str) -> None:
         VStreamPosition(canonical(text)),
         VStreamPosition(canonical(text), transaction="0-1-5", done={"t": 7, "u": 1}),
         VStreamPosition(canonical(text), transaction="0-1-5", done={ANY_TABLE: 7}),
-        VStreamPosition(canonical(text), copied=("a", "b")),
-        VStreamPosition(canonical(text), copied=()),
     ):
         assert VStreamPosition.from_json(orjson.loads(orjson.dumps(position.to_json())), "shard") == position
 
@@ -56,21 +52,6 @@ def test_including_a_mysql_transaction_is_the_union_with_it_and_the_difference_n
 @given(text=mariadb | mysql)
 def test_a_position_has_one_canonical_form(text: str) -> None:
     assert canonical(text) == gtid.parse(text).position == canonical(canonical(text))
-
-
-def test_a_copy_that_an_earlier_version_planned_starts_without_a_position() -> None:
-    position = VStreamPosition.from_json({"type": "copy", "since": 5.0}, "shard")
-    assert position.to_json() is None
-    assert position.copied == ()
-
-
-def test_a_copy_that_an_earlier_version_began_goes_on_where_it_stood_and_is_remembered() -> None:
-    pk = {"table": "t", "lastpk": base64.b64encode(b"any").decode()}
-    old = {"gtid": "MariaDB/0-1-5", "copied": ["a"], "table_pks": [pk], "transaction": "0-1-6", "rows_done": 2}
-    position = VStreamPosition.from_json(old, "shard")
-    assert (position.executed, position.transaction, position.copied) == ("MariaDB/0-1-5", "0-1-6", ("a",))
-    said = position.to_json() or {}
-    assert (said["gtid"], said["copied"], said.get("table_pks")) == ("MariaDB/0-1-5", ["a"], None)
 
 
 def test_rows_that_show_what_is_published_show_the_open_transaction_too() -> None:

@@ -63,28 +63,7 @@ def test_a_copy_is_a_snapshot_beside_the_changes_from_a_position_that_the_plan_h
             plan = Plan(start, begin.decided_at, begin.shards, {})
             assert begin.shards["0"]["gtid"] == "MariaDB/0-1-11"
             assert VStreamPosition.from_json(begin.shards["0"], "0").to_json() == {"gtid": "MariaDB/0-1-11"}
-            assert source.snapshots.is_initial(plan, {}) is is_initial
-
-
-@pytest.mark.parametrize(
-    ("position", "is_initial"),
-    [({"gtid": "MariaDB/0-1-11", "copied": ["customer"], "table_pks": []}, True), ({"gtid": "MariaDB/0-1-11"}, False)],
-)
-def test_a_copy_that_an_earlier_version_began_is_made_again_unless_it_was_complete(
-    position: dict[str, Any], is_initial: bool
-) -> None:
-    """I1: also after this version has gone on with the stream."""
-    log, plan = Log(), Plan("copy", 5.0, {"0": {"type": "copy", "since": 5.0}}, {})
-    log.add(*new(1)), log.add(*new(2))
-    with source_of(log, [], ["customer"]) as source:
-        published = Checkpoint(ShardState.READING, position)
-        assert source.snapshots.is_initial(plan, {"0": published}) is is_initial
-        opening = Opening(Shard("0"), plan.shards["0"], published)
-        with closing(source.open(opening)) as reader:
-            pages = until(reader, is_at_head)
-        assert [change.key for page in pages for change in page.changes] == [{"id": 2}]
-        later = Checkpoint(ShardState.READING, pages[-1].position)
-        assert source.snapshots.is_initial(plan, {"0": later}) is is_initial
+            assert source.snapshots.is_initial(plan) is is_initial
 
 
 def test_a_restarted_stream_keeps_what_the_checkpoints_before_it_promise() -> None:
