@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
+from relay.avro.columns import shortest
 from relay.avro.decode import token_of
 from relay.cache.keys import CacheRules, ReducedChange
 from relay.change import Operation
 from relay.dynamodb.values import canonical_number
-from relay.mysql.binlog.values import shortest
 from spark_consumers.records import Layout, RecordField
 
 ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]

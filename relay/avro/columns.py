@@ -20,6 +20,7 @@ Writer = Callable[[Any], bytes]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FLOAT = struct.Struct("<f")
 
 
 def writer(column: str) -> Writer:
@@ -116,31 +117,33 @@ def _double(value: Any) -> bytes:
 
 def _float(value: Any) -> bytes:
     if isinstance(value, float) and not math.isfinite(value):
-        return struct.pack("<f", value)
+        return _FLOAT.pack(value)
     exact = Decimal(repr(value)) if isinstance(value, float) else _exact(value)
     if exact is not None and exact.adjusted() < 40:
         try:
-            raw = struct.pack("<f", value)
+            raw = _FLOAT.pack(value)
         except OverflowError:
             raise _refuse(value, "float") from None
-        (number,) = struct.unpack("<f", raw)
+        (number,) = _FLOAT.unpack(raw)
         # A float comes either widened to 64 bits or as its shortest text, 3.99.
         widened = isinstance(value, float) and number == value
-        if widened or Decimal(_shortest_float(number, raw)) == exact:
+        if widened or Decimal(repr(shortest(raw))) == exact:
             return raw
     raise _refuse(value, "float")
 
 
-def _shortest_float(number: float, raw: bytes) -> str:
-    """Return the shortest decimal text of a 32-bit float."""
-    for digits in range(1, 9):
-        printed = f"{number:.{digits}g}"
+def shortest(raw: bytes) -> float:
+    """Return the double with the shortest text of a 32-bit float: 3.99, not 3.990000009536743."""
+    (number,) = _FLOAT.unpack(raw)
+    # Only subnormal floats have less than six digits.
+    for digits in (6, 7, 8) if abs(number) > 1e-37 else range(1, 9):
+        short = float(f"{number:.{digits}g}")
         try:
-            if struct.pack("<f", float(printed)) == raw:
-                return printed
+            if _FLOAT.pack(short) == raw:
+                return short
         except OverflowError:
-            continue  # rounded up above the largest float: more digits are needed
-    return f"{number:.9g}"
+            continue  # rounded up past the largest float
+    return float(f"{number:.9g}")
 
 
 def _decimal(kind: ColumnType) -> Writer:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, assert_never
 
+from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
-from relay.mysql.binlog.values import shortest
 from relay.mysql.errors import NotCarried
 from relay.sql import charsets
 from relay.sql.compiled_changes import Cell

@@ -16,6 +16,7 @@ from typing import Any
 
 from boto3.dynamodb.types import Binary, TypeDeserializer
 
+from relay.avro.columns import shortest
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.cache.keys import CacheRules, invalidations, key_text
@@ -24,7 +25,6 @@ from relay.config import CacheConfig
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.values import image_json, key_value
 from relay.kafka.topic_writer import TopicWriter
-from relay.mysql.binlog.values import shortest
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from spark_consumers.value_reader import ValueReader

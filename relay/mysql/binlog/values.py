@@ -6,12 +6,13 @@ The formats are those of "Date and Time Data Type Representation" in MySQL's int
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
 from typing import Any, Generic, TypeVar
+
+from relay.avro.columns import shortest
 
 T = TypeVar("T")
 _REMEMBERED = 20_000
@@ -78,22 +79,6 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
         return Decimal(f"{sign}{number}{exponent}" if number else f"0{exponent}")
 
     return read
-
-
-_FLOAT = struct.Struct("<f")
-
-
-def shortest(stored: bytes) -> float:
-    """Return the double with the shortest text of a 32-bit float: 3.99, not 3.990000009536743."""
-    (number,) = _FLOAT.unpack(stored)
-    for digits in (6, 7, 8) if abs(number) > 1e-37 else range(1, 9):
-        short = float(f"{number:.{digits}g}")
-        try:
-            if _FLOAT.pack(short) == stored:
-                return short
-        except OverflowError:
-            continue  # rounded up past the largest float
-    return float(f"{number:.9g}")
 
 
 def year(stored: int) -> int:
