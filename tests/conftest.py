@@ -26,6 +26,7 @@ import typer
 import typer.testing
 
 from relay.dynamodb import head
+from relay.demo import spark_classes
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
@@ -34,7 +35,6 @@ from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
-from spark_consumers import class_archive
 from tests import containers, needs, parallel
 from tests.browser import SCREENSHOTS
 from tests.dynamodb.endpoint import ScriptedStream
@@ -65,7 +65,7 @@ gc.disable()
 # typer's runner makes all of the command line anew for each call, which takes longer than most commands.
 vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
-class_archive.use()
+spark_classes.use()
 
 if release := os.environ.get("RELAY_TEST_MARIADB"):
     MariaDB.release = release

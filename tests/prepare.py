@@ -12,18 +12,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from relay.demo import spark_classes
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
 from relay.services import kafka
 from relay.services.memcached import program
 from relay.services.vitess_build import cluster_obstacle, cluster_programs
-from spark_consumers import class_archive
 from tests import browser
 from tests.mysql import debian_mysql
 
 
 def main() -> None:
-    wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, class_archive.make]
+    wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, spark_classes.make]
     wanted += [browser.program, kafka.archive_classes]
     if os.environ.get("RELAY_TEST_MYSQLD") == "debian":
         wanted.append(debian_mysql.mysqld)

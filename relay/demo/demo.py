@@ -28,7 +28,7 @@ from rich.live import Live
 from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
-from relay.demo import report
+from relay.demo import report, spark_classes
 from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
 from relay.demo.incidents import Incident, run_all
@@ -46,7 +46,6 @@ from relay.process.managed import HOST, ManagedProcess, free_port
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 from relay.services.server import EmbeddedServer
-from spark_consumers import class_archive
 
 # By process. What an application waits for is not in one with large batches, and comes first where CPUs are few.
 CONSUMERS = {"cache": ("cache",), "tables": ("log", "copy")}
@@ -172,7 +171,7 @@ class _Demo:
         with self.console.status("fetching the services"):
             fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
         with self.console.status("archiving Spark's classes, once"):
-            class_archive.prepare(self.console.print)
+            spark_classes.prepare(self.console.print)
 
     def _start_services(self) -> Config:
         kafka, redis = KafkaBroker(), RedisServer()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_consumers import class_archive
+from relay.demo import spark_classes
 
 
 def test_spark_starts_without_an_archive_if_none_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,8 +14,8 @@ def test_spark_starts_without_an_archive_if_none_can_be_made(tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))  # which has no Java
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     said: list[str] = []
-    class_archive.prepare(said.append)
+    spark_classes.prepare(said.append)
     (reason,) = said
     assert reason.startswith("Spark starts without an archive of its classes")
     assert "cannot make an archive" in reason
-    assert not class_archive.exists()
+    assert not spark_classes.exists()
