@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
+from spark_consumers.log_script import script
 from spark_consumers.sinks import delta
 
 _VIEW = "relay_log"
-_STATEMENTS = Path(__file__).parent / "sql" / "log_spark.sql"
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
@@ -45,5 +44,5 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
 
 
 def _functions() -> list[str]:
-    text = _COMMENT.sub("", _STATEMENTS.read_text(encoding="utf-8"))
+    text = _COMMENT.sub("", script("spark"))
     return [each.strip() for each in text.split(";") if each.strip()]

@@ -15,9 +15,9 @@ import duckdb
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-import spark_consumers
 from relay.jvm.jars import jars
 from relay.jvm.java import find_java
+from spark_consumers import log_script
 from tests.spark_consumers.logged import AT_THE_END, START, TABLES
 from tests.spark_consumers.spark_process import SparkProcess
 
@@ -68,7 +68,6 @@ assert not any(name.startswith(("relay", "spark_consumers")) for name in sys.mod
 print(json.dumps([session.table("relay_log").count(), [list(row) for row in session.sql(question).collect()]]))
 session.stop()
 """
-SQL = Path(spark_consumers.__file__).parent / "sql"
 
 
 def as_of(table: str, seconds: float, kind: str = "TIMESTAMP") -> str:
@@ -96,7 +95,8 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
 
     # A Spark that has the jars of Delta and nothing of ours.
     delta = ",".join(str(jar) for jar in jars("spark") if jar.name.startswith("delta-"))
-    arguments = [str(path), str(SQL / "log_spark.sql"), questions[0], delta]
+    arguments = [str(path), str(tmp_path / "log.sql"), questions[0], delta]
+    (tmp_path / "log.sql").write_text(log_script.script("spark"))
     environment = {**os.environ, "JAVA_HOME": str(find_java().resolve().parent.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", PLAIN, *arguments]
     plain = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=600)
@@ -108,7 +108,7 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     log = DeltaTable(path)
     connection = duckdb.connect()
     connection.execute(f"CREATE VIEW relay_log AS FROM read_parquet({log.file_uris()!r}, hive_partitioning = true)")
-    connection.execute((SQL / "log_duckdb.sql").read_text())
+    connection.execute(log_script.script("duckdb"))
     questions[0] = as_of("special", START + 99, "TIMESTAMPTZ")
     in_duckdb = [connection.execute(each).fetchall() for each in questions]
 

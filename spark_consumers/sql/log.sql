@@ -1,56 +1,54 @@
--- The change log in DuckDB: the history of an item, a table as of a time, and the changes between two watermarks.
+-- The change log in {engine}: the history of an item, a table as of a time, and the changes between two watermarks.
 --
--- They read the view relay_log, which is yours, as DuckDB reads Delta in several ways. With its extension `delta`:
+-- The statements read the view relay_log. Create it first, such as by
 --
---   CREATE VIEW relay_log AS SELECT * FROM delta_scan('file:///var/lib/relay/log');
+--   {view};
 --
--- A moment is a TIMESTAMPTZ: relay_as_of('orders', TIMESTAMPTZ '2026-11-21 07:30:00+00').
---
--- The same as log_spark.sql, statement by statement. README.md of spark_consumers says what the results mean.
+-- A moment is a {moment}. README.md of spark_consumers says what the results mean.
 
 -- All changes of one item, and the rows that snapshots have read of it, numbered in their order.
-CREATE OR REPLACE MACRO relay_history(of_table, of_key) AS TABLE
+{relay_history}
 SELECT
     row_number() OVER (
         PARTITION BY source
         ORDER BY CASE WHEN operation = 'READ' THEN snapshot_as_of - 1 ELSE token_timestamp END, operation = 'READ',
-            topic, partition, "offset"
+            topic, partition, {offset}
     ) AS number,
-    operation, committed_at, key, old, new, images, token, event_id, source, topic, partition, "offset", relayed_at
+    operation, committed_at, key, old, new, images, token, event_id, source, topic, partition, {offset}, relayed_at
 FROM relay_log
-WHERE "table" = of_table
+WHERE {table} = of_table
     -- A number that has become a BIGINT UNSIGNED or a DECIMAL is text in the key.
-    AND from_json(key, '"MAP(VARCHAR, VARCHAR)"') = from_json(of_key, '"MAP(VARCHAR, VARCHAR)"');
+    AND {key} = {of_key};
 
 -- The changes that were committed at the source from one watermark on until before another one, in seconds.
-CREATE OR REPLACE MACRO relay_between(since, until) AS TABLE
+{relay_between}
 SELECT
-    source, "table", committed_at, event_id, operation, key, old, new, images, token, transaction_id,
-    transaction_order, transaction_last, topic, partition, "offset"
+    source, {table}, committed_at, event_id, operation, key, old, new, images, token, transaction_id,
+    transaction_order, transaction_last, topic, partition, {offset}
 FROM relay_log
 WHERE operation <> 'READ'
-    AND committed_at >= to_timestamp(since) AND committed_at < to_timestamp(until)
+    AND committed_at >= {since} AND committed_at < {until}
     -- The days are in UTC, whatever the time zone is here.
-    AND day BETWEEN CAST(to_timestamp(since) AS DATE) - 1 AND CAST(to_timestamp(until) AS DATE) + 1;
+    AND day BETWEEN CAST({since} AS DATE) - 1 AND CAST({until} AS DATE) + 1;
 
 -- The rows that a table had at a time. incomplete: a later change is known, and what it has made of the row is not.
-CREATE OR REPLACE MACRO relay_as_of(of_table, moment) AS TABLE
+{relay_as_of}
 WITH changes AS (
     SELECT *,
         operation = 'READ' AS is_read,
         CASE WHEN operation = 'READ' THEN snapshot_as_of ELSE token_timestamp END AS time,
         -- What a snapshot has read is newer than what was committed before its as_of, and older than all the rest.
         CASE WHEN operation = 'READ' THEN snapshot_as_of - 1 ELSE token_timestamp END AS second,
-        from_json(key, '"MAP(VARCHAR, VARCHAR)"') AS item,
+        {key} AS item,
         -- The key range of the shard -80, 80-c0 or -; a name of another kind is all keys.
         coalesce(regexp_extract(token_shard, '/([0-9a-f]*)-([0-9a-f]*)(@[0-9]+)?$', 1), '') AS first_id,
         coalesce(regexp_extract(token_shard, '/([0-9a-f]*)-([0-9a-f]*)(@[0-9]+)?$', 2), '') AS end_id
     FROM relay_log
-    WHERE "table" = of_table AND committed_at <= moment AND day <= CAST(moment AS DATE) + 1
+    WHERE {table} = of_table AND committed_at <= moment AND day <= CAST(moment AS DATE) + 1
 ),
 numbered AS (
     SELECT *,
-        row_number() OVER (PARTITION BY source, item ORDER BY second, is_read, topic, partition, "offset") AS number,
+        row_number() OVER (PARTITION BY source, item ORDER BY second, is_read, topic, partition, {offset}) AS number,
         count(*) OVER (PARTITION BY source, item) AS numbers,
         max(time) OVER (PARTITION BY source, item) AS last_time
     FROM changes WHERE key IS NOT NULL
@@ -74,12 +72,11 @@ snapshots AS (
 truncated AS (
     SELECT source, item,
         max(is_older AND begins AND ends) OR max(is_older AND begins) AND max(is_older AND ends)
-            AND list_sort(list(DISTINCT inner_start) FILTER (inner_start IS NOT NULL))
-            IS NOT DISTINCT FROM list_sort(list(DISTINCT inner_end) FILTER (inner_end IS NOT NULL)) AS is_deleted
+            AND {starts} IS NOT DISTINCT FROM {ends} AS is_deleted
     FROM (
         SELECT r.source, r.item,
             CASE
-                WHEN r.is_read THEN t.second >= r.time + 130
+                WHEN r.is_read THEN t.second >= r.time + {read_within}
                 WHEN t.second <> r.second THEN true
                 WHEN t.topic = r.topic AND t.partition = r.partition THEN true
                 ELSE t.token_shard = r.token_shard
@@ -93,14 +90,14 @@ truncated AS (
             AND (t.end_id = '' OR r.first_id < t.end_id) AND (r.end_id = '' OR t.first_id < r.end_id)
             AND CASE
                 WHEN r.is_read OR t.second <> r.second THEN t.second >= r.time
-                WHEN t.topic = r.topic AND t.partition = r.partition THEN t."offset" > r."offset"
+                WHEN t.topic = r.topic AND t.partition = r.partition THEN t.{offset} > r.{offset}
                 WHEN t.token_shard <> r.token_shard THEN true
                 WHEN length(t.token_position) = length(r.token_position) THEN t.token_position > r.token_position
                 ELSE length(t.token_position) > length(r.token_position)
             END
     ) GROUP BY source, item
 )
-SELECT r.source, r."table", r.key, r.new,
+SELECT r.source, r.{table}, r.key, r.new,
     r.number < r.numbers OR t.item IS NOT NULL AS incomplete, r.event_id, r.token, r.committed_at
 FROM rows r
 LEFT JOIN snapshots s ON s.source = r.source

@@ -1,0 +1,87 @@
+"""The statements that ask the change log, for Spark 4 and DuckDB: ``python -m spark_consumers.log_script``.
+
+Spark declares the types of what a function takes and returns, and has other names for a few functions. All else is the
+template ``sql/log.sql``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from spark_consumers.fold import READ_WITHIN
+
+_TEMPLATE = Path(__file__).parent / "sql" / "log.sql"
+
+_FUNCTION = """CREATE OR REPLACE TEMPORARY FUNCTION {name}({given})
+RETURNS TABLE ({returned})
+RETURN"""
+
+_IN_SPARK = {
+    "engine": "Spark 4",
+    "view": "CREATE TEMPORARY VIEW relay_log AS SELECT * FROM delta.`file:///var/lib/relay/log`",
+    "moment": "TIMESTAMP. End each statement at its semicolon",
+    "relay_history": _FUNCTION.format(
+        name="relay_history",
+        given="of_table STRING, of_key STRING",
+        returned="""
+    number INT, operation STRING, committed_at TIMESTAMP, key STRING, old STRING, new STRING, images STRING,
+    token STRING, event_id STRING, source STRING, topic STRING, partition INT, offset BIGINT, relayed_at TIMESTAMP
+""",
+    ),
+    "relay_between": _FUNCTION.format(
+        name="relay_between",
+        given="since DOUBLE, until DOUBLE",
+        returned="""
+    source STRING, `table` STRING, committed_at TIMESTAMP, event_id STRING, operation STRING, key STRING, old STRING,
+    new STRING, images STRING, token STRING, transaction_id STRING, transaction_order INT, transaction_last BOOLEAN,
+    topic STRING, partition INT, offset BIGINT
+""",
+    ),
+    "relay_as_of": _FUNCTION.format(
+        name="relay_as_of",
+        given="of_table STRING, moment TIMESTAMP",
+        returned="""
+    source STRING, `table` STRING, key STRING, new STRING, incomplete BOOLEAN, event_id STRING, token STRING,
+    committed_at TIMESTAMP
+""",
+    ),
+    "offset": "offset",
+    "table": "`table`",
+    "key": "to_json(from_json(key, 'map<string,string>'))",
+    "of_key": "to_json(from_json(of_key, 'map<string,string>'))",
+    "since": "timestamp_seconds(since)",
+    "until": "timestamp_seconds(until)",
+    "starts": "array_sort(collect_set(inner_start))",
+    "ends": "array_sort(collect_set(inner_end))",
+}
+
+_IN_DUCKDB = {
+    "engine": "DuckDB",
+    "view": "CREATE VIEW relay_log AS SELECT * FROM delta_scan('file:///var/lib/relay/log')",
+    "moment": "TIMESTAMPTZ",
+    "relay_history": "CREATE OR REPLACE MACRO relay_history(of_table, of_key) AS TABLE",
+    "relay_between": "CREATE OR REPLACE MACRO relay_between(since, until) AS TABLE",
+    "relay_as_of": "CREATE OR REPLACE MACRO relay_as_of(of_table, moment) AS TABLE",
+    "offset": '"offset"',
+    "table": '"table"',
+    "key": """from_json(key, '"MAP(VARCHAR, VARCHAR)"')""",
+    "of_key": """from_json(of_key, '"MAP(VARCHAR, VARCHAR)"')""",
+    "since": "to_timestamp(since)",
+    "until": "to_timestamp(until)",
+    "starts": "list_sort(list(DISTINCT inner_start) FILTER (inner_start IS NOT NULL))",
+    "ends": "list_sort(list(DISTINCT inner_end) FILTER (inner_end IS NOT NULL))",
+}
+
+
+def script(engine: Literal["spark", "duckdb"]) -> str:
+    """Return the statements for an engine, each with a semicolon at its end."""
+    words = _IN_SPARK if engine == "spark" else _IN_DUCKDB
+    return _TEMPLATE.read_text(encoding="utf-8").format(**words, read_within=READ_WITHIN)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] not in (["spark"], ["duckdb"]):
+        sys.exit("usage: python -m spark_consumers.log_script spark|duckdb")
+    print(script("spark" if sys.argv[1] == "spark" else "duckdb"), end="")
