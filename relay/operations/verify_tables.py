@@ -20,7 +20,8 @@ from relay.operations.applied import AppliedTime
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike
 from relay.operations.row_digests import digest_pairs
 from relay.operations.source_rows import SourceRows, source_rows
-from spark_consumers.kept_rows import KeptRows, kept_rows
+from spark_consumers.kept_rows import KeptRows
+from spark_consumers.open_kept_rows import kept_rows
 
 _MOST_AGAIN = 100_000  # rows that are looked at again
 _AT_ONCE = 1_000  # rows of one look
