@@ -21,6 +21,7 @@ from relay.mysql.errors import BinlogPurged, Diverged
 from relay.mysql.gtids import Sequences, common, last_sequences, origin_servers, split_mariadb
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.roles import Role, role_of
+from relay.mysql.verdicts import VERDICTS, ServerHistory, ServerVerdict, Standing
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,18 @@ class _Survey:
     unusable: list[str] = field(default_factory=list)
     # Whether one did not answer, or did not tell its role: that one may be the primary.
     has_silent: bool = False
+
+    def add(self, each: ReadableServer, verdict: ServerVerdict) -> None:
+        listed = {
+            ServerVerdict.READ: self.found,
+            ServerVerdict.LACKING: self.lacking,
+            ServerVerdict.PURGED: self.purged,
+        }
+        if verdict in listed:
+            listed[verdict].append(each)
+            return
+        each.server.close()
+        self.unusable.append(f"{each.server.account.address} {verdict.value}, at {each.executed.position}")
 
     def close(self, *, keep: ReadableServer | None = None) -> None:
         for each in (*self.found, *self.lacking, *self.purged):
@@ -207,34 +220,22 @@ class ShardServers:
             if role.is_replica:
                 server.verify_replica()
             self.require(server, role)  # I1
+            standing = Standing.of(role)
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
-            is_waiting = is_behind and role.is_primary and not role.in_group and _awaits_its_own(server, needed)
+            is_waiting = is_behind and standing is Standing.PRIMARY and _awaits_its_own(server, needed)
         except BaseException:
             server.close()
             raise
-        found = ReadableServer(server, role, executed)
+        history = ServerHistory.BEHIND if is_behind else ServerHistory.COMPLETE
         refusal, until = self._refusals.get(address, (None, 0.0))
-        if until < self._clock():
-            refusal = None
-        if isinstance(refusal, BinlogPurged):
-            survey.purged.append(found)
-        elif not is_behind and not has_diverged and refusal is None:
-            survey.found.append(found)
-        elif (not role.is_primary or role.in_group) and not has_diverged and refusal is None:
-            server.close()
-            what = "neither replicates nor accepts writes, and is behind" if role.is_unknown else "is behind"
-            survey.unusable.append(f"{address} {what}, at {executed.position}")
-        elif not role.is_primary:
-            server.close()
-            survey.unusable.append(f"{address} has another history, at {executed.position}")
-        elif is_waiting and refusal is None:  # I9
-            server.close()
-            survey.unusable.append(
-                f"{address} waits for its replicas to acknowledge what was read, at {executed.position}"
-            )
-        else:
-            survey.lacking.append(found)
+        if refusal is not None and until >= self._clock():
+            history = ServerHistory.PURGED if isinstance(refusal, BinlogPurged) else ServerHistory.OTHER
+        elif has_diverged:
+            history = ServerHistory.OTHER
+        elif is_waiting:
+            history = ServerHistory.UNACKNOWLEDGED
+        survey.add(ReadableServer(server, role, executed), VERDICTS[history, standing])
 
     def _lost(self, survey: _Survey, position: BinlogPosition, sequences_read: Sequences) -> LostPosition:
         """Return what is lost, if that is certain. Raises ``Unavailable`` if it is not."""
@@ -255,9 +256,7 @@ class ShardServers:
                     resume = _after_hole(executed, new)
                 self._refusals.clear()
                 return LostPosition(LOST, resume)
-        survey.unusable += [
-            f"{each.server.account.address} lacks transactions that were already read" for each in survey.lacking
-        ]
+        survey.unusable += [f"{each.server.account.address} {ServerVerdict.LACKING.value}" for each in survey.lacking]
         if survey.lacking and not primaries:
             survey.unusable.append("whether that is the primary is not known while another server does not answer")
         elif survey.purged and not survey.unusable:
