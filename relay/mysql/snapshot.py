@@ -29,9 +29,8 @@ from relay.mysql.reshard import first_shards
 from relay.mysql.roles import Role, role_of
 from relay.mysql.text_rows import values_of
 from relay.source import Measured, Page, Segment, Unreadable
-from relay.sql.changes import TransactionChanges
 from relay.sql.compiled_changes import compiled_rows, copied_rows
-from relay.sql.snapshots import MARGIN, as_of_rows, lowest, may_begin
+from relay.sql.snapshots import MARGIN, as_of_rows, lowest, may_begin, reads
 from relay.sql.tables import Row, Table
 
 if TYPE_CHECKING:
@@ -231,7 +230,6 @@ class ChunkReader:
         self._layouts = layouts
         self._server_of = server_of
         self._position = RowsPosition.from_json(segment.position) if segment.position else RowsPosition()
-        self._changes = TransactionChanges(config.name, segment.shard.id)
         self._server: ServerConnection | None = None
         # Whether it has given a page. The addresses of servers that have given none, the last one at the end.
         self._has_read = False
@@ -327,11 +325,8 @@ class ChunkReader:
         snapshot = as_of_rows(self.segment.snapshot, self._lowest, begun)
         changes: Sequence[Change] | None = copied_rows(compiled, "text", packets, snapshot, begun)
         if changes is None:
-            # I3: all before the first READ, or those of a page that cannot be read would be among the next one's.
-            for row in [query.row(server.row_of(packet)) for packet in packets]:
-                if table.wanted is None or table.wanted(row):
-                    self._changes.read(table, row, snapshot, begun)
-            changes = self._changes.take()
+            rows = (query.row(server.row_of(packet)) for packet in packets)
+            changes = reads(self._config.name, table, rows, snapshot, begun)
         if packets:
             key = query.key_of(server.row_of(packets[-1]))
             self._position = RowsPosition(tuple(key), self._position.rows + count, described[0].order)

@@ -7,6 +7,7 @@ server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,22 +31,19 @@ from relay.mysql.binlog.events import (
 from relay.mysql.compiled_rows import CompiledTables
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
+from relay.mysql.logged_statements import LoggedStatements
 from relay.mysql.origins import OriginBegin
 from relay.mysql.partly_read import PartlyRead
 from relay.mysql.positions import BinlogPosition
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.followed_tables import AppliedStatement
 from relay.sql.snapshots import latest_timestamp
-from relay.sql.statements import UNSEEN_ROWS
 from relay.sql.tables import Table
 from relay.table import TableSchema
 from relay.token import EventToken
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -98,13 +96,11 @@ class ShardTransactions:
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
         self._compiled = CompiledTables(stream.source, stream.qualified(shard)) if native.core() else None
-        # The open transaction, whether ``_changes`` has begun it, and the tables that it empties.
+        # The open transaction, whether ``_changes`` has begun it, and its statements.
         self._begun: TransactionBegin | None = None
         self._is_open = False
-        self._emptied: list[Table] = []
-        self.followed = layouts.followed()
-        # The statements of the open transaction that are published.
-        self._statements: list[AppliedStatement] = []
+        self._statements = LoggedStatements(stream.source, layouts)
+        self.followed = self._statements.followed
         self._events: deque[BinlogEvent] = deque()
         # The first row of the first event that was not consumed.
         self._row = 0
@@ -131,7 +127,7 @@ class ShardTransactions:
     @property
     def last_token(self) -> EventToken | None:
         """The token of the last change or statement that was read."""
-        return self._changes.token
+        return self._changes.tally.token
 
     @property
     def is_between_transactions(self) -> bool:
@@ -142,7 +138,7 @@ class ShardTransactions:
     def position(self) -> BinlogPosition:
         """The position after all changes that were taken."""
         begun = self._begun.gtid if self._is_open and self._begun is not None else None
-        return self._partial.position(self.executed_position, self.local, begun, self._changes.rows_of)
+        return self._partial.position(self.executed_position, self.local, begun, self._changes.tally.rows_of)
 
     def raise_floor(self, timestamp: int) -> None:
         """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
@@ -154,7 +150,7 @@ class ShardTransactions:
         tables = tuple(table.schema for table in self._tables.values())
         # The row that is held back comes with the next page.
         self._tables = dict(self._tables) if self._is_open else {}
-        behind, self._changes.behind = self._changes.behind, 0
+        behind, self._changes.tally.behind = self._changes.tally.behind, 0
         return changes, size, tables, behind
 
     def take_schema_changes(self) -> list[SchemaChange]:
@@ -181,20 +177,17 @@ class ShardTransactions:
         self._events.clear()
         self._row = 0
         if self._is_open and self._begun is not None:
-            self._partial.leave(self._begun.gtid, self._changes.rows_of)
+            left = self._changes
+            self._partial.leave(self._begun.gtid, left.tally.rows_of)
             changes, self._saved_size = self._taken()
             self._saved = list(changes)
             # The row that is held back is read again, too.
-            left, self._changes = (
-                self._changes,
-                TransactionChanges(self.source, self._changes.shard, self._changes.floor),
-            )
-            self._changes.behind, self._changes.token = left.behind, left.token
+            self._changes = TransactionChanges(self.source, left.shard, left.floor)
+            self._changes.tally.behind, self._changes.tally.token = left.tally.behind, left.tally.token
             self._saved_schema_changes += left.take_schema_changes()
         self._is_open = False
         self._begun = None
-        self._emptied = []
-        self._statements = []
+        self._statements.begin()
         self.followed.undo()
 
     def forget(self, gtid: str) -> None:
@@ -245,10 +238,10 @@ class ShardTransactions:
                 event.timestamp = min(event.timestamp, latest_timestamp(self._clock()))
                 self._begun = event
                 self._is_open = False
-                self._emptied = []
-                self._statements = []
+                self._statements.begin()
             elif isinstance(event, Statement):
-                self._statement(event)
+                gtid = self._begun.gtid if self._begun else self.executed_position
+                self._statements.read(event, self.executed, gtid)
             elif isinstance(event, Heartbeat) and self._begun is None:
                 consumed.heartbeat = event.timestamp
             events.popleft()
@@ -297,11 +290,12 @@ class ShardTransactions:
         if known is not None and known is not table and self.has_changes:
             return False
         self._use(table)
-        if self._emptied:
+        if self._statements.emptied:
             # The rows after a page that ends inside such a transaction could not be counted.
             raise NotCarried(
                 f"{self._changes.shard}: {self._begun.gtid if self._begun else self.executed_position} replaces the "
-                f"table {self._emptied[0].name} and fills it in one transaction: start after it, or exclude the table"
+                f"table {self._statements.emptied[0].name} and fills it in one transaction: start after it, or exclude "
+                "the table"
             )
         if not self._is_open:
             self._open()
@@ -371,20 +365,17 @@ class ShardTransactions:
         begun = self._begun
         if begun is None:
             return
-        for table in self._emptied:
-            # Only now, so that no page ends between two of them.
-            if not self._is_open:
-                self._open()
+        statements = self._statements
+        # Only now, so that no page ends between two of them, or between them and the position after them.
+        if (statements.emptied or statements.published) and not self._is_open:
+            self._open()
+        for table in statements.emptied:
             self._changes.truncate(table)
             # The page may hold rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
-        self._emptied = []
-        for applied in self._statements:
-            # Only now, so that no page ends between them and the position after them.
-            if not self._is_open:
-                self._open()
+        for applied in statements.published:
             self._changes.statement(self.layouts.database, applied)
-        self._statements = []
+        statements.begin()
         if self._is_open:
             self._changes.end()
             self._is_open = False
@@ -401,41 +392,3 @@ class ShardTransactions:
         self.executed_position = begun.position
         self._begun = None
         consumed.committed, consumed.heartbeat = begun.timestamp, None
-
-    def _statement(self, event: Statement) -> None:
-        said = event.classified
-        self.followed.begin(said, self.executed, event.timestamp)
-        applied = self.followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
-        if not event.is_published:
-            return
-        if applied is not None:
-            self._statements.append(applied)
-        if said.temporary:
-            return
-        self._empty(self.layouts.emptied(said))
-        for (database, old), (to, new) in said.renamed:
-            if self.layouts.wanted(to, new):
-                log.warning(UNSEEN_ROWS, f"source {self.source}", new, old)
-            if self.layouts.wanted(database, old):
-                log.warning(
-                    "source %s: table %s was renamed to %s: its later changes are published under the new name",
-                    self.source,
-                    old,
-                    new,
-                )
-
-    def _empty(self, names: Iterable[str]) -> None:
-        for name in names:
-            table = self.layouts.last(name)
-            if table is not None:
-                self._emptied.append(table)
-                continue
-            # A TRUNCATE needs the layout of its table.
-            log.warning(
-                "source %s: cannot relay that table %s.%s was emptied at %s: no row of it was read before, and it no "
-                "longer exists",
-                self.source,
-                self.layouts.database,
-                name,
-                self._begun.gtid if self._begun else self.executed_position,
-            )

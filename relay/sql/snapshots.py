@@ -7,10 +7,12 @@ later than what it promises. So a READ never replaces a change that it does not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from relay.change import Snapshot
+from relay.change import Change, Images, Operation, Snapshot
 from relay.lineage import Checkpoint, is_inside_transaction
+from relay.sql.row_functions import RowMapper
+from relay.sql.tables import Row, Table
 
 LATENESS = 30.0
 """Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
@@ -51,3 +53,26 @@ def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
     """
     # I7: not before the snapshot's begin, and not later than what comes after the rows.
     return Snapshot(begin.id, max(begin.as_of, min(promised, int(read_at - MARGIN))))
+
+
+def reads(source: str, table: Table, rows: Iterable[Row], snapshot: Snapshot, now: float) -> list[Change]:
+    """Return the READs of copied rows. ``now``: seconds, when their page was requested."""
+    mapper, requested_at = RowMapper.of(table, "", source), int(now * 1_000_000)
+    return [
+        Change(
+            mapper.read_id(f"snapshot/{snapshot.id}", mapper.identity(row)),
+            Operation.READ,
+            source,
+            table.name,
+            mapper.key(row),
+            None,
+            mapper.image(row),
+            Images.NEW,
+            None,
+            requested_at,
+            snapshot=snapshot,
+            keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
+        )
+        for row in rows
+        if table.wanted is None or table.wanted(row)
+    ]

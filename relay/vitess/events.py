@@ -108,7 +108,7 @@ class ShardEvents:
     def resume_position(self) -> VStreamPosition:
         """Return where reading resumes once the changes that are ready are published."""
         transaction = self._transaction
-        if transaction.has_changes and (done := furthest(self.changes.rows_of, self._published_rows())):
+        if transaction.has_changes and (done := furthest(self.changes.tally.rows_of, self._published_rows())):
             return replace(self.position, transaction=transaction.gtid, done=done)
         return self.position
 

@@ -141,10 +141,10 @@ class VitessShardReader:
         if position != self.position:
             self.watch.advanced(has_changes=bool(changes))
         self.position = position
-        if events.changes.token is not None:
-            self.token = events.changes.token
+        if events.changes.tally.token is not None:
+            self.token = events.changes.tally.token
             self.floor = max(self.floor, self.token.timestamp)
-        behind, events.changes.behind = events.changes.behind, 0
+        behind, events.changes.tally.behind = events.changes.tally.behind, 0
         progress, events.progress = events.progress, None
         if self._has_reached_head(position, events) and self.watch.reached is not None:
             progress = max(progress or 0.0, self.watch.reached - self.settings.margin)

@@ -11,7 +11,7 @@ import base64
 import binascii
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,9 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet
 from relay.lineage import Checkpoint, Shard, StreamId
 from relay.source import Page, Segment, Unreadable
-from relay.sql.changes import TransactionChanges
 from relay.sql.compiled_changes import copied_rows
-from relay.sql.snapshots import as_of_rows, lowest
-from relay.sql.tables import Table
+from relay.sql.snapshots import as_of_rows, lowest, reads
+from relay.sql.tables import Row, Table
 from relay.vitess.client import Vtgate
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
@@ -150,7 +149,6 @@ class CopiedTableReader:
         self._find = find
         # Of the shard that is read.
         self._copy: TableCopy | None = None
-        self._changes = TransactionChanges(stream.source, segment.shard.id)
         # How the core takes the rows that a decoder reads.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
         self._opened_at = 0.0
@@ -239,7 +237,6 @@ class CopiedTableReader:
             heartbeat=settings.heartbeat,
         )
         self._alive_at = self._advanced_at = time.monotonic()
-        self._changes = TransactionChanges(shard.source, shard.qualified)
         return TableCopy(call, shard, self._tables, resumes=self._order.resumes)
 
     def _why_again(self, rest: ShardRest) -> str:
@@ -280,21 +277,13 @@ class CopiedTableReader:
         self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + batch.count)
         if batch.decoder is None:
             return self._page(begun)
-        table, decode = batch.decoder.table, batch.decoder.decode
+        table = batch.decoder.table
         snapshot = as_of_rows(self.segment.snapshot, published.promised, self._opened_at)
         if self._compiled is None or self._compiled[0] is not batch.decoder:
             self._compiled = batch.decoder, rows_of(shard, batch.decoder, copied=True)
         changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", batch.answers, snapshot, begun)
         if changes is None:
-            for row in batch.rows:
-                try:
-                    values = decode(row)
-                except (ValueError, ArithmeticError, KeyError):
-                    why = batch.decoder.explain_change(pb.RowChange(after=row))
-                    raise RelayError(f"shard {shard.qualified}: a copied row of {table.name}: {why}") from None
-                if table.wanted is None or table.wanted(values):
-                    self._changes.read(table, values, snapshot, begun)
-            changes = self._changes.take()
+            changes = reads(shard.source, table, _decoded(shard, batch.decoder, batch.rows), snapshot, begun)
         return replace(
             self._page(begun),
             changes=changes,
@@ -369,3 +358,12 @@ def _continued(left: Sequence[ShardRest], published: Mapping[str, Checkpoint]) -
     # A shard that was lost has none, and its gap says so.
     targets = checkpoint.journal["targets"] if checkpoint.journal is not None else ()
     return _continued([*(replace(first, shard=shard) for shard in sorted(targets)), *others], published)
+
+
+def _decoded(shard: VitessShard, decoder: VStreamRowDecoder, rows: Iterable[pb.Row]) -> Iterator[Row]:
+    for row in rows:
+        try:
+            yield decoder.decode(row)
+        except (ValueError, ArithmeticError, KeyError):
+            why = decoder.explain_change(pb.RowChange(after=row))
+            raise RelayError(f"shard {shard.qualified}: a copied row of {decoder.table.name}: {why}") from None

@@ -85,7 +85,7 @@ def both(table: Table, query: ChunkQuery, rows: Sequence[bytes]) -> bool:
     rows_as = compiled_rows(table, "s", "", query.cells, compiled_fields(table.schema), read, copied=True)
     compiled = copied_rows(rows_as, "text", rows, SNAPSHOT, NOW)
     try:
-        plain = plain_reads(table, "s", "s/d/-", rows, read)
+        plain = plain_reads(table, "s", rows, read)
     except RelayError:
         assert compiled is None  # I8: plain Python says what is wrong
         return False

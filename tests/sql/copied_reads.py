@@ -12,7 +12,7 @@ from relay.change import Change, ChangeParts, Snapshot
 from relay.errors import RelayError
 from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec, partition
-from relay.sql.changes import TransactionChanges
+from relay.sql.snapshots import reads
 from relay.sql.tables import Row, Table
 
 SNAPSHOT, NOW = Snapshot("5f3b", 1_700_000_000), 1_700_000_065.25
@@ -21,14 +21,9 @@ HEADER = b"\xc3\x01header.."
 PARTITIONS = 6
 
 
-def plain_reads(
-    table: Table, source: str, shard: str, rows: Sequence[Any], decode: Callable[[Any], Row]
-) -> list[Change]:
+def plain_reads(table: Table, source: str, rows: Sequence[Any], decode: Callable[[Any], Row]) -> list[Change]:
     """Return the READs that plain Python makes. Raises what it raises."""
-    changes = TransactionChanges(source, shard)
-    for row in rows:
-        changes.read(table, decode(row), SNAPSHOT, NOW)
-    return list(changes.take())
+    return reads(source, table, map(decode, rows), SNAPSHOT, NOW)
 
 
 def compare(table: Table, plain: Sequence[Change], compiled: ChangeParts) -> None:

@@ -98,7 +98,7 @@ def test_a_row_of_every_type_is_equal_in_every_byte(cluster: Vitess) -> None:
                 case Rows():
                     assert (event.table.schema.row, event.table.schema.key) == (table.row, table.key)
                     for before, after in event.changes:
-                        made.row(event.table, before, after)
+                        made.row_of(event.table)(event.table, before, after)
                 case Commit():
                     made.end()
     logged = made.take()

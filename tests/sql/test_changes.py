@@ -14,6 +14,7 @@ from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.published_rows import ANY_TABLE, furthest, position_fields, rows_in_position
+from relay.sql.snapshots import reads
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import EventToken, OriginToken
@@ -28,7 +29,7 @@ Rows = Sequence[tuple[Table, Row | None, Row | None]]
 def play(changes: TransactionChanges, gtid: int, rows: Rows, timestamp: int = 100, **options: Any) -> list[Change]:
     changes.begin(f"0-1-{gtid}", f"MariaDB/0-1-{gtid}", timestamp, **options)
     for table, before, after in rows:
-        changes.row(table, before, after)
+        changes.row_of(table)(table, before, after)
     changes.end()
     return list(changes.take())
 
@@ -59,7 +60,7 @@ def test_the_last_change_of_a_transaction_is_held_back_until_its_end_and_marked_
     changes = TransactionChanges("s", SHARD)
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     for number in range(3):
-        changes.row(TABLE, None, (number, "a"))
+        changes.row_of(TABLE)(TABLE, None, (number, "a"))
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 0, False), Transaction("0-1-1", 1, False)]
     assert changes.rows_done == 2
     changes.end()
@@ -70,7 +71,7 @@ def test_changes_of_rows_that_python_reads_are_one_list_whether_the_compiled_cor
     changes = TransactionChanges("s", SHARD)
     for number in (1, 2, 3):
         changes.begin(f"0-1-{number}", f"MariaDB/0-1-{number}", 100)
-        changes.row(TABLE, None, (number, "a"))
+        changes.row_of(TABLE)(TABLE, None, (number, "a"))
         changes.end()
     made = changes.take()
     assert isinstance(made, list)
@@ -81,9 +82,9 @@ def test_the_size_is_that_of_the_changes_that_are_ready() -> None:
     """A reader waits while the size is 0, and ends a page by it, so a row that is held back does not count."""
     changes = TransactionChanges("s", SHARD)
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
-    changes.row(TABLE, None, (1, "a"), 30)
+    changes.row_of(TABLE)(TABLE, None, (1, "a"), 30)
     assert changes.size == 0
-    changes.row(TABLE, None, (2, "a"), 50)
+    changes.row_of(TABLE)(TABLE, None, (2, "a"), 50)
     assert changes.size == 30
     assert len(changes.take()) == 1
     assert changes.size == 0
@@ -102,8 +103,8 @@ def test_no_token_is_below_the_floor_and_the_commit_time_is_kept() -> None:
     again = play(changes, 3, [(TABLE, None, (3, "a"))], 180)[0]
     assert [c.token and c.token.timestamp for c in (early, late, again)] == [150, 200, 200]
     assert [c.committed_at for c in (early, late, again)] == [100_000_000, 200_000_000, 180_000_000]
-    assert changes.behind == 2
-    assert changes.token == EventToken(200, SHARD, "MariaDB/0-1-3")
+    assert changes.tally.behind == 2
+    assert changes.tally.token == EventToken(200, SHARD, "MariaDB/0-1-3")
 
 
 def test_a_change_that_a_reshard_replicated_has_the_event_id_of_its_origin() -> None:
@@ -112,7 +113,7 @@ def test_a_change_that_a_reshard_replicated_has_the_event_id_of_its_origin() -> 
     there = TransactionChanges("s", "s/k/-")
     there.begin("0-7-9", "MariaDB/0-7-9", 100)
     for table, before, after in rows:
-        there.row(table, before, after)
+        there.row_of(table)(table, before, after)
     there.end()
     here = play(TransactionChanges("s", SHARD), 4, rows, origin=origin, origin_gtid="0-7-9")
     assert [c.event_id for c in here] == [c.event_id for c in there.take()]
@@ -129,24 +130,21 @@ def test_a_truncate_is_one_change_without_a_key() -> None:
 
 
 def test_a_copied_row_has_no_token_and_the_same_id_each_time_it_is_read() -> None:
-    changes = TransactionChanges("s", SHARD)
-    for _ in range(2):
-        changes.read(TABLE, (1, "a"), Snapshot("copy", 40), 105.5)
-    first, again = changes.take()
+    first, again = reads("s", TABLE, [(1, "a"), (1, "a")], Snapshot("copy", 40), 105.5)
     assert (first.operation, first.token, first.snapshot) == (Operation.READ, None, Snapshot("copy", 40))
     assert first.event_id == again.event_id
 
 
 def test_a_row_outside_of_any_transaction_is_refused() -> None:
     with pytest.raises(RelayError, match="outside of any transaction"):
-        TransactionChanges("s", SHARD).row(TABLE, None, (1, "a"))
+        TransactionChanges("s", SHARD).row_of(TABLE)(TABLE, None, (1, "a"))
 
 
 def test_a_key_that_is_null_is_refused_with_its_table_and_columns() -> None:
     changes = TransactionChanges("s", SHARD)
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     with pytest.raises(RelayError, match=r"\{'id': None\} cannot be a key of t"):
-        changes.row(TABLE, None, (None, "a"))
+        changes.row_of(TABLE)(TABLE, None, (None, "a"))
 
 
 _ids = st.integers(0, 3)
@@ -172,9 +170,9 @@ def test_a_transaction_read_again_from_any_row_continues_with_the_same_changes(
         first, stop = TransactionChanges("s", SHARD), data.draw(st.integers(0, len(rows)))
         first.begin(f"0-1-{number}", f"MariaDB/0-1-{number}", 100)
         for table, before, after in rows[:stop]:
-            first.row(table, before, after)
+            first.row_of(table)(table, before, after)
         published = list(first.take())
-        rest = play(TransactionChanges("s", SHARD), number, rows, skip=first.rows_of)
+        rest = play(TransactionChanges("s", SHARD), number, rows, skip=first.tally.rows_of)
         assert published + rest == expected
 
 
@@ -193,9 +191,9 @@ def test_the_remaining_rows_of_a_transaction_are_published_once_if_other_tables_
     first = TransactionChanges("s", SHARD)
     first.begin("0-1-1", "MariaDB/0-1-1", 100)
     for table, was, became in of(before)[: data.draw(st.integers(0, len(rows)))]:
-        first.row(table, was, became)
+        first.row_of(table)(table, was, became)
     published = first.take()
-    position = position_fields({"0-1-1": first.rows_of}) if first.rows_of else {}
+    position = position_fields({"0-1-1": first.tally.rows_of}) if first.tally.rows_of else {}
     assert position.get("rows_done", 0) == first.rows_done
     rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=rows_in_position(position).get("0-1-1"))
     expected = play(TransactionChanges("s", SHARD), 1, rows)

@@ -63,7 +63,7 @@ def test_rows_are_left_out_wherever_the_transaction_is_interrupted(events: list[
     assert last == [number == len(found) for number in range(1, len(found) + 1)]
     first = begun()
     before = play(first, EU, events[:cut])
-    again = begun(first.rows_of)
+    again = begun(first.tally.rows_of)
     after = play(again, EU, events)
     again.end()
     assert ids([*before, *after, *again.take()]) == wanted

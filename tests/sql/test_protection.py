@@ -15,6 +15,7 @@ from relay.config.protection import ColumnRule
 from relay.errors import ConfigError, RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.protection import check_first, check_followed, check_protected
+from relay.sql.snapshots import reads
 from relay.sql.statement_text import shown
 from relay.sql.tables import lay_out
 from relay.table import Column
@@ -34,15 +35,14 @@ def test_changes_and_copied_rows_have_no_value_of_a_protected_column() -> None:
     changes = TransactionChanges("s", "s/k/-")
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     before, after = ("123", 1, 555, "ada@x", "a"), ("456", 1, None, None, "a")
-    changes.row(TABLE, None, before)
-    changes.row(TABLE, before, after)
-    changes.row(TABLE, after, None)
+    changes.row_of(TABLE)(TABLE, None, before)
+    changes.row_of(TABLE)(TABLE, before, after)
+    changes.row_of(TABLE)(TABLE, after, None)
     changes.end()
     first = {"id": 1, "phone": "***", "email": hashed(b"ada@x"), "note": "a"}
     last = {"id": 1, "phone": None, "email": None, "note": "a"}
     assert [(change.old, change.new) for change in changes.take()] == [(None, first), (first, last), (last, None)]
-    changes.read(TABLE, before, Snapshot("s1", 5), 9.0)
-    (read,) = changes.take()
+    (read,) = reads("s", TABLE, [before], Snapshot("s1", 5), 9.0)
     assert read.new == first
 
 

@@ -201,8 +201,8 @@ def played(
     schemas: dict[str, Any] = {}
 
     def take() -> None:
-        outcome.state.append((events.changes.size, events.rows.records, events.changes.behind))
-        events.changes.behind = 0
+        outcome.state.append((events.changes.size, events.rows.records, events.changes.tally.behind))
+        events.changes.tally.behind = 0
         outcome.parts.append(events.changes.take())
         schemas.update({one.table: one for one in events.end_page()})
 
@@ -226,7 +226,7 @@ def played(
         *totals,
         events.position,
         events.progress,
-        events.changes.token,
+        events.changes.tally.token,
         events.changes.floor,
         events.is_active,
         events.is_between_transactions,

@@ -63,9 +63,7 @@ def test_copied_rows_give_the_same_reads_and_records(data: st.DataObject) -> Non
     event = row_event(found)
     compiled = copied_rows(rows_of(SHARD, read, copied=True), "vstream", [answer_of(event)], SNAPSHOT, NOW)
     try:
-        plain = plain_reads(
-            read.table, "s", SHARD.qualified, [change.after for change in event.row_changes], read.decode
-        )
+        plain = plain_reads(read.table, "s", [change.after for change in event.row_changes], read.decode)
     except (ValueError, ArithmeticError, KeyError, RelayError):
         assert compiled is None  # I8: plain Python says what is wrong
         return
@@ -89,7 +87,7 @@ def test_usual_values_of_every_type_are_in_a_block(data: st.DataObject) -> None:
     read = decoder_of(shape)
     row = (b"k", *(data.draw(usual.get(kind, VALUES[kind][1])) for kind in kinds))
     event = row_event([row, row])
-    plain = plain_reads(read.table, "s", SHARD.qualified, [one.after for one in event.row_changes], read.decode)
+    plain = plain_reads(read.table, "s", [one.after for one in event.row_changes], read.decode)
     compiled = copied_rows(rows_of(SHARD, read, copied=True), "vstream", [answer_of(event)], SNAPSHOT, NOW)
     assert compiled is not None
     compare(read.table, plain, compiled)

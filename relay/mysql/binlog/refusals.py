@@ -6,9 +6,15 @@
 from __future__ import annotations
 
 from relay.mysql.binlog import events
+from relay.mysql.binlog.known_tables import Wanted
 from relay.mysql.errors import NotCarried
 from relay.sql.statement_text import shown
 from relay.sql.statements import Classified
+
+UNSEEN_TRIGGERS = (
+    "%s: a change of a table that is not relayed is logged as a statement, so what its triggers change in relayed ones "
+    "is not in the binlog: %r. Check sessions that set their own `binlog_format`"
+)
 
 
 def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
@@ -26,6 +32,15 @@ def rolled_back(place: str, table: str) -> NotCarried:
         f"{place}: rows of {table} are logged and then rolled back, except rows of tables without transactions, and "
         "the binlog does not say which tables those are. Start after this position"
     )
+
+
+def touched(database: str, said: Classified, wanted: Wanted) -> str | None:
+    """Return a relayed table that a statement in ``database`` may change without logging rows; None without one."""
+    found = [f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)]
+    if said.calls:  # I1: nothing says which tables the function changes
+        names = [schema for schema, _ in said.names]
+        found += [f"tables of {schema}" for schema in (database, *names) if wanted(schema, "")]
+    return found[0] if found else None
 
 
 def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:

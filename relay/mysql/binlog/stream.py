@@ -71,7 +71,7 @@ class BinlogEvents:
 
         Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour.
         """
-        executed = Executed(start, server.flavour)
+        self._executed = executed = Executed(start, server.flavour)
         self.file = ""
         self.position = 0
         self._server = server
@@ -84,7 +84,6 @@ class BinlogEvents:
         # Finds whole transactions of known tables; None without the compiled core.
         self._scanner = None if core is None else core.BinlogScanner()
         self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
-        self._executed = executed
         # By the ids that the server gives tables in the open transaction.
         self._open: dict[bytes, KnownTable | None] = {}
         self._gtid = ""
@@ -318,10 +317,7 @@ class BinlogEvents:
         if raw == b"BEGIN":
             self._begin_pending(out, False)
             return
-        if raw == b"COMMIT":
-            self._commit(out)
-            return
-        if self._alters_nothing:  # I8
+        if raw == b"COMMIT" or self._alters_nothing:  # I8
             self._commit(out)
             return
         sql, database = events.statement_text(raw, encoding), used.decode()
@@ -356,22 +352,13 @@ class BinlogEvents:
 
     def _refuse(self, sql: str, database: str, said: Classified) -> None:
         wanted = self._tables.wanted
-        touched = [f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)]
-        if said.calls:  # I1: nothing says which tables the function changes
-            names = [schema for schema, _ in said.names]
-            touched += [f"tables of {schema}" for schema in (database, *names) if wanted(schema, "")]
-        if touched:
-            raise refusals.statement(self._place, sql, said, touched[0])
+        if (touched := refusals.touched(database, said, wanted)) is not None:
+            raise refusals.statement(self._place, sql, said, touched)
         if said.tables or self._has_warned:
             return  # an ALTER TABLE runs no triggers
         if any(wanted(schema or database, "") for schema, _ in said.names):
             self._has_warned = True
-            log.warning(
-                "%s: a change of a table that is not relayed is logged as a statement, so what its triggers change in "
-                "relayed ones is not in the binlog: %r. Check sessions that set their own `binlog_format`",
-                self._place,
-                shown(sql),
-            )
+            log.warning(refusals.UNSEEN_TRIGGERS, self._place, shown(sql))
 
     def _other(self, kind: int, flags: int, body: bytes, timestamp: int, position: int, out: list[BinlogEvent]) -> None:
         if kind in (events.HEARTBEAT, events.HEARTBEAT_2):

@@ -1,0 +1,73 @@
+"""The statements of one transaction of a binlog: which tables they empty, and which of them are published."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from relay.gtid import GtidSet
+from relay.mysql.binlog.events import Statement
+from relay.mysql.layouts import Layouts
+from relay.sql.followed_tables import AppliedStatement
+from relay.sql.statements import UNSEEN_ROWS
+from relay.sql.tables import Table
+
+log = logging.getLogger(__name__)
+
+
+class LoggedStatements:
+    """Follows the statements of a shard. ``emptied``, ``published``: of the open transaction, for its end."""
+
+    def __init__(self, source: str, layouts: Layouts) -> None:
+        self.source = source
+        self.layouts = layouts
+        self.followed = layouts.followed()
+        self.emptied: list[Table] = []
+        self.published: list[AppliedStatement] = []
+
+    def __repr__(self) -> str:
+        return f"<LoggedStatements[{self.source}: {len(self.published)} to publish]>"
+
+    def begin(self) -> None:
+        """Another transaction begins."""
+        self.emptied = []
+        self.published = []
+
+    def read(self, event: Statement, executed: GtidSet, gtid: str) -> None:
+        """Follow a statement of the transaction ``gtid``. ``executed``: before it."""
+        said = event.classified
+        self.followed.begin(said, executed, event.timestamp)
+        applied = self.followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
+        if not event.is_published:
+            return
+        if applied is not None:
+            self.published.append(applied)
+        if said.temporary:
+            return
+        self._empty(self.layouts.emptied(said), gtid)
+        for (database, old), (to, new) in said.renamed:
+            if self.layouts.wanted(to, new):
+                log.warning(UNSEEN_ROWS, f"source {self.source}", new, old)
+            if self.layouts.wanted(database, old):
+                log.warning(
+                    "source %s: table %s was renamed to %s: its later changes are published under the new name",
+                    self.source,
+                    old,
+                    new,
+                )
+
+    def _empty(self, names: Iterable[str], gtid: str) -> None:
+        for name in names:
+            table = self.layouts.last(name)
+            if table is not None:
+                self.emptied.append(table)
+                continue
+            # A TRUNCATE needs the layout of its table.
+            log.warning(
+                "source %s: cannot relay that table %s.%s was emptied at %s: no row of it was read before, and it no "
+                "longer exists",
+                self.source,
+                self.layouts.database,
+                name,
+                gtid,
+            )

@@ -1,0 +1,73 @@
+"""What the makers of changes share: the open transaction of a shard, and the count of what is made of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from relay.token import EventToken
+
+
+@dataclass(slots=True)
+class StreamedTransaction:
+    """What the changes of one transaction have in common.
+
+    ``committed_at``: microseconds. ``id_shard``, ``id_position``: where event ids say that it was made, on the shard of
+    its origin if it has one. ``is_behind``: whether its own time was before that of its token. ``skips``: by table, the
+    rows still to skip, since they were published before. ``order``: how many changes were made. ``statements``: how
+    many of its statements were.
+    """
+
+    gtid: str
+    token: EventToken
+    committed_at: int
+    id_shard: str
+    id_position: str
+    is_behind: bool
+    skips: dict[str, int]
+    order: int = 0
+    statements: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much of a shard's stream is made.
+
+    ``rows_of``: by table, the rows of the open transaction that were taken or skipped, without the one held back.
+    ``size``: estimated bytes of the changes that are ready. ``behind``: how many were made in transactions that are
+    behind; the reader resets it. ``token``: the last one made. ``held_size``: the bytes of the row that is held back, 0
+    if none is. ``held_table``: its table.
+    """
+
+    rows_of: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    behind: int = 0
+    token: EventToken | None = None
+    held_size: int = 0
+    held_table: str = ""
+
+    def count(self, table: str, rows: int = 1) -> None:
+        self.rows_of[table] = self.rows_of.get(table, 0) + rows
+
+    def release(self, token: EventToken) -> None:
+        """The row that is held back is ready: another one follows, or the end of its transaction."""
+        self.size += self.held_size
+        self.held_size = 0
+        done, table = self.rows_of, self.held_table
+        done[table] = done.get(table, 0) + 1  # `count` inlined: this runs for every row
+        self.token = token
+
+
+class ChangeMaker(Protocol):
+    """Makes the changes of a transaction from where it takes it over to its end.
+
+    The changes of the last row are held back until the next row or the end, because each says whether it is the last
+    of its transaction.
+    """
+
+    def end(self) -> None:
+        """End the transaction. The change held back is its last."""
+
+    def take(self) -> Sequence[object]:
+        """Return, and remove, what is ready, but for the changes that are held back."""
