@@ -25,8 +25,8 @@ import pytest
 import typer
 import typer.testing
 
-from relay.dynamodb import head
 from relay.demo import spark_classes
+from relay.dynamodb import head
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB

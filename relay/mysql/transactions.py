@@ -6,8 +6,6 @@ server the transaction is read again (I3, I4).
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
