@@ -40,9 +40,12 @@ class Write:
 
 
 class Scenario(ScriptedStream):
-    """One table. ``on_call`` is called before each call is answered; it may kill the relay."""
+    """One table. ``on_call`` is called before each call is answered; it may kill the relay.
 
-    def __init__(self, seed: int, on_call: Callable[[], None] = lambda: None) -> None:
+    ``length``: of its history.
+    """
+
+    def __init__(self, seed: int, on_call: Callable[[], None] = lambda: None, length: int = 1) -> None:
         traits = random.Random(f"{seed}/traits")
         super().__init__(page=traits.randint(2, 25), listing_page=traits.randint(2, 9), table=f"scripted-{seed}")
         self.seed = seed
@@ -51,7 +54,7 @@ class Scenario(ScriptedStream):
         # Whether it may lose records that were not read.
         self.lossy = traits.random() < 0.4
         self.trouble = traits.choice([0.0, 0.02, 0.06])
-        self.left = traits.randint(15, 70)
+        self.left = traits.randint(15, 70) * length
         self.truth: dict[Item, list[Write]] = defaultdict(list)
         self._history = random.Random(f"{seed}/history")
         self._calls = random.Random(f"{seed}/calls")

@@ -4,6 +4,9 @@ One relay reads many streams at once, each with a seed of its own (``tests/dynam
 when a drawn call arrives at a stream, or between two steps of a commit; started again; and in the end what is on
 the topics is compared with what the streams know they were written. ``RELAY_SEEDS`` says how many seeds are
 played, ``RELAY_SEED`` names one to be played alone.
+
+In the second test the network fails as well (``tests/kafka/drawn_faults.py``). Its seeds are those of networks, each
+with a few streams and one or two relays at a time; ``RELAY_NETWORKS`` says which are played, as in ``17`` or ``0-99``.
 """
 
 from __future__ import annotations
@@ -33,11 +36,17 @@ from relay.lineage import Checkpoint, StreamId, parse_key
 from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
 from tests.faults.harness import Relay
+from tests.kafka.drawn_faults import DrawnFaults
+from tests.kafka.proxy import ProxiedBroker
 from tests.waiting import wait_until
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "100"))
 ALONE = os.environ.get("RELAY_SEED")
+FIRST, _, LAST = os.environ.get("RELAY_NETWORKS", "0-3").partition("-")
+STREAMS = 6  # of a network
+LENGTH = 5  # of their histories, so that there are as many transactions as for a hundred streams
 AT_ONCE = 2
+GAVE_UP = 3  # exit code
 KILLS = 4
 PARTITIONS = 2
 STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", "after_commit")
@@ -67,11 +76,39 @@ def test_whatever_a_stream_does_and_wherever_a_relay_dies(tmp_path: Path, kafka:
     assert not wrong, "\n".join(["play one of these alone with RELAY_SEED=<seed>:", *wrong[:30]])
 
 
-class Group:
-    """Streams that are relayed together."""
+@pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
+def test_whatever_the_network_does_meanwhile(tmp_path: Path, broker: ProxiedBroker, unique: str, seed: int) -> None:
+    """The same, while requests and answers are slow, cut off, and late beside their repetition."""
+    seeds = range(seed * STREAMS, (seed + 1) * STREAMS)
+    faults = DrawnFaults(seed)
+    with ExitStack() as stack:
+        group = Group(seeds, tmp_path, broker.bootstrap_servers, unique, faults)
+        for scenario in group.scenarios:
+            stack.enter_context(scenario)
+        stack.callback(faults.end)
+        stack.callback(group.close)
+        broker.proxy.rule = faults
+        group.play()
+        print(f"{faults!r}: {dict(faults.done)} of {dict(faults.requests)}; {group!r}")
+        wrong = group.problems()
+    assert not wrong, "\n".join([f"play it with RELAY_NETWORKS={seed}: {faults!r}", *wrong[:30]])
 
-    def __init__(self, seeds: Sequence[int], folder: Path, bootstrap_servers: str, name: str) -> None:
-        self.scenarios = [Scenario(seed, self._count) for seed in seeds]
+
+class Group:
+    """Streams that are relayed together. ``faults``: of the network; it recovers before the end."""
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        folder: Path,
+        bootstrap_servers: str,
+        name: str,
+        faults: DrawnFaults | None = None,
+    ) -> None:
+        self.scenarios = [Scenario(seed, self._count, LENGTH if faults else 1) for seed in seeds]
+        self.faults = faults
+        # How often a relay ended because it did not reach its broker.
+        self.given_up = 0
         self.chance = random.Random(f"kills/{seeds[0]}/{len(seeds)}")
         self.path = folder / "relay.yaml"
         self.path.write_text(
@@ -104,15 +141,21 @@ class Group:
         self._lock = threading.Lock()
         self._killed = threading.Event()
 
+    def __repr__(self) -> str:
+        return f"<Group[{len(self.scenarios)} streams, {len(self.relays)} relays, {self.given_up} gave up]>"
+
     def play(self) -> None:
         self._create_topics()
         for _ in range(KILLS):
             self._run_until_killed()
+            self.close()
             checkpoints = self._committed()
             for scenario in self.scenarios:
                 scenario.while_no_relay_runs(checkpoints[StreamId(f"s{scenario.seed}", LABEL)])
         for scenario in self.scenarios:
             scenario.settle()
+        if self.faults is not None:
+            self.faults.end()
         self._finish()
 
     def problems(self) -> list[str]:
@@ -140,15 +183,29 @@ class Group:
         number = int(300 ** self.chance.uniform(0.0, 1.0))
         step = self.chance.choice((None, None, *STEPS))
         self._killed.clear()
+        if self.faults is not None:
+            self.faults.begin()
+        if self.faults is not None and self.chance.random() < 0.3:
+            self._start("-m", "relay.cli", "run", str(self.path))  # beside the one that is killed first
         if step is None:
-            self._left = len(self.scenarios) * 2 + len(self.scenarios) * number // 10 + number
+            length = LENGTH if self.faults is not None else 1
+            self._left = len(self.scenarios) * 2 + (len(self.scenarios) * number // 10 + number) * length
             relay = self._start("-m", "relay.cli", "run", str(self.path))
             while not self._killed.wait(0.5):
-                assert relay.is_running, relay.log()
+                if not relay.is_running and not self._killed.is_set():
+                    self._expect(relay, GAVE_UP)
+                    relay = self._start("-m", "relay.cli", "run", str(self.path))
             relay.kill()
         else:
             relay = self._start("-m", "tests.faults.killed_worker", str(self.path), step, str(1 + number // 10))
-            assert relay.wait(240) == -9, relay.log()
+            self._expect(relay, -9, GAVE_UP)
+
+    def _expect(self, relay: Relay, *codes: int) -> None:
+        """Wait for its end. It may have given up only where the network fails."""
+        code = relay.wait(240)
+        assert code in codes, f"exit code {code}: {relay.log()}"
+        assert code != GAVE_UP or self.faults is not None, relay.log()
+        self.given_up += code == GAVE_UP
 
     def _finish(self) -> None:
         relay = self._start("-m", "relay.cli", "run", str(self.path), "--until-caught-up")

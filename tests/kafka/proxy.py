@@ -98,7 +98,7 @@ Verdict.LOSE_ANSWER = Verdict(answer=Lose())
 
 @dataclass(frozen=True)
 class Request:
-    """``api``: its kind. ``client``: the client id. ``size``: bytes, with its length. ``body``: what follows."""
+    """``api``: its kind. ``client``: the client id. ``size``: bytes with those of its length. ``body``: the rest."""
 
     api: int
     client: str
