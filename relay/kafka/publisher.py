@@ -259,6 +259,7 @@ class Publisher:
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 ended = failure.fatal() or failure.txn_requires_abort()
+                self._is_unfinished = not ended
                 # A timed-out call is not flagged as retriable.
                 if ended or not (failure.retriable() or failure.code() == KafkaError._TIMED_OUT):
                     self._raise_failure(name, error)
