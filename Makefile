@@ -89,9 +89,10 @@ format: setup    ## Apply the fixes that ruff knows.
 bench: setup     ## All benchmarks, or NAME=encode_publish; ARGS=--record keeps the figures for the documentation.
 	@$(RUN) python -m tests.benchmarks $(ARGS) $(NAME)
 
-soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=...
+soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=... NETWORK=1
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_CHANGES=$(CHANGES) RELAY_SOAK_SEED=$(SEED) RELAY_SOAK_PARTS=$(PARTS) \
-		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) $(RUN) python -m tests.soak
+		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) RELAY_SOAK_NETWORK=$(NETWORK) \
+		$(RUN) python -m tests.soak
 
 proto: $(UV)     ## Compile the messages of Vitess again, after a change of their .proto.
 	@$(UV) tool run --from grpcio-tools==$(GRPC_TOOLS_VERSION) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto

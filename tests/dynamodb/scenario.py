@@ -42,7 +42,7 @@ class Write:
 class Scenario(ScriptedStream):
     """One table. ``on_call`` is called before each call is answered; it may kill the relay.
 
-    ``length``: of its history.
+    ``length``: how many times as long its history is as usual, with as many splits.
     """
 
     def __init__(self, seed: int, on_call: Callable[[], None] = lambda: None, length: int = 1) -> None:
@@ -55,6 +55,7 @@ class Scenario(ScriptedStream):
         self.lossy = traits.random() < 0.4
         self.trouble = traits.choice([0.0, 0.02, 0.06])
         self.left = traits.randint(15, 70) * length
+        self._moves = {**_MOVES, "write": _MOVES["write"] * length}
         self.truth: dict[Item, list[Write]] = defaultdict(list)
         self._history = random.Random(f"{seed}/history")
         self._calls = random.Random(f"{seed}/calls")
@@ -140,7 +141,7 @@ class Scenario(ScriptedStream):
     def _move(self) -> None:
         if self.left:
             self.left -= 1
-            kind = self._history.choices(list(_MOVES), weights=list(_MOVES.values()))[0]
+            kind = self._history.choices(list(self._moves), weights=list(self._moves.values()))[0]
             getattr(self, f"_{kind}")(self._history.choice(list(self._home)))
 
     def _tick(self) -> None:

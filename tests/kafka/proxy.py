@@ -98,18 +98,16 @@ Verdict.LOSE_ANSWER = Verdict(answer=Lose())
 
 @dataclass(frozen=True)
 class Request:
-    """``api``: its kind. ``client``: the client id. ``size``: bytes with those of its length. ``body``: the rest."""
+    """``api``: its kind. ``client``: the client id. ``size``: bytes, with the four of its length."""
 
     api: int
     client: str
     size: int = 0
-    body: bytes = b""
 
     @classmethod
     def of(cls, frame: bytes) -> Request:
         api, length = struct.unpack_from(">4xh6xh", frame)
-        end = 14 + max(0, length)
-        return cls(api, frame[14:end].decode(), len(frame), frame[end:])
+        return cls(api, frame[14 : 14 + max(0, length)].decode(), len(frame))
 
 
 Rule = Callable[[Request], Verdict]

@@ -22,7 +22,7 @@ def _number(name: str, default: float) -> float:
 
 
 def main() -> int:
-    """Read the settings from ``RELAY_SOAK_SECONDS``, ``_CHANGES``, ``_SEED``, ``_PARTS``, ``_PAUSE`` and ``_RATE``."""
+    """Read the settings from ``RELAY_SOAK_SECONDS`` and others: those of ``make soak``."""
     changes = _number("CHANGES", math.inf)
     seconds = _number("SECONDS", _SECONDS if changes == math.inf else math.inf)
     seed = int(_number("SEED", random.randrange(1 << 31)))
@@ -45,9 +45,11 @@ def main() -> int:
         print(f"{time.monotonic() - begun:8.1f} {line}", flush=True)
 
     say(f"seed {seed}, {','.join(parts)}, until {changes:,.0f} changes or {seconds:,.0f} s; in {folder}")
-    totals = Soak(folder, seed, parts, pause=_number("PAUSE", 1.6), rate=_number("RATE", 0.0) or None, say=say).play(
-        seconds, changes
+    network = _number("NETWORK", 0.0) != 0.0
+    soak = Soak(
+        folder, seed, parts, pause=_number("PAUSE", 1.6), rate=_number("RATE", 0.0) or None, network=network, say=say
     )
+    totals = soak.play(seconds, changes)
     print(f"SOAK {totals.as_json()}", flush=True)
     if totals.problems:
         return 4  # the folder stays, for whoever looks for the cause

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import yaml
 
 from relay.config import load
 from relay.services.kafka import KafkaBroker
+from tests.kafka.drawn_faults import DrawnFaults
+from tests.kafka.proxy import KafkaProxy, ProxiedBroker
 from tests.soak.audited_lines import AuditedLines
 from tests.soak.consumers import Consumers
 from tests.soak.part import Fault, Part
@@ -59,7 +62,7 @@ class Soak:
     """One run. ``say`` is told what happens.
 
     ``pause``: seconds between two faults, on average. ``rate``: about how many changes are written a second; by default
-    as many as the relay reads, or as the consumers can apply.
+    as many as the relay reads, or as the consumers can apply. ``network``: whether the way to the broker fails too.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Soak:
         *,
         pause: float = 1.6,
         rate: float | None = None,
+        network: bool = False,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.totals = Totals(seed)
@@ -77,7 +81,10 @@ class Soak:
         self._path = folder / "relay.yaml"
         self._chance = random.Random(f"soak/{seed}")
         self._pause = pause
-        self._broker = KafkaBroker(folder=folder / "kafka")
+        self._drawn = DrawnFaults(seed)  # what the network does: nothing before it is told to begin
+        # Only if the network fails: a million changes take longer through a proxy.
+        self._proxied = ProxiedBroker(folder=folder / "kafka") if network else None
+        self._broker = self._proxied or KafkaBroker(folder=folder / "kafka")
         sources = [_SOURCES[name] for name in PARTS if name in parts and name in _SOURCES]
         rate = rate or (_CONSUMED if "consumers" in parts else math.inf)
         self._parts = [source(seed, rate / len(sources)) for source in sources]
@@ -125,6 +132,8 @@ class Soak:
 
     def _trouble(self, until: float, changes: float) -> None:
         faults = [Fault("broker", 1, self._kill_broker), *self._workers.faults()]
+        if self._proxied is not None:
+            faults.append(Fault("network", 4, partial(self._disturb, self._proxied.proxy)))
         for part in self._parts:
             faults += part.faults()
         if self._consumers is not None:
@@ -151,7 +160,15 @@ class Soak:
         if self._consumers is not None:
             self._consumers.note_broker_back()
 
+    def _disturb(self, proxy: KafkaProxy) -> None:
+        """Let the network fail, until it has recovered or fails in another way."""
+        self._drawn.end()
+        self._drawn = DrawnFaults(f"{self.totals.seed}/{self.totals.kills['network']}")
+        self._drawn.begin()
+        proxy.rule = self._drawn
+
     def _settle(self) -> None:
+        self._drawn.end()
         for part in self._parts:
             part.relent()
         self._workers.settle()
