@@ -16,7 +16,14 @@ _TRANSACTIONAL = {
     Api.TXN_OFFSET_COMMIT,
     Api.END_TXN,
 }
-_WEIGHTS: dict[int, float] = {Api.PRODUCE: 3.0, **dict.fromkeys(_TRANSACTIONAL, 3.0), Api.END_TXN: 10.0}
+_WEIGHTS: dict[int, float] = {
+    Api.METADATA: 0.3,
+    Api.FETCH: 0.3,
+    Api.API_VERSIONS: 0.3,
+    Api.OFFSET_FOR_LEADER_EPOCH: 0.3,
+    **dict.fromkeys(_TRANSACTIONAL, 2.0),
+    Api.END_TXN: 15.0,
+}
 _KINDS = ("slow request", "slow answer", "cut request", "cut answer", "late", "narrow", "outage")
 _LATEST = 40  # requests
 _SHORTEST = 0.001  # seconds
@@ -35,8 +42,8 @@ class DrawnFaults:
         traits = random.Random(f"network/{seed}")
         # Few kinds at a time: else each hides what only another one, done often, would show.
         self.kinds = traits.sample(_KINDS, traits.randint(1, 3))
-        self.rate = traits.choice((0.003, 0.01, 0.03))
-        self.most = traits.choice((5, 20, 80))
+        self.rate = traits.choice((0.005, 0.02))
+        self.most = traits.choice((10, 40, 160))
         self.longest = traits.choice((0.05, 0.5, 3.0))
         self.requests: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
