@@ -178,7 +178,7 @@ class Publisher:
         """
         deadline = self._begun + _FLUSH_SHARE * self._timeout
         try:
-            while left := self._producer.flush(_FLUSH_SLICE):
+            while left := _unmasked(partial(self._producer.flush, _FLUSH_SLICE)):
                 self._check_stop("flush", f"{left} records are not acknowledged")
                 if time.monotonic() > deadline:
                     self._producer.purge(in_queue=True, in_flight=True, blocking=False)
@@ -200,8 +200,8 @@ class Publisher:
             self._call("send_offsets", lambda: self._bounded(send, self._timeout))
         except CallTimedOut as error:
             self._abandon("send_offsets", error, error)
-        except Aborted:
-            self._sends_offsets = False
+        except (Aborted, Fenced) as error:
+            self._sends_offsets = isinstance(error, Abandoned)  # I11: else it was answered
             raise
         self._sends_offsets = False
         self._probe("after_send_offsets")
@@ -255,11 +255,10 @@ class Publisher:
             try:
                 # Delivers librdkafka's log lines, and raises a fatal error that has shown in the background.
                 self._producer.poll(0)
-                return call()
+                return _unmasked(call)
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 ended = failure.fatal() or failure.txn_requires_abort()
-                self._is_unfinished = not ended
                 # A timed-out call is not flagged as retriable.
                 if ended or not (failure.retriable() or failure.code() == KafkaError._TIMED_OUT):
                     self._raise_failure(name, error)
@@ -299,3 +298,17 @@ class Publisher:
                 f"{self.transactional_id}: the broker does not allow this user to publish: {failure.str()}"
             ) from error
         raise RelayError(f"{self.transactional_id}: {name} failed: {failure.str()}") from error
+
+
+def _unmasked(call: Callable[[], T]) -> T:
+    """Return or raise what ``call`` does.
+
+    A flush goes on after a fatal error has shown, and delivers log lines, of which Python makes errors of their own.
+    """
+    try:
+        return call()
+    except SystemError as error:
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        raise cause or error from None

@@ -65,7 +65,7 @@ class Disturbed:
         publisher = self._begun()
         Publisher(self.settings.producer, publisher.transactional_id).close()
         with pytest.raises((Fenced, Aborted)):
-            publisher.commit_without_offsets()
+            publisher.commit(self.group.offsets({0}), self.group.metadata)
         self.producers.start_over(under_a_new_name=True)
 
     def abort(self) -> None:

@@ -213,3 +213,21 @@ def test_a_client_that_gets_no_answer_is_given_up(proxied: ProxiedBroker, unique
     publisher.commit_without_offsets()
     publisher.close()
     assert read_committed(client, unique) == ["2"]
+
+
+@pytest.mark.services
+def test_a_fence_beside_connections_that_break_is_a_fence(proxied: ProxiedBroker, unique: str) -> None:
+    """I3: librdkafka delivers the line about the connection while the exception about the fence is on its way."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers, "linger.ms": "0"}
+    create(client, unique)
+    for _ in range(3):
+        publisher = Publisher(client, unique)
+        publish(publisher, unique, b"1")
+        publisher.flush()
+        Publisher(client, unique).close()
+        proxied.proxy.lose(Api.PRODUCE, verdict=Verdict(answer=Cut(100_000)), times=1)
+        publisher.send(unique, b"2", b"k", 0)
+        with pytest.raises(Fenced):
+            publisher.flush()
+        proxied.proxy.rule = passing
+        publisher.close()
