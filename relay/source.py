@@ -212,7 +212,7 @@ class Source(Protocol):
     start: str
     on_gap: Literal["fail", "skip", "resnapshot"]
     has_journals: bool
-    """Whether the streams of parents announce their children, instead of a listing: see ``relay.engine.journals``."""
+    """Whether the streams of parents announce their children, instead of a listing: see ``relay.stream.journals``."""
 
     @property
     def clock(self) -> Callable[[], float]:

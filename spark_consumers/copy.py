@@ -33,7 +33,7 @@ from spark_consumers.records import Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.target import TargetTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
@@ -94,7 +94,7 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
 
     if copy.is_postgres:
         from spark_consumers.sinks.postgres import PostgresDatabase
-        from spark_consumers.sinks.postgres_table import PostgresTable
+        from spark_consumers.sinks.postgres_copy import PostgresTable
 
         database = PostgresDatabase(copy.url)
         database.connect()

@@ -37,14 +37,14 @@ from relay.change import (
     Uncarriable,
     event_id,
 )
-from relay.engine.gap_decisions import Decision, PendingGap
-from relay.engine.snapshot_records import CONTROL, records_of
-from relay.engine.snapshot_requests import SnapshotRequest
 from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers
 from relay.kafka.schema_changes import statement_record
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
+from relay.snapshots.control import CONTROL, records_of
+from relay.snapshots.requests import SnapshotRequest
+from relay.stream.gap_decisions import Decision, PendingGap
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from tests import golden_inputs as inputs

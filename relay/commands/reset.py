@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
-from relay.errors import ConfigError
 
 
 def reset(
@@ -46,9 +45,9 @@ def reset(
     whose schemas are lost are published again; a gap says so for each source.
     """
     if lost_state and (source, to, dry_run) != (None, None, False):
-        raise ConfigError("--lost-state takes neither SOURCE, --to nor --dry-run: `relay run` says what is lost")
+        raise typer.BadParameter("does not go with SOURCE, --to or --dry-run.", param_hint="--lost-state")
     if not lost_state and (source is None or to is None):
-        raise ConfigError("give SOURCE and --to START, or --lost-state")
+        raise typer.BadParameter("give both, or --lost-state.", param_hint="SOURCE and --to")
     loaded = load_config(config, settings, every_table=False)
     from relay.operations import reset as resets
 

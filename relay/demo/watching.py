@@ -17,7 +17,7 @@ from relay.avro.decode import decode
 from relay.change import MARK, Operation
 from relay.demo.truth import PublishedChange, published_change
 from relay.errors import RelayError
-from relay.kafka.failures import is_transient
+from relay.kafka.transient_errors import is_transient
 
 
 class TopicWatch(threading.Thread):

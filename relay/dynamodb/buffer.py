@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from relay.dynamodb.stream_record import Record
 
 if TYPE_CHECKING:
-    from relay.dynamodb.shard import StreamShard
+    from relay.dynamodb.stream_shard import StreamShard
 
 Order = tuple[datetime, int, int]
 

@@ -20,11 +20,11 @@ from functools import partial
 
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
-from relay.dynamodb.resume import resume
+from relay.dynamodb.resume_at_token import resume
 from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, TrimmedData
-from relay.dynamodb.shard import OnGap, StreamShard
 from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
+from relay.dynamodb.stream_shard import OnGap, StreamShard
 from relay.errors import RelayError
 from relay.lineage import Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken

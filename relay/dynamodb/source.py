@@ -18,8 +18,8 @@ from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient, TrimmedData
-from relay.dynamodb.snapshot import TableSnapshots
-from relay.dynamodb.start import HORIZON, begin_at_token
+from relay.dynamodb.start_at_token import HORIZON, begin_at_token
+from relay.dynamodb.table_snapshots import TableSnapshots
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
 from relay.lineage import Shard, Start, StreamId

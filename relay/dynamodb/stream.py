@@ -12,8 +12,8 @@ from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
-from relay.dynamodb.shard import OnGap
 from relay.dynamodb.stream_record import FromImages, Record, Unpack, plain, unpacked
+from relay.dynamodb.stream_shard import OnGap
 from relay.process.service_clock import ServiceClock
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 

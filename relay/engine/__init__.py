@@ -1,1 +1,1 @@
-"""Reads the shards that a worker owns and publishes their changes and checkpoints in transactions."""
+"""A worker of the relay: its loop, its transactions, and what it needs beside them."""

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard, backoff
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import NoAnswer
 from relay.kafka.topic_writer import TopicWriter
 from relay.process.slow_call import SlowCall, call_all
+from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, backoff
 from relay.source import Page, ReadResult
 from relay.table import TableSchema
 

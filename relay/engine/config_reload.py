@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterable
 
 from relay.config import Config
-from relay.engine.source_state import SourceState
 from relay.errors import RelayError
 from relay.process.slow_call import SlowCall
+from relay.stream.source_state import SourceState
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from relay.change import Change, ChangeParts, SchemaChange
-from relay.engine import gap_decisions
-from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.repeated_aborts import RepeatedAborts
-from relay.engine.snapshot_records import is_snapshot
 from relay.engine.topic_writers import TopicWriters
-from relay.engine.watermarks import Watermarks
 from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
@@ -31,7 +27,11 @@ from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Checkpoint, Gap, StreamId
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
+from relay.reading.open_shard import OpenShard, ShardOwner
+from relay.snapshots.control import is_snapshot
 from relay.source import Page, Source
+from relay.stream import gap_decisions
+from relay.stream.watermarks import Watermarks
 
 if TYPE_CHECKING:
     from relay.native._core import ChangeBlock

@@ -13,7 +13,6 @@ from dataclasses import replace
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.lost_state import LostState
 from relay.engine.open_source import open_sources
 from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
@@ -28,6 +27,7 @@ from relay.observe.observer import Observer
 from relay.observe.server import serve_observer
 from relay.process.signals import Signals
 from relay.process.slow_call import call_all
+from relay.stream.lost_state import LostState
 
 log = logging.getLogger(__name__)
 

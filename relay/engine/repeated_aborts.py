@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
-from relay.engine.open_shard import WARN_AT_FAILURES
 from relay.errors import Unavailable, checkpoints_deleted
 from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
+from relay.reading.open_shard import WARN_AT_FAILURES
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from relay.engine.gap_decisions import all_pending_gaps
-from relay.engine.open_shard import OpenShard
 from relay.engine.same_sources import SameSources
-from relay.engine.snapshot_records import records_of
-from relay.engine.source_state import SourceState
 from relay.kafka.assignment import Assignment
 from relay.observe.status import Poll, SourceView, WorkerStatus
+from relay.reading.open_shard import OpenShard
+from relay.snapshots.control import records_of
+from relay.stream.gap_decisions import all_pending_gaps
+from relay.stream.source_state import SourceState
 
 
 def take(

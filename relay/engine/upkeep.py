@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from relay.engine.publishing import Publishing
-from relay.engine.snapshot_report import Show
-from relay.engine.snapshots import Snapshots
-from relay.engine.source_state import SourceState
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import CommittedRecords
+from relay.snapshots.lifecycle import Snapshots
+from relay.snapshots.report import Show
+from relay.stream.source_state import SourceState
 
 log = logging.getLogger(__name__)
 

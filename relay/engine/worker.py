@@ -17,12 +17,8 @@ from contextlib import suppress
 
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.lost_state import LostState
-from relay.engine.open_shard import WARN_AT_FAILURES, OpenShard
 from relay.engine.publishing import Publishing
-from relay.engine.reader_pool import ReaderPool
 from relay.engine.same_sources import SameSources
-from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.upkeep import Upkeep
@@ -36,7 +32,11 @@ from relay.kafka.settings import KafkaSettings
 from relay.lineage import StreamId
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
+from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard
+from relay.reading.reader_pool import ReaderPool
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
+from relay.stream.lost_state import LostState
+from relay.stream.source_state import SourceState
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
-from relay.kafka.failures import is_transient
 from relay.kafka.group import client_id
+from relay.kafka.transient_errors import is_transient
 
 log = logging.getLogger(__name__)
 

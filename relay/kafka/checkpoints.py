@@ -24,10 +24,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
-from relay.kafka.failures import is_transient
 from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
+from relay.kafka.transient_errors import is_transient
 from relay.lineage import CommittedRecords
 
 _READ_PATIENCE = 60.0

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
-from relay.kafka.failures import is_transient
 from relay.kafka.group_offsets import refuse_errors
 from relay.kafka.topics import refresh_metadata
+from relay.kafka.transient_errors import is_transient
 
 _TRIES = 5
 _REQUEST_TIMEOUT = 5.0

@@ -18,8 +18,8 @@ from relay.config import Config
 from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.created_again import NO_ID, created_again
-from relay.kafka.failures import is_transient
 from relay.kafka.topics import SILENT_LOG, connect
+from relay.kafka.transient_errors import is_transient
 
 EARLIEST, LATEST = -2, -1
 """Spark's codes for the beginning and the end of a partition."""

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
-from relay.kafka.failures import is_forbidden
 from relay.kafka.topics import FoundTopic
+from relay.kafka.transient_errors import is_forbidden
 
 _NAMES = {AclOperation.READ: "Read", AclOperation.WRITE: "Write"}
 _TIMEOUT = 15.0  # seconds of a request; its future gets some more

@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from relay.config import Config
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
-from relay.kafka.failures import failure_of, is_transient
+from relay.kafka.transient_errors import failure_of, is_transient
 
 log = logging.getLogger(__name__)
 

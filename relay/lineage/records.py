@@ -129,10 +129,10 @@ class Checkpoint:
 
     ``position``: None until something was read. ``start``: where reading begins.
     ``progress``: seconds since the epoch up to which the shard has been read, not clamped; None if never.
-    ``journal``: the reshard that ended the shard (``relay.engine.journals``). ``reached``: see ``Page``.
+    ``journal``: the reshard that ended the shard (``relay.stream.journals``). ``reached``: see ``Page``.
     ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were last emptied
-    or renamed, in seconds, for snapshots that run meanwhile (``relay.engine.emptied_tables``). ``unplanned``: by table
-    of which changes are published and that the plan lacks, its key columns and how many choose the partition, as
+    or renamed, in seconds, for snapshots that run meanwhile (``relay.snapshots.emptied_tables``). ``unplanned``: by
+    table of which changes are published and that the plan lacks, its key columns and how many choose the partition, as
     ``key`` and ``hashed``: whoever owns the plan adds it.
     """
 

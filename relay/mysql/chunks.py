@@ -18,12 +18,12 @@ from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.errors import NotCarried
-from relay.sql import charsets
-from relay.sql.compiled_changes import Cell
-from relay.sql.definitions import Definition, definitions
-from relay.sql.members import sets_by_text
-from relay.sql.printed import MICROSECONDS, stored
-from relay.sql.tables import Row
+from relay.mysql_dialect import charsets
+from relay.mysql_dialect.compiled_changes import Cell
+from relay.mysql_dialect.definitions import Definition, definitions
+from relay.mysql_dialect.members import sets_by_text
+from relay.mysql_dialect.printed import MICROSECONDS, stored
+from relay.mysql_dialect.tables import Row
 from relay.types.sql import Form, defined
 
 SESSION = (

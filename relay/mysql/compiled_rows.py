@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from relay.avro.compiled_fields import compiled_fields
 from relay.mysql.binlog import table_map
 from relay.mysql.binlog.rows import RowDecoder
-from relay.sql.charsets import BINARY, is_utf8
-from relay.sql.compiled_changes import Stored, compiled_rows
-from relay.sql.tables import Row, Table
+from relay.mysql_dialect.charsets import BINARY, is_utf8
+from relay.mysql_dialect.compiled_changes import Stored, compiled_rows
+from relay.mysql_dialect.tables import Row, Table
 from relay.types.columns import MAX_AVRO_PRECISION
 
 if TYPE_CHECKING:

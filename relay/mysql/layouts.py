@@ -13,13 +13,13 @@ from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
 from relay.mysql.versioned import check_versioned
-from relay.sql.altered import Shape
-from relay.sql.definitions import Definition, ask, text_by_default
-from relay.sql.followed_tables import FollowedTables, TablesNow
-from relay.sql.layouts import LayoutCache, SkippedTables
-from relay.sql.protection import check_first, check_followed
-from relay.sql.statements import Classified, Kind
-from relay.sql.tables import Table, lay_out, lay_out_keys
+from relay.mysql_dialect.altered import Shape
+from relay.mysql_dialect.definitions import Definition, ask, text_by_default
+from relay.mysql_dialect.followed_tables import FollowedTables, TablesNow
+from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
+from relay.mysql_dialect.protection import check_first, check_followed
+from relay.mysql_dialect.statements import Classified, Kind
+from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Layouts:
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
         self._skipped = SkippedTables(config.name, config.database)
-        # Whether a text column without a character set is text, see ``relay.sql.altered.Shape``. Set by `describe`.
+        # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
+        # `describe`.
         self.text: bool | None = None
 
     def __repr__(self) -> str:

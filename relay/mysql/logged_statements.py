@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from relay.gtid import GtidSet
 from relay.mysql.binlog.events import Statement
 from relay.mysql.layouts import Layouts
-from relay.sql.followed_tables import AppliedStatement
-from relay.sql.statements import UNSEEN_ROWS
-from relay.sql.tables import Table
+from relay.mysql_dialect.followed_tables import AppliedStatement
+from relay.mysql_dialect.statements import UNSEEN_ROWS
+from relay.mysql_dialect.tables import Table
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Rows, Statement, TransactionBegin
 from relay.mysql.gtids import origin_server, origin_servers
-from relay.sql.tables import Row, Table, lay_out
+from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import OriginToken
 

@@ -7,7 +7,7 @@ import math
 from relay.gtid import GtidSet
 from relay.mysql.binlog.events import TransactionBegin
 from relay.mysql.positions import BinlogPosition
-from relay.sql.published_rows import PublishedRows, furthest
+from relay.mysql_dialect.published_rows import PublishedRows, furthest
 
 
 class PartlyRead:

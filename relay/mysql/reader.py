@@ -25,9 +25,9 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
+from relay.mysql_dialect.followed_tables import TablesNow
+from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.source import Page, ReadResult, Unreadable
-from relay.sql.followed_tables import TablesNow
-from relay.sql.snapshots import LATENESS
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from relay.mysql.binlog.events import EventStream, Statement
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
+from relay.mysql.database_snapshots import DatabaseSnapshots
 from relay.mysql.filters import require_unfiltered, warn_of_filters
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
@@ -34,14 +35,13 @@ from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
-from relay.mysql.snapshot import DatabaseSnapshots
-from relay.mysql.start import TooOld, executed_before
+from relay.mysql.start_at_time import TooOld, executed_before
+from relay.mysql_dialect.protection import check_protected
+from relay.mysql_dialect.snapshot_times import lowest
+from relay.mysql_dialect.tables import Table, dropped_tables, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
-from relay.sql.protection import check_protected
-from relay.sql.snapshots import lowest
-from relay.sql.tables import Table, dropped_tables, missing_tables
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any
 from relay.errors import Unavailable
 from relay.mysql.chunks import SESSION, ChunkQuery, quoted
 from relay.mysql.connection import ServerConnection
-from relay.mysql.snapshot import describe
+from relay.mysql.database_snapshots import describe
 from relay.mysql.source import MySQLSource
-from relay.sql.row_functions import imager
-from relay.sql.tables import Table
+from relay.mysql_dialect.row_functions import imager
+from relay.mysql_dialect.tables import Table
 from relay.table import KeyColumn, TableSchema
 from relay.types.columns import column_type
 from relay.types.sql import Form, defined

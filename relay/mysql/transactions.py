@@ -33,10 +33,10 @@ from relay.mysql.logged_statements import LoggedStatements
 from relay.mysql.origins import OriginBegin
 from relay.mysql.partly_read import PartlyRead
 from relay.mysql.positions import BinlogPosition
+from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.snapshot_times import latest_timestamp
+from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
-from relay.sql.changes import TransactionChanges
-from relay.sql.snapshots import latest_timestamp
-from relay.sql.tables import Table
 from relay.table import TableSchema
 from relay.token import EventToken
 

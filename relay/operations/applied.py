@@ -8,11 +8,11 @@ from collections.abc import Callable
 import orjson
 
 from relay.config import Config
-from relay.engine.watermarks import OVERALL
 from relay.kafka import topics
 from relay.kafka.committed import read_all_committed
 from relay.kafka.group import members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
+from relay.stream.watermarks import OVERALL
 
 
 class AppliedTime:

@@ -36,8 +36,8 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from relay.kafka import permissions, topics
 from relay.kafka.settings import KafkaSettings
+from relay.mysql_dialect.tables import missing_tables
 from relay.operations.check_machine import checks_of_machine
-from relay.sql.tables import missing_tables
 from relay.table import TableSchema
 from relay.types.columns import ColumnKind
 

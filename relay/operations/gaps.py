@@ -13,13 +13,13 @@ import orjson
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
-from relay.engine import gap_decisions
-from relay.engine.gap_decisions import Decision, PendingGap
 from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.committed import read_all_committed
 from relay.kafka.settings import KafkaSettings
+from relay.stream import gap_decisions
+from relay.stream.gap_decisions import Decision, PendingGap
 
 
 class GapState(StrEnum):

@@ -18,12 +18,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.avro.schema import change_schema
 from relay.config import Config, SourceConfig
-from relay.engine.gap_decisions import records_of as losses_of
-from relay.engine.lost_state import SCHEMAS_LOST, LostState
 from relay.engine.open_source import open_source, open_sources
-from relay.engine.planning import Planning, newest_planned
-from relay.engine.snapshot_records import CONTROL, restarted
-from relay.engine.snapshot_records import records_of as snapshots_of
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -36,7 +31,13 @@ from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Checkpoint, Gap, Plan, StreamId
 from relay.operations.status import find_source
 from relay.process.slow_call import call_all
+from relay.snapshots.control import CONTROL
+from relay.snapshots.control import records_of as snapshots_of
 from relay.source import Source
+from relay.stream.gap_decisions import records_of as losses_of
+from relay.stream.lost_state import SCHEMAS_LOST, LostState
+from relay.stream.planning import Planning, newest_planned
+from relay.stream.snapshot_after_reset import restarted
 
 _JOIN_TIMEOUT = 60.0
 """Seconds until this process must be the only member of the group."""

@@ -1,6 +1,6 @@
 """``relay snapshot``: requests a snapshot of a source beside its stream, stops it, and lets it go on.
 
-The workers serve the requests (``relay.engine.snapshot_requests``), now or once they run.
+The workers serve the requests (``relay.snapshots.requests``), now or once they run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay.config import Config, SourceConfig
-from relay.engine import snapshot_requests
-from relay.engine.planning import newest_planned
-from relay.engine.snapshot_records import control_of, fields_of, fulfilled_by, is_running, is_stopped
-from relay.engine.snapshot_requests import SnapshotRequest, requests_of
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.checkpoints import read_checkpoints
@@ -23,6 +19,10 @@ from relay.kafka.group import members
 from relay.kafka.settings import KafkaSettings
 from relay.lineage import Checkpoint
 from relay.operations.status import find_source
+from relay.snapshots import requests as snapshot_requests
+from relay.snapshots.control import control_of, fields_of, fulfilled_by, is_running, is_stopped
+from relay.snapshots.requests import SnapshotRequest, requests_of
+from relay.stream.planning import newest_planned
 
 
 @dataclass(frozen=True, slots=True)

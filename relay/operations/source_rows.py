@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import Any, Protocol
 
 from relay.config import Config, DynamoDBConfig, MySQLConfig
-from relay.engine.planning import newest_planned
 from relay.errors import ConfigError, Unavailable
 from relay.extras import needs
 from relay.kafka.checkpoints import read_checkpoints
 from relay.lineage import Shard
+from relay.stream.planning import newest_planned
 from relay.table import TableSchema
 
 

@@ -15,10 +15,6 @@ from confluent_kafka.admin import AdminClient
 
 from relay.config import Config, DynamoDBConfig, SourceConfig
 from relay.config.topic_names import topics_of_cache
-from relay.engine.planning import newest_planned
-from relay.engine.progress import resume_timestamp
-from relay.engine.snapshot_records import CONTROL, fulfilled_by, is_stopped, records_of
-from relay.engine.snapshot_requests import SnapshotRequest, requests_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from relay.kafka import topics
@@ -28,6 +24,10 @@ from relay.kafka.group_offsets import group as group_of
 from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
+from relay.snapshots.control import CONTROL, fulfilled_by, is_stopped, records_of
+from relay.snapshots.requests import SnapshotRequest, requests_of
+from relay.stream.planning import newest_planned
+from relay.stream.progress import resume_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ShardStatus:
 class SourceStatus:
     """One source. ``stream``: the label of its current stream, None before the first run.
 
-    ``watermark``: see ``relay.engine.progress.resume_timestamp``; None before the first run, 0 while it is unknown.
+    ``watermark``: see ``relay.stream.progress.resume_timestamp``; None before the first run, 0 while it is unknown.
     """
 
     source: str
@@ -155,7 +155,7 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
         )
     with needs("dynamodb", f'the source "{name}"'):
         from relay.dynamodb.source import DynamoDBSource
-        from relay.dynamodb.start import token_of
+        from relay.dynamodb.start_at_token import token_of
     admin = topics.connect(config)
     if config.internal("checkpoints") not in topics.list_topics(admin, config):
         raise RelayError(f"source {name} has not been read yet, so it has no position")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from relay import native
 from relay.avro.compiled_fields import compiled_fields
-from relay.sql.compiled_changes import compiled_rows
-from relay.sql.tables import Row
+from relay.mysql_dialect.compiled_changes import compiled_rows
+from relay.mysql_dialect.tables import Row
 from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder

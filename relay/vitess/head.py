@@ -11,8 +11,8 @@ from itertools import pairwise
 from relay import gtid
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
-from relay.sql.charsets import collation_of, is_utf8
-from relay.sql.members import members
+from relay.mysql_dialect.charsets import collation_of, is_utf8
+from relay.mysql_dialect.members import members
 from relay.types.sql import Form, defined
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate, events_of

@@ -14,7 +14,7 @@ from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
 from relay.lineage import Position, Start
-from relay.sql.published_rows import PublishedRows, position_fields, rows_in_position
+from relay.mysql_dialect.published_rows import PublishedRows, position_fields, rows_in_position
 
 
 @dataclass(frozen=True, slots=True)

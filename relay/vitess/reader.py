@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Gap, StreamId
+from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
-from relay.sql.snapshots import LATENESS
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard

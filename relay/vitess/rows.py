@@ -1,4 +1,4 @@
-"""Decodes rows of VStream, the concatenated texts of their values, to the tuples that ``relay.sql`` carries.
+"""Decodes rows of VStream, the concatenated texts of their values, to the tuples that ``relay.mysql_dialect`` carries.
 
 Each FIELD event gets a function of its own, generated and compiled, without a loop over the columns. A row must decode
 to the same values, byte for byte, whether it comes from the binlog or from a copy (I8).
@@ -14,10 +14,10 @@ from typing import Any, assert_never
 
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
-from relay.sql import charsets
-from relay.sql.members import by_index, by_text, sets_by_index, sets_by_text
-from relay.sql.printed import MICROSECONDS, stored
-from relay.sql.tables import Row, Table
+from relay.mysql_dialect import charsets
+from relay.mysql_dialect.members import by_index, by_text, sets_by_index, sets_by_text
+from relay.mysql_dialect.printed import MICROSECONDS, stored
+from relay.mysql_dialect.tables import Row, Table
 from relay.table import Column
 from relay.types.sql import Defined, Form, defined
 from relay.vitess.proto import vtgate_pb2 as pb

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay.errors import RelayError
-from relay.sql.changes import TransactionChanges
-from relay.sql.tables import Row, Table
+from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.tables import Row, Table
 from relay.table import TableSchema
 from relay.vitess.compiled_rows import rows_of, vstream_reader
 from relay.vitess.failures import BrokenStream

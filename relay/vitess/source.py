@@ -1,7 +1,7 @@
 """A keyspace as a source: finds its shards and tables, plans where they start, and opens them.
 
 The topology gives the shards to start with. Those that follow them in reshards come from journals
-(``relay.engine.journals``).
+(``relay.stream.journals``).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Shard, StreamId
+from relay.mysql_dialect.definitions import Definition, ask, text_by_default
+from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
+from relay.mysql_dialect.protection import check_protected
+from relay.mysql_dialect.snapshot_times import lowest
+from relay.mysql_dialect.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
-from relay.sql.definitions import Definition, ask, text_by_default
-from relay.sql.followed_tables import FollowedTables
-from relay.sql.layouts import LayoutCache, SkippedTables
-from relay.sql.protection import check_protected
-from relay.sql.snapshots import lowest
-from relay.sql.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 from relay.vitess.cascades import warn_of_cascades
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, collations, explain_silence, row_images
+from relay.vitess.keyspace_snapshots import KeyspaceSnapshots
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
-from relay.vitess.snapshot import KeyspaceSnapshots
-from relay.vitess.start import ShardHistory
+from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tables import Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
@@ -86,7 +86,8 @@ class VitessSource:
         # These two have locks of their own, which are not held while vtgate is asked.
         self._skipped = SkippedTables(config.name, config.keyspace)
         self.layout = LayoutCache(self._lay_out)
-        # Whether a text column without a character set is text, see ``relay.sql.altered.Shape``. Set by `connect`.
+        # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
+        # `connect`.
         self._text: bool | None = None
         # The shards that the key range covers, as the topology names them.
         self._shards: list[str] = []

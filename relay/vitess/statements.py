@@ -6,9 +6,9 @@ import logging
 from dataclasses import replace
 
 from relay.errors import RelayError
-from relay.sql.statement_text import shown
-from relay.sql.statements import UNSEEN_ROWS, Classified, Kind, Name
-from relay.sql.tables import Table
+from relay.mysql_dialect.statement_text import shown
+from relay.mysql_dialect.statements import UNSEEN_ROWS, Classified, Kind, Name
+from relay.mysql_dialect.tables import Table
 from relay.vitess.settings import INTERNAL, VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables

@@ -1,8 +1,9 @@
 """Reads a table for a snapshot, beside the stream of its shard.
 
-vtgate names the position at which it reads the rows, so nothing depends on clocks (`relay.sql.snapshots`): that has to
-contain what is published of the shard. A copy resumes after the key of its last batch, at a later position. If its
-shard is resharded meanwhile, what is left of the table is read from the shards that continue it.
+vtgate names the position at which it reads the rows, so nothing depends on clocks
+(`relay.mysql_dialect.snapshot_times`): that has to contain what is published of the shard. A copy resumes after the key
+of its last batch, at a later position. If its shard is resharded meanwhile, what is left of the table is read from the
+shards that continue it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet
 from relay.lineage import Checkpoint, Shard, StreamId
+from relay.mysql_dialect.compiled_changes import copied_rows
+from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
+from relay.mysql_dialect.tables import Row, Table
 from relay.source import Page, Segment, Unreadable
-from relay.sql.compiled_changes import copied_rows
-from relay.sql.snapshots import as_of_rows, lowest, reads
-from relay.sql.tables import Row, Table
 from relay.vitess.client import Vtgate
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint

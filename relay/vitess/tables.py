@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from relay.sql.followed_tables import FollowedTables
-from relay.sql.protection import check_first, check_followed
-from relay.sql.tables import Table
+from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.protection import check_first, check_followed
+from relay.mysql_dialect.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 

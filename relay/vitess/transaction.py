@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from relay.errors import RelayError
 from relay.gtid import GtidError
-from relay.sql.followed_tables import AppliedStatement
-from relay.sql.tables import Table
+from relay.mysql_dialect.followed_tables import AppliedStatement
+from relay.mysql_dialect.tables import Table
 from relay.vitess.failures import BrokenStream
 from relay.vitess.position import VStreamPosition, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb

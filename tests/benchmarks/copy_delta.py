@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_consumers.copy import TableCopies
 from spark_consumers.sinks import delta
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.decoded import Batches, in_batches, result, spark

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from relay.services.postgres import PostgresServer
 from spark_consumers.copy import TableCopies
 from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute
-from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.copy_delta import NEVER
 from tests.benchmarks.decoded import Batches, in_batches, result, spark

@@ -12,7 +12,7 @@ from relay.change import Change, Images, Operation, Snapshot
 from relay.services.postgres import PostgresServer
 from spark_consumers.copy import TableCopies
 from spark_consumers.sinks.postgres import PostgresDatabase
-from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.postgres_copy import PostgresTable
 from tests.benchmarks import copy_delta, copy_postgres
 from tests.benchmarks.copy_delta import NEVER, apply, copies
 from tests.benchmarks.decoded import Batches, changes_of, in_batches, result, spark

@@ -21,8 +21,8 @@ from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
-from relay.sql.followed_tables import FollowedTables
-from relay.sql.tables import Table, lay_out
+from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import TableSchema
 from relay.vitess.events import EventKind, ShardEvents
 from relay.vitess.position import VStreamPosition

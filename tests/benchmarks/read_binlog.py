@@ -13,7 +13,7 @@ from relay.gtid import parse
 from relay.mysql.binlog.events import Rows
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
-from relay.sql.tables import Table, lay_out
+from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import Column
 
 

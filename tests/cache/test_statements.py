@@ -8,8 +8,8 @@ import pytest
 from relay.cache.statements import statement_bump
 from relay.gtid import parse
 from relay.kafka.schema_changes import statement_record
-from relay.sql.followed_tables import FollowedTables
-from relay.sql.statements import classify
+from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.statements import classify
 from relay.token import EventToken
 
 TABLES = {"orders", "customers"}

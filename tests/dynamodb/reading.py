@@ -8,7 +8,7 @@ from typing import Any
 
 from relay.dynamodb import Record, Stream
 from relay.dynamodb.session import StreamSession
-from relay.dynamodb.shard import StreamShard
+from relay.dynamodb.stream_shard import StreamShard
 from relay.stream_token import IteratorType
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full

@@ -9,8 +9,8 @@ import pytest
 
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.session import StreamSession
-from relay.dynamodb.shard import StreamShard
 from relay.dynamodb.stream_record import Record
+from relay.dynamodb.stream_shard import StreamShard
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

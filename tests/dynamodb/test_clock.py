@@ -9,8 +9,8 @@ import pytest
 
 from relay.change import Snapshot
 from relay.config import DynamoDBConfig
-from relay.dynamodb.snapshot import MARGIN
 from relay.dynamodb.source import DynamoDBSource
+from relay.dynamodb.table_snapshots import MARGIN
 from relay.errors import Unavailable
 from relay.lineage import Shard
 from relay.source import Page, Segment
@@ -84,7 +84,7 @@ def test_rows_of_a_snapshot_are_dated_before_what_is_still_to_come(
     before = time.time
     monkeypatch.setattr(time, "time", lambda: before() + HOUR)
     assert service.source.snapshots is not None
-    segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", 1), 0, 1)
+    segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", 1), 0, 1, part={"created": 0.0})
     page = service.source.snapshots.open(segment).read()
     assert isinstance(page, Page)
     [row] = page.changes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relay.dynamodb.source import DynamoDBSource
-from relay.engine.late_shard import LateShard, start_of_late
 from relay.lineage import Plan
+from relay.stream.late_shard import LateShard, start_of_late
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.opened_source import reader
 from tests.reads import read_page

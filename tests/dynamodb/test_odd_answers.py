@@ -26,7 +26,6 @@ from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.values import image_json
-from relay.engine.open_shard import OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.topic_writers import TopicWriters
@@ -38,6 +37,7 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
+from relay.reading.open_shard import OpenShard
 from relay.source import Opening, Page, ReadResult
 from relay.table import TableSchema
 from relay.token import EventToken

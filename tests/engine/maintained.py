@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Set
 from types import SimpleNamespace
 from typing import Any, cast
 
-from relay.engine.reader_pool import ReaderPool
-from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
 from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan
+from relay.reading.reader_pool import ReaderPool
 from relay.source import Measured, Segment, ShardReader, Source
+from relay.stream.source_state import SourceState
 from tests.scripted_source import ScriptedSource
 
 

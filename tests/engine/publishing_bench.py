@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.change import Change, Images, Operation
-from relay.engine.open_shard import OpenShard
 from relay.engine.publishing import Publishing
 from relay.engine.topic_writers import TopicWriters
 from relay.kafka.settings import KafkaSettings
 from relay.lineage import Checkpoint, Gap, Shard, ShardState, StreamId
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
+from relay.reading.open_shard import OpenShard
 from relay.source import Page
 from relay.table import KeyColumn, TableSchema
 

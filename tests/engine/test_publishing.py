@@ -149,7 +149,7 @@ def test_what_came_before_a_gap_is_committed_before_a_person_is_asked_also_after
 ) -> None:
     """I4, I9: where a gap begins is part of its id, so a restart finds the gap that was accepted."""
     bench = Bench(on_gap="fail")
-    monkeypatch.setattr("relay.engine.gap_decisions.write", lambda settings, written: None)
+    monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written: None)
     shard = bench.shard()
     if has_changes:
         bench.publishing.page(shard, page(1))
@@ -206,7 +206,7 @@ def test_a_gap_is_reported_although(
     bench = Bench(on_gap="fail")
     bench.view.checkpoints.update(committed)
     pending: list[str] = []
-    monkeypatch.setattr("relay.engine.gap_decisions.write", lambda settings, written: pending.append(written.id))
+    monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written: pending.append(written.id))
     with pytest.raises(RelayError, match=f"relay gaps accept CONFIG {gap().id}"):
         bench.publishing.page(bench.shard(), page(5, gap=gap()))
     assert pending == [gap().id]

@@ -7,12 +7,12 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from relay.engine.reader_pool import ReaderPool
-from relay.engine.source_state import SourceState
 from relay.engine.status import polls, take
 from relay.lineage import CommittedRecords, Shard
 from relay.observe.health import find_stalls
+from relay.reading.reader_pool import ReaderPool
 from relay.source import ReadResult, Unreadable
+from relay.stream.source_state import SourceState
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
 from tests.scripted_source import ScriptedSource

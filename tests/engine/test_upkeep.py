@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.snapshot_records import CONTROL, records_of
-from relay.engine.snapshot_requests import SnapshotRequest
-from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.kafka.publisher import Aborted
 from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
+from relay.snapshots.control import CONTROL, records_of
+from relay.snapshots.lifecycle import Snapshots
+from relay.snapshots.requests import SnapshotRequest
 from relay.source import UnknownShard
 from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of

@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from relay.avro.registry import open_schemas
 from relay.change import Change
 from relay.demo.truth import read_changes
-from relay.engine.open_shard import LARGEST_PAGE
 from relay.errors import RelayError
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.dead_letters import RecordSender
@@ -25,6 +24,7 @@ from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Plan, ShardState
+from relay.reading.open_shard import LARGEST_PAGE
 from relay.source import Opening, ReadResult, ShardReader
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene

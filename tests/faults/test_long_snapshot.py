@@ -18,7 +18,7 @@ from relay.avro.registry import open_schemas
 from relay.change import MARK, Operation
 from relay.config import load
 from relay.demo.truth import read_changes
-from relay.dynamodb.snapshot import MARGIN
+from relay.dynamodb.table_snapshots import MARGIN
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.copied import Seen, copied, seen

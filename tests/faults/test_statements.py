@@ -17,10 +17,10 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
 from relay.keyrange import shard_range
+from relay.mysql_dialect.definitions import ask
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.services.vitess import Vitess, database
-from relay.sql.definitions import ask
 from relay.token import EventToken, Order, compare
 from relay.vitess.vindex import keyspace_id
 from tests import needs

@@ -24,7 +24,7 @@ from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import parse
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
-from relay.sql.tables import Table
+from relay.mysql_dialect.tables import Table
 from tests.mysql.encoder import ColumnType, rows, table_map
 from tests.mysql.row_cases import CASES, UTF8MB4, Case, decimals, fixed, text, whole
 from tests.mysql.shards import config

@@ -14,7 +14,6 @@ from typing import Any
 from pymysql.cursors import Cursor
 
 from relay.change import Change
-from relay.engine.journals import record_of, shards_of
 from relay.gtid import parse
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
@@ -22,10 +21,11 @@ from relay.mysql.binlog.events import Commit, Rows, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.source import MySQLSource
+from relay.mysql_dialect.tables import Table, lay_out
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader, Unreadable
-from relay.sql.tables import Table, lay_out
+from relay.stream.journals import record_of, shards_of
 from relay.table import Column
 from tests.mysql.shards import config, ids, open_at, read_to_head
 from tests.waiting import wait_until

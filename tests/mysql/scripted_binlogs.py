@@ -11,7 +11,7 @@ from relay.gtid import parse
 from relay.mysql import connection
 from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.sql.tables import Table, lay_out
+from relay.mysql_dialect.tables import Table, lay_out
 from tests.mysql.encoder import (
     ColumnType,
     event,

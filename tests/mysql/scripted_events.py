@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from relay.gtid import GtidSet
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, TransactionBegin
 from relay.mysql.connection import ServerConnection
-from relay.sql.tables import lay_out
+from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
 
 TABLE = lay_out("shop", "t", [Column("id", "int")], ["id"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from relay.change import Snapshot
 from relay.lineage import Checkpoint, Shard, ShardState
-from relay.mysql.snapshot import ChunkReader
+from relay.mysql.database_snapshots import ChunkReader
 from relay.mysql.source import MySQLSource
 from relay.source import Page, Segment
 from tests.mysql.shards import begin, open_at, read_to_head

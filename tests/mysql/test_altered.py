@@ -8,9 +8,9 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
+from relay.mysql_dialect.altered import Shape, altered, created
+from relay.mysql_dialect.definitions import ask, text_by_default
 from relay.services.mariadb import MariaDB
-from relay.sql.altered import Shape, altered, created
-from relay.sql.definitions import ask, text_by_default
 from tests.mysql.reading import session
 
 pytestmark = pytest.mark.services

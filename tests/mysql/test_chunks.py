@@ -10,9 +10,9 @@ from relay.errors import RelayError
 from relay.mysql.binlog.events import Rows
 from relay.mysql.chunks import SESSION, ChunkQuery, limit_for
 from relay.mysql.connection import ServerConnection
+from relay.mysql.database_snapshots import describe
 from relay.mysql.errors import NotCarried
-from relay.mysql.snapshot import describe
-from relay.sql.tables import Row
+from relay.mysql_dialect.tables import Row
 from tests.mysql.column_types import matrix_of
 from tests.mysql.key_types import KEYS
 from tests.mysql.reading import connected, is_mysql, reading, session

@@ -12,11 +12,11 @@ from relay.avro.compiled_fields import compiled_fields
 from relay.errors import RelayError
 from relay.mysql.chunks import ChunkQuery, TableDescription
 from relay.mysql.text_rows import values_of
-from relay.sql.compiled_changes import compiled_rows, copied_rows
-from relay.sql.tables import Row, Table, lay_out
+from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
+from relay.mysql_dialect.tables import Row, Table, lay_out
 from tests import needs
 from tests.examples import examples
-from tests.sql.copied_reads import NOW, SNAPSHOT, compare, plain_reads
+from tests.mysql_dialect.copied_reads import NOW, SNAPSHOT, compare, plain_reads
 
 _texts = st.text(max_size=6).map(str.encode)
 _integers = st.integers(-(1 << 63), (1 << 63) - 1).map(lambda number: b"%d" % number)

@@ -13,10 +13,10 @@ import pytest
 from relay.change import Snapshot
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.chunks import COLUMNS, KEY
+from relay.mysql.database_snapshots import ChunkReader
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.snapshot import ChunkReader
+from relay.mysql_dialect.tables import lay_out
 from relay.source import Page, Segment, Unreadable
-from relay.sql.tables import lay_out
 from tests.mysql.fake_servers import A, FakeServer
 
 ROWS = [b"\x011\x01a", b"\x012\x01b"]

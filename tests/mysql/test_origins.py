@@ -8,7 +8,7 @@ from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, last_added
-from relay.sql.tables import lay_out
+from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

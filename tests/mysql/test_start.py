@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from relay.engine.progress import resume_timestamp
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource, tables_of
-from relay.mysql.start import TooOld, executed_before
+from relay.mysql.start_at_time import TooOld, executed_before
 from relay.services.mariadb import MariaDB
 from relay.source import Opening, Page
+from relay.stream.progress import resume_timestamp
 from tests.mysql.reading import connected, session
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 

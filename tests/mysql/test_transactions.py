@@ -13,8 +13,8 @@ from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, Tran
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
+from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
-from relay.sql.tables import Table
 from relay.table import Column
 from tests.mysql.shards import config
 

@@ -18,13 +18,13 @@ import yaml
 
 from relay.change import MARK
 from relay.config import load
-from relay.engine import snapshot_requests
-from relay.engine.planning import newest_planned
-from relay.engine.snapshot_records import CONTROL, records_of, requested
-from relay.engine.snapshot_requests import SnapshotRequest
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
+from relay.snapshots import requests as snapshot_requests
+from relay.snapshots.control import CONTROL, records_of, requested
+from relay.snapshots.requests import SnapshotRequest
+from relay.stream.planning import newest_planned
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay

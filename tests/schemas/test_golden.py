@@ -15,11 +15,11 @@ from relay.avro.framing import confluent_header, fingerprint, schema_id, single_
 from relay.avro.schema import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
-from relay.engine.gap_decisions import records_of as losses_of
-from relay.engine.snapshot_records import CONTROL
-from relay.engine.snapshot_records import records_of as snapshots_of
-from relay.engine.snapshot_requests import requests_of
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId, parse_key
+from relay.snapshots.control import CONTROL
+from relay.snapshots.control import records_of as snapshots_of
+from relay.snapshots.requests import requests_of
+from relay.stream.gap_decisions import records_of as losses_of
 from relay.token import EventToken
 from relay.types.columns import REST, column_type
 from tests import golden, golden_inputs

@@ -13,11 +13,11 @@ from pyspark.sql.types import VariantVal
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.kept_delta import KeptInDelta
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
-from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.upkeep import Schedule
 from tests.spark_consumers.batches import Published, play
 from tests.spark_consumers.scenarios import comparable

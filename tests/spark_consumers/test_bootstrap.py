@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from relay.avro.registry import open_schemas
 from relay.demo.truth import read_changes
-from relay.kafka.failures import is_transient
+from relay.kafka.transient_errors import is_transient
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
 from tests.spark_consumers.spark_process import SparkProcess

@@ -199,7 +199,7 @@ import json, sys
 from pyspark.sql import functions as F
 from relay.demo.tables import spark
 from spark_consumers.copy import TableCopies
-from spark_consumers.sinks import delta_newest
+from spark_consumers.sinks import delta_upsert
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers.batches import FOREVER, change, in_spark, layout
 from tests.spark_consumers.targets import InDelta
@@ -217,7 +217,7 @@ with spark() as session:
 
     for keys in ("ab", "a", "b", "bc", "d", "a", "ae"):
         if number == 4:
-            delta_newest._MOST_BROADCAST = 0  # from now on as if batches were large
+            delta_upsert._MOST_BROADCAST = 0  # from now on as if batches were large
         changes = []
         for key in keys:
             number += 1

@@ -18,9 +18,9 @@ from relay.demo.tables import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.gaps import LostChanges
 from spark_consumers.sinks.copy_table import GAPS
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.postgres import PostgresDatabase
-from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, mark

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.types import StringType, StructField
 
 from spark_consumers.records import Layout, RecordField
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.delta_values import OURS
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 from spark_consumers.sinks.upkeep import Schedule
@@ -24,7 +24,7 @@ class Session:
 
     def __init__(self) -> None:
         self.statements: list[str] = []
-        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY)}
+        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY), "relay.format": "1"}
 
     def sql(self, statement: str) -> Session:
         self.statements.append(statement)

@@ -9,9 +9,9 @@ from typing import Any
 
 from relay.change import Snapshot
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
+from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.tables import Table, lay_out
 from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
-from relay.sql.followed_tables import FollowedTables
-from relay.sql.tables import Table, lay_out
 from relay.vitess.client import Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from relay.change import Change
 from relay.config.protection import ColumnRule
 from relay.errors import RelayError
-from relay.sql.followed_tables import FollowedTables
-from relay.sql.tables import Row, Table, lay_out
+from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.vitess.events import EventKind, ShardEvents
 from relay.vitess.failures import BrokenStream
 from relay.vitess.position import VStreamPosition

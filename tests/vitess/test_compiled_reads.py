@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay import native
 from relay.errors import RelayError
-from relay.sql.compiled_changes import copied_rows
+from relay.mysql_dialect.compiled_changes import copied_rows
 from relay.vitess.client import event_of, events_of
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.events import EventKind
@@ -19,7 +19,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder, decoder
 from tests import needs
 from tests.examples import examples
-from tests.sql.copied_reads import NOW, SNAPSHOT, compare, plain_reads
+from tests.mysql_dialect.copied_reads import NOW, SNAPSHOT, compare, plain_reads
 from tests.vitess.row_streams import SHARD, VALUES, Shape, rows, shapes
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from relay.errors import RelayError
 from relay.lineage import Checkpoint, ShardState
+from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
 from relay.source import Page
-from relay.sql.snapshots import LATENESS, MARGIN, lowest
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.reads import pages_of

@@ -9,8 +9,8 @@ import pytest
 
 from relay.change import MARK, Change, Images, Operation, Snapshot
 from relay.lineage import Checkpoint, Shard, ShardState
+from relay.mysql_dialect.snapshot_times import lowest
 from relay.source import Page
-from relay.sql.snapshots import lowest
 from relay.token import EventToken
 from tests.examples import examples
 from tests.faults.copied import Seen, copied

@@ -15,7 +15,7 @@ from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
-from relay.vitess.start import ShardHistory
+from relay.vitess.start_at_time import ShardHistory
 from tests.vitess.copies import at, ids, rows_of
 from tests.vitess.reading import START, copying, failure, new, opened, until
 from tests.vitess.scripted import KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay import gtid
-from relay.sql.published_rows import ANY_TABLE
+from relay.mysql_dialect.published_rows import ANY_TABLE
 from relay.vitess.position import VStreamPosition, added, canonical, including
 
 UUID = "16b1039f-22b6-11ed-b765-0a43f95f28a3"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.config.protection import NOT_SHOWN, ColumnRule
 from relay.errors import RelayError
-from relay.sql.tables import Table, lay_out
+from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import Column
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import PartialRow, decoder
@@ -237,4 +237,4 @@ def test_a_table_with_protected_columns_shows_no_value_that_cannot_be_carried() 
         assert found is not None
         assert found.explain(made([b"1", b"s3cr3t"])) == f"column v: {NOT_SHOWN}"
         assert found.table.schema.row == (Column("id", "long"), Column("v", "string"))
-        assert found.decode(made([b"1", b"7"])) == (1, 7), "what is published is decided by relay.sql"
+        assert found.decode(made([b"1", b"7"])) == (1, 7), "what is published is decided by relay.mysql_dialect"

@@ -13,8 +13,8 @@ from relay.change import Change, Snapshot
 from relay.config import VitessConfig
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Plan, Shard, ShardState
+from relay.mysql_dialect.snapshot_times import lowest
 from relay.source import Opening, Page, Segment
-from relay.sql.snapshots import lowest
 from relay.table import Column
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from relay.errors import RelayError
+from relay.mysql_dialect.tables import lay_out_keys
 from relay.source import Page
-from relay.sql.tables import lay_out_keys
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, until

@@ -15,9 +15,9 @@ import msgspec
 from relay.mysql.binlog.rows import Change, RowDecoder
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
-from relay.sql.charsets import charset, decoder
-from relay.sql.statements import Classified, Kind, classify
-from relay.sql.tables import Table
+from relay.mysql_dialect.charsets import charset, decoder
+from relay.mysql_dialect.statements import Classified, Kind, classify
+from relay.mysql_dialect.tables import Table
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions

@@ -9,7 +9,7 @@ from relay.mysql.binlog.events import BinlogPlace
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, name_in, parse
 from relay.mysql.errors import NotCarried
-from relay.sql.tables import Table
+from relay.mysql_dialect.tables import Table
 from relay.table import Column
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from relay.mysql.binlog import events
 from relay.mysql.binlog.known_tables import Wanted
 from relay.mysql.errors import NotCarried
-from relay.sql.statement_text import shown
-from relay.sql.statements import Classified
+from relay.mysql_dialect.statement_text import shown
+from relay.mysql_dialect.statements import Classified
 
 UNSEEN_TRIGGERS = (
     "%s: a change of a table that is not relayed is logged as a statement, so what its triggers change in relayed ones "

@@ -15,8 +15,8 @@ from typing import Any
 from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
-from relay.sql.charsets import BINARY, decoder, is_utf8
-from relay.sql.tables import Row
+from relay.mysql_dialect.charsets import BINARY, decoder, is_utf8
+from relay.mysql_dialect.tables import Row
 from relay.table import Column
 from relay.types.sql import named
 

@@ -35,8 +35,8 @@ from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import IncidentEvent, Interrupted, NotCarried
 from relay.mysql.executed import Executed
-from relay.sql.statement_text import shown
-from relay.sql.statements import Classified, Kind
+from relay.mysql_dialect.statement_text import shown
+from relay.mysql_dialect.statements import Classified, Kind
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions

@@ -196,7 +196,7 @@ impl ChangeBlock {
         self.transactions.extend(other.transactions.into_iter().skip(usize::from(is_same)));
     }
 
-    /// Add a row of a snapshot, as `relay.sql.changes` makes its READ. None if it is not as usual.
+    /// Add a row of a snapshot, as `relay.mysql_dialect.changes` makes its READ. None if it is not as usual.
     pub fn read(&mut self, row: &Row<'_>) -> Option<()> {
         let layout = self.layout.clone();
         let transaction = self.transactions.len().checked_sub(1)?;
@@ -364,7 +364,7 @@ impl<'a> Adding<'a> {
         Some(Self { block, counts, order })
     }
 
-    /// Add the changes of a row, as `relay.sql.changes` makes them. None if something is not as usual.
+    /// Add the changes of a row, as `relay.mysql_dialect.changes` makes them. None if something is not as usual.
     pub fn row(&mut self, before: Option<&Row<'_>>, after: Option<&Row<'_>>) -> Option<()> {
         let layout = self.block.layout.clone();
         match (before, after) {

@@ -14,8 +14,8 @@ from relay.gtid import parse
 from relay.mysql.binlog import files
 from relay.mysql.binlog.events import Commit, Heartbeat, Rotate, Rows, Statement, TransactionBegin
 from relay.mysql.errors import BinlogPurged, Closed, Diverged, Interrupted
+from relay.mysql_dialect.statements import Kind, classify
 from relay.services.mariadb import MariaDB
-from relay.sql.statements import Kind, classify
 from tests.mysql.reading import NUMBERS, connected, is_mysql, position_of, reading, session
 from tests.mysql.server import MySQL
 

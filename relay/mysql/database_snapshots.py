@@ -1,0 +1,381 @@
+"""Snapshots of a database: each table of each shard is a segment, read in chunks of its primary key.
+
+A chunk is one SELECT, a consistent read by itself. What makes it safe beside the binlog is where the shard's stream has
+been published to: the server must show everything up to there, and every later change has a token of ``as_of`` or later
+(`lowest`). So a READ never replaces a change that it does not see, whatever the clocks and however far a replica lags.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relay.avro.compiled_fields import compiled_fields
+from relay.change import Change
+from relay.errors import Unavailable
+from relay.gtid import GtidSet
+from relay.keyrange import KeyRange
+from relay.lineage import Checkpoint, Plan, Shard
+from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
+from relay.mysql.connection import ServerConnection
+from relay.mysql.layouts import Layouts
+from relay.mysql.positions import BinlogPosition
+from relay.mysql.readable import require_all_columns, require_dropped
+from relay.mysql.reshard import first_shards
+from relay.mysql.roles import Role, role_of
+from relay.mysql.text_rows import values_of
+from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
+from relay.mysql_dialect.snapshot_times import MARGIN, as_of_rows, lowest, may_begin, reads
+from relay.mysql_dialect.tables import Row, Table
+from relay.source import Measured, Page, Segment, Unreadable
+
+if TYPE_CHECKING:
+    from relay.config import MySQLConfig
+    from relay.native._core import CompiledRows
+
+log = logging.getLogger(__name__)
+
+PAGE = 1 << 20
+"""Bytes, about, of the rows of a page."""
+
+_EACH = 64  # bytes that a row takes besides
+_FIRST = 500  # rows of the first chunk
+_MOST = 20_000  # rows of a chunk
+_PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not come in bursts
+_CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
+_LOOK_EVERY = 0.05  # seconds between two questions whether it does
+
+_ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+
+FirstServer = Callable[[str], ServerConnection]
+"""Connects to the first server of a shard whose tables can be read. Raises ``Unavailable``."""
+
+
+class DatabaseSnapshots:
+    """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
+
+    ``addresses``: of the servers of a shard. ``connect``: to an address. ``require``: raises ``Denied`` for a server
+    that must not be read.
+    """
+
+    margin = MARGIN
+    reads_at_once = 2  # while one chunk is decoded, the server reads another
+
+    def __init__(
+        self,
+        config: MySQLConfig,
+        layouts: Layouts,
+        addresses: Callable[[str], Sequence[str]],
+        connect: Callable[[str], ServerConnection],
+        first_server: FirstServer,
+        require: Callable[[ServerConnection, Role], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self.is_selective = config.tables is not None
+        self._config = config
+        self._layouts = layouts
+        self._addresses = addresses
+        self._connect = connect
+        self._first_server = first_server
+        self._require = require
+
+    def __repr__(self) -> str:
+        return f"<DatabaseSnapshots[{self._config.name}]>"
+
+    def is_initial(self, plan: Plan) -> bool:
+        return self._config.snapshot == "initial"
+
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+        """Return the ``tables`` of each shard that has not ended, the largest first.
+
+        Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
+        """
+        found: list[tuple[int, str, str]] = []
+        for shard in self._shards(published):
+            with closing(self._first_server(Shard(shard).name)) as server:
+                rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
+                there = [table.table for table in self._layouts.describe(server)]
+                for table in there:
+                    if tables is not None and table not in tables:
+                        continue
+                    ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
+                    found.append((rows.get(table, 0), shard, table))
+        found.sort(key=lambda each: (-each[0], *each[1:]))
+        parts = [{"shard": shard, "table": table} for _, shard, table in found]
+        return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
+
+    def _shards(self, published: Mapping[str, Checkpoint]) -> list[str]:
+        """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
+        found = {Shard(shard).name: shard for shard, checkpoint in published.items() if not checkpoint.state.ended}
+        try:
+            complete = set(first_shards(KeyRange.parse(self._config.keyrange), list(found))) == found.keys()
+        except ValueError:
+            complete = False
+        if not complete:  # I1: another worker may have yet to write the checkpoint of one
+            known = ", ".join(found) or "none"
+            raise Unavailable(f"source {self._config.name}: not all shards are being read yet, only {known}")
+        return list(found.values())
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        return may_begin(as_of, published)
+
+    def open(self, segment: Segment) -> ChunkReader:
+        return ChunkReader(self._config, segment, self._layouts, self._server_of, clock=self._clock)
+
+    def _server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
+        """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``.
+
+        ``failed``: the addresses of those that have given no page, which are tried last.
+        """
+        addresses = self._addresses(shard)
+        others, problems = [each for each in addresses if each not in failed], dict[str, str]()
+        last = [each for each in failed if each in addresses]
+        # A primary is only read if no replica can be.
+        for group, any_role in ((others if len(addresses) > 1 else [], False), (others, True), (last, True)):
+            for address in [each for each in group if each not in problems]:
+                try:
+                    with ExitStack() as stack:
+                        server = stack.enter_context(closing(self._connect(address)))
+                        role = role_of(server)
+                        if not any_role and not role.is_replica:
+                            continue
+                        self._require(server, role)  # I7: the end of a snapshot deletes what it has not read
+                        if shows(server, needed):
+                            stack.pop_all()
+                            return server
+                        problems[address] = f"{address} does not show {needed.position} yet"
+                except Unavailable as error:
+                    problems[address] = str(error)
+        why = (
+            "; ".join(problems.values())
+            or "`shards` does not list its servers: list them until the snapshot is finished"
+        )
+        raise Unavailable(f"source {self._config.name}: the snapshot cannot read shard {shard}: {why}")
+
+
+def shows(server: ServerConnection, needed: GtidSet, patience: float = _CATCH_UP) -> bool:
+    """Whether queries on a server see all of ``needed``; a replica gets it a moment later. Raises ``Unavailable``."""
+    deadline = time.monotonic() + patience
+    while True:
+        visible = server.visible()
+        if visible.contains(needed) and not needed.diverges(visible):  # I7
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_EVERY)
+
+
+def describe(server: ServerConnection, database: str, table: str) -> TableDescription:
+    """Return a table as it is now; without columns if it does not exist.
+
+    Raises ``Unavailable``, also if the user may not read it.
+    """
+    place = (database, table)
+    found = TableDescription.of(server.execute(COLUMNS, place), server.execute(KEY, place))
+    if not found.columns:
+        require_dropped(server, database, table)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPosition:
+    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the beginning.
+
+    ``order``: `TableDescription.order` when that row was read; None at the beginning.
+    """
+
+    after: tuple[bytes, ...] = ()
+    rows: int = 0
+    """How many rows were read."""
+    order: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        order = {} if self.order is None else {"order": self.order}
+        return {"type": "rows", "after": [value.hex() for value in self.after], "rows": self.rows, **order}
+
+    @classmethod
+    def from_json(cls, position: Mapping[str, Any]) -> RowsPosition:
+        after = tuple(bytes.fromhex(value) for value in position["after"])
+        return cls(after, position["rows"], position.get("order"))
+
+    def has_lost_place(self, found: TableDescription) -> bool:
+        """Whether the rows after the key of the last one are no longer those that were not read."""
+        return self.order is not None and self.order != found.order
+
+
+class ChunkReader:
+    """Reads one table of one shard. Used by one thread at a time."""
+
+    streams = False
+
+    def __init__(
+        self,
+        config: MySQLConfig,
+        segment: Segment,
+        layouts: Layouts,
+        server_of: Callable[[str, GtidSet, Sequence[str]], ServerConnection],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.shard = segment.shard
+        self.segment = segment
+        self.table: str = segment.part["table"]
+        self.clock = clock
+        self._config = config
+        self._layouts = layouts
+        self._server_of = server_of
+        self._position = RowsPosition.from_json(segment.position) if segment.position else RowsPosition()
+        self._server: ServerConnection | None = None
+        # Whether it has given a page. The addresses of servers that have given none, the last one at the end.
+        self._has_read = False
+        self._failed: list[str] = []
+        # What the rows that the server shows may replace at most, in seconds.
+        self._lowest = 0
+        # The table as it was when it was last read.
+        self._described: tuple[TableDescription, ChunkQuery, Table, CompiledRows | None] | None = None
+        self._limit = _FIRST
+
+    def __repr__(self) -> str:
+        return f"<ChunkReader[{self.table} of shard {self.segment.part['shard']}, {self._position.rows} rows]>"
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def read(self) -> Page | Unreadable:
+        """Return the next page, about one megabyte. Raises ``RelayError`` on what is final."""
+        begun = self.clock()
+        try:
+            page = self._read(self._server or self._open(), begun)
+        except Unavailable as error:
+            self._leave()  # I10
+            return Unreadable(self.shard, begun, str(error))
+        self._has_read = True
+        return page
+
+    def _leave(self) -> None:
+        """Close a server that cannot be read. Others are tried before it if it refuses all, as without a grant."""
+        if self._server is not None and not self._has_read:
+            address = self._server.account.address
+            self._failed = [*(each for each in self._failed if each != address), address]
+        self.close()
+
+    def _open(self) -> ServerConnection:
+        """Connect to a server that shows what is published of the shard."""
+        shard = self.segment.part["shard"]
+        checkpoint = self.segment.published().get(shard)
+        if checkpoint is None or checkpoint.position is None:
+            raise Unavailable(f"source {self._config.name}: nothing of shard {shard} is published yet")
+        needed = BinlogPosition.from_json(checkpoint.position).needed
+        server = self._server = self._server_of(Shard(shard).name, needed, self._failed)
+        self._lowest, self._has_read = lowest(checkpoint), False
+        for statement in SESSION:
+            server.execute(statement)
+        log.info("source %s: reading table %s from %s", self._config.name, self.table, server.account.address)
+        return server
+
+    def _read(self, server: ServerConnection, begun: float) -> Page:
+        """Read a chunk again until the table was the same before and after it."""
+        described = self._described
+        while True:
+            if described is None:
+                found = describe(server, self._config.database, self.table)
+                table = self._lay_out(found)
+                if table is None:
+                    log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
+                    return self._page([], 0, 0, begun, None, finished=True)
+                require_all_columns(server, self._config.database, self.table)  # I1
+                shows_values = not table.schema.protected
+                try:
+                    query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
+                except KeyMissing as error:
+                    raise Unavailable(str(error)) from None  # it was dropped meanwhile, and the stream may go on
+                if self._position.has_lost_place(found):
+                    log.warning(
+                        "source %s: the primary key of table %s was altered during its snapshot, which reads the table "
+                        "from its beginning again",
+                        self._config.name,
+                        self.table,
+                    )
+                    self._position = RowsPosition()  # I1
+                described = found, query, table, self._compiled(table, query)
+            _, query, table, compiled = described
+            limit = self._paced(self._limit)
+            server.execute("START TRANSACTION READ ONLY")
+            try:
+                packets, size = self._select(server, query.statement(self._position.after, limit))
+                # The transaction keeps the definition as it was for the SELECT.
+                now = describe(server, self._config.database, self.table)
+            except Unavailable:
+                self._described = None  # a column may be gone
+                raise
+            server.execute("COMMIT")
+            if now == described[0]:
+                break
+            described = None
+        self._described = described
+        count = len(packets)
+        self._limit = limit_for(count, size, _MOST, PAGE)
+        snapshot = as_of_rows(self.segment.snapshot, self._lowest, begun)
+        changes: Sequence[Change] | None = copied_rows(compiled, "text", packets, snapshot, begun)
+        if changes is None:
+            rows = (query.row(server.row_of(packet)) for packet in packets)
+            changes = reads(self._config.name, table, rows, snapshot, begun)
+        if packets:
+            key = query.key_of(server.row_of(packets[-1]))
+            self._position = RowsPosition(tuple(key), self._position.rows + count, described[0].order)
+        return self._page(changes, count, size, begun, table, finished=count < limit and size < PAGE)
+
+    def _compiled(self, table: Table, query: ChunkQuery) -> CompiledRows | None:
+        def read(packet: bytes) -> Row:
+            return query.row(values_of(packet))
+
+        fields = compiled_fields(table.schema)
+        return compiled_rows(table, self._config.name, "", query.cells, fields, read, copied=True)
+
+    def _select(self, server: ServerConnection, statement: str) -> tuple[list[bytes], int]:
+        """Return the packets of the rows of a chunk, and their bytes: as many rows as a page holds (I11)."""
+        packets: list[bytes] = []
+        size = 0
+        with closing(server.row_packets(statement)) as found:
+            for packet in found:
+                packets.append(packet)
+                size += len(packet) + _EACH
+                if size >= PAGE:  # I11
+                    break
+        return packets, size
+
+    def _lay_out(self, found: TableDescription) -> Table | None:
+        if not found.columns:
+            return None
+        definition = found.definition(self.table)
+        return self._layouts(self._config.database, self.table, definition.columns, definition.primary)
+
+    def _paced(self, limit: int) -> int:
+        pace = self._config.snapshot_rows_per_second
+        return limit if pace is None else min(limit, max(1, pace // _PAGES_A_SECOND))
+
+    def _page(
+        self, changes: Sequence[Change], rows: int, size: int, begun: float, table: Table | None, *, finished: bool
+    ) -> Page:
+        pace = self._config.snapshot_rows_per_second
+        return Page(
+            self.shard,
+            changes,
+            self._position.to_json(),
+            None,
+            None,
+            begun,
+            records=len(changes),
+            size=size,
+            full=not finished and pace is None,
+            rest=0.0 if pace is None else rows / pace,
+            finished=finished,
+            tables=() if table is None else (table.schema,),
+        )

@@ -1,0 +1,334 @@
+"""What ALTER TABLE and CREATE TABLE make of the columns of a table, as far as the statement alone tells.
+
+A statement that is not understood in every part gives None, so nothing here is a guess (I8). The order of columns is
+that of ``mysql_prepare_alter_table`` in MySQL's ``sql_table.cc``: columns are changed in their places first, and then
+added, and those with a place moved, in the order of the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+from relay.mysql_dialect.statement_parts import after_table, closing, is_sign, outside, parts_of
+from relay.mysql_dialect.statement_text import Token, tokens
+from relay.table import Column
+from relay.types.columns import ColumnKind
+from relay.types.sql import Defined, Form, named
+
+# fmt: off
+# How the parts of a statement start that concern neither columns nor the primary key.
+_INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK")
+_HARMLESS = (
+    "ALTER", "ORDER", "ENGINE", "AUTO_INCREMENT", "COMMENT", "ALGORITHM", "LOCK", "FORCE", "ENABLE", "DISABLE",
+    "ROW_FORMAT", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH", "CHECKSUM", "PACK_KEYS",
+    "STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES", "COMPRESSION", "ENCRYPTION", "PARTITION", "REMOVE",
+    "REORGANIZE", "COALESCE", "ANALYZE", "CHECK", "OPTIMIZE", "REPAIR", "REBUILD",
+)
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a table at its source, and its primary key.
+
+    ``text``: whether a text column without a character set is text there, and not binary; None if that is not known.
+    """
+
+    columns: tuple[Column, ...]
+    primary: tuple[str, ...]
+    text: bool | None = None
+
+
+class _NotUnderstood(Exception):
+    """A part of a statement that may do anything to the columns."""
+
+
+# What reading a statement with other parts than expected raises.
+_FAILURES = (_NotUnderstood, LookupError, ValueError, StopIteration)
+
+
+def altered(before: Shape, sql: str, ansi_quotes: bool) -> Shape | None:
+    """Return a table after an ALTER TABLE, None if the statement is not understood. A new name changes nothing."""
+    try:
+        words = _words(sql, ansi_quotes)
+        return _Alteration(before, parts_of(after_table(words, "ALTER"))).result()
+    except _FAILURES:
+        return None
+
+
+def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
+    """Return the table that a CREATE TABLE with a list of columns makes, None if the statement is not understood.
+
+    ``text``: see `Shape`, for a table whose statement gives it no character set.
+    """
+    try:
+        words = after_table(_words(sql, ansi_quotes), "CREATE")
+        if not is_sign(words[0], "("):
+            return None
+        end = closing(words, 0)
+        options = list(outside(words[end + 1 :]))
+        if any(word.is_word("SELECT", "AS", "WITH", "TABLE", "VALUES", "UNION", "LIKE") for word in options):
+            return None
+        text = _text_default(options, text)
+        empty = Shape((), (), text)
+        # Its parts are those of ADD in an ALTER TABLE.
+        parts = [[Token("ADD", True), *part] for part in parts_of(words[1:end])]
+        shape = _Alteration(empty, parts).result()
+    except _FAILURES:
+        return None
+    # MySQL may add a primary key of its own (sql_generate_invisible_primary_key).
+    return shape if shape.primary else None
+
+
+def _words(sql: str, ansi_quotes: bool) -> Sequence[Token]:
+    if "\\" in sql:  # I8: it depends on the session whether a literal ends after it, and what follows is part of it
+        raise _NotUnderstood
+    return list(tokens(sql, ansi_quotes))
+
+
+def only_if_absent(sql: str, ansi_quotes: bool) -> bool:
+    """Whether a CREATE TABLE does nothing if there is such a table already."""
+    words = list(tokens(sql, ansi_quotes))
+    return any(word.is_word("TABLE") and after.is_word("IF") for word, after in pairwise(words))
+
+
+def drops_primary(sql: str, ansi_quotes: bool) -> bool:
+    """Whether a DROP INDEX drops the primary key."""
+    words = [word for word in tokens(sql, ansi_quotes) if not word.is_word("IF", "EXISTS")]
+    return any(
+        word.is_word("INDEX") and after.text.upper() == "PRIMARY" and words[0].is_word("DROP")
+        for word, after in pairwise(words)
+    )
+
+
+def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | None:
+    """Return whether text columns are text by the character set among a table's options."""
+    found = otherwise
+    for at, word in enumerate(options):
+        if word.is_word("CHARSET", "COLLATE") or (word.is_word("SET") and at and options[at - 1].is_word("CHARACTER")):
+            value = [each for each in options[at + 1 : at + 3] if not is_sign(each, "=")]
+            if not value or not value[0].is_name:  # quoted as text, so it is not among the tokens
+                raise _NotUnderstood
+            found = value[0].text.lower() != "binary"
+    return found
+
+
+# ---------------------------------------------------------------------- columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Defined:
+    """A column as a statement defines it. ``after``: the one before it, "" for the first place, None if not given."""
+
+    column: Column
+    is_primary: bool
+    after: str | None
+
+
+def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
+    """Read ``name type attributes [FIRST | AFTER other]``."""
+    if len(part) < 2 or not part[0].is_name:
+        raise _NotUnderstood
+    after: str | None = None
+    if part[-1].is_word("FIRST"):
+        part, after = part[:-1], ""
+    elif len(part) > 3 and part[-2].is_word("AFTER"):
+        part, after = part[:-2], part[-1].text
+    words = list(outside(part[2:]))
+    if any(word.is_word("AS", "GENERATED", "SERIAL", "WITH", "WITHOUT", "FIRST", "AFTER") for word in words):
+        raise _NotUnderstood
+    is_primary = any(
+        word.is_word("PRIMARY") or (word.is_word("KEY") and not (at and words[at - 1].is_word("UNIQUE", "PRIMARY")))
+        for at, word in enumerate(words)
+    )
+    return _Defined(_column(part, words, text), is_primary, after)
+
+
+def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) -> Column:
+    """Return the column of a definition. ``words``: what follows the type's first word, without parentheses."""
+    name, kind = part[0].text, part[1]
+    if kind.is_quoted:
+        raise _NotUnderstood
+    base = named(kind.text.lower())
+    size = ""
+    if len(part) > 2 and is_sign(part[2], "("):
+        size = "".join(word.text for word in part[3 : closing(part, 2)])
+    if base.form is Form.TEXT:
+        if words and words[0].is_word("VARYING", "BYTE") and base.name == "char":
+            if words[0].is_word("BYTE"):
+                return Column(name, ColumnKind.BYTES)
+        elif any(word.is_word("BYTE") for word in words):
+            raise _NotUnderstood
+        named_set = base.is_national or any(word.is_word("ASCII", "UNICODE") for word in words)
+        is_text = _text_default(words, True if named_set else text)
+        if is_text is None:
+            raise _NotUnderstood
+        return Column(name, base.kind if is_text else ColumnKind.BYTES)
+    if base.form is Form.FLOAT and size.isdigit() and int(size) > 24:
+        base = named("double")
+    attributes = "unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in words) else ""
+    return Column(name, Defined(base, size, attributes).carried, base.has_decimals)
+
+
+class _Alteration:
+    """The parts of one ALTER TABLE, applied to a table."""
+
+    def __init__(self, before: Shape, parts: Sequence[Sequence[Token]]) -> None:
+        self._before = before
+        self._text = before.text
+        self._dropped: set[str] = set()
+        # By the lower-case name of now.
+        self._changed: dict[str, _Defined] = {}
+        self._renamed: dict[str, str] = {}
+        # Those to be placed after the others, in the order of the statement.
+        self._placed: list[_Defined] = []
+        self._drops_primary = False
+        self._primary: list[str] | None = None
+        self._names = {column.name.lower() for column in before.columns}
+        for part in [part for part in parts if not self._is_option(part)]:
+            self._ACTIONS[part[0].text.upper()](self, part[1:])
+
+    def _is_option(self, part: Sequence[Token]) -> bool:
+        """Whether a part is only about the table as such. Its character set is also that of columns named before."""
+        first = part[0]
+        if first.is_word(*self._ACTIONS):
+            return False
+        if not first.is_word("DEFAULT", "CHARSET", "CHARACTER", "COLLATE", "CONVERT", *_HARMLESS):
+            raise _NotUnderstood
+        # Options follow each other without commas.
+        self._text = _text_default(list(outside(part)), None if first.is_word("CONVERT") else self._text)
+        if first.is_word("CONVERT") and not self._text:
+            raise _NotUnderstood
+        return True
+
+    def _add(self, rest: Sequence[Token]) -> None:
+        if rest[0].is_word("CONSTRAINT"):
+            # Its name may be left out.
+            rest = rest[1:] if rest[1].is_word("PRIMARY", *_INDEXES) else rest[2:]
+        if rest[0].is_word("PRIMARY"):
+            at = next(at for at, word in enumerate(rest) if is_sign(word, "("))
+            self._primary = [part[0].text for part in parts_of(rest[at + 1 : closing(rest, at)])]
+            return
+        if rest[0].is_word("PARTITION", *_INDEXES):
+            return
+        if rest[0].is_word("PERIOD", "SYSTEM", "LIKE"):
+            raise _NotUnderstood
+        rest, is_conditional = _without_column(rest)
+        if is_sign(rest[0], "("):
+            for part in parts_of(rest[1 : closing(rest, 0)]):
+                if is_sign(part[0], "("):
+                    raise _NotUnderstood
+                self._add(part)
+            return
+        if is_conditional and rest[0].text.lower() in self._names:
+            return
+        defined = _defined(rest, self._text)
+        self._placed.append(defined)
+        self._note_primary(defined)
+
+    def _note_primary(self, defined: _Defined) -> None:
+        if defined.is_primary:
+            self._primary = [defined.column.name]
+
+    def _modify(self, rest: Sequence[Token]) -> None:
+        rest, is_conditional = _without_column(rest)
+        self._change_to(rest[0].text, rest, is_conditional)
+
+    def _change(self, rest: Sequence[Token]) -> None:
+        rest, is_conditional = _without_column(rest)
+        self._change_to(rest[0].text, rest[1:], is_conditional)
+
+    def _change_to(self, old: str, definition: Sequence[Token], is_conditional: bool) -> None:
+        if old.lower() not in self._names:
+            if is_conditional:
+                return
+            raise _NotUnderstood
+        defined = _defined(definition, self._text)
+        self._changed[old.lower()] = defined
+        if defined.column.name.lower() != old.lower():
+            self._renamed[old.lower()] = defined.column.name
+        if defined.after is not None:
+            self._placed.append(defined)
+        self._note_primary(defined)
+
+    def _drop(self, rest: Sequence[Token]) -> None:
+        if rest[0].is_word("PRIMARY"):
+            self._drops_primary = True
+            return
+        if rest[0].is_word("CONSTRAINT", "PARTITION", *_INDEXES):
+            names = [word.text.upper() for word in rest[1:] if not word.is_word("IF", "EXISTS")]
+            self._drops_primary = self._drops_primary or names[:1] == ["PRIMARY"]
+            return
+        rest, is_conditional = _without_column(rest)
+        if rest[0].is_word("PERIOD", "SYSTEM"):
+            raise _NotUnderstood
+        name = rest[0].text.lower()
+        if name in self._names:
+            self._dropped.add(name)
+        elif not is_conditional:
+            raise _NotUnderstood
+
+    def _rename(self, rest: Sequence[Token]) -> None:
+        if not rest[0].is_word("COLUMN"):
+            return  # the table, or an index
+        rest, _ = _without_column(rest)
+        if rest[0].text.lower() not in self._names or not rest[1].is_word("TO"):
+            raise _NotUnderstood
+        self._renamed[rest[0].text.lower()] = rest[2].text
+
+    # Declared here, since it holds the functions above.
+    _ACTIONS: ClassVar[dict[str, Callable[[_Alteration, Sequence[Token]], None]]] = {
+        "ADD": _add,
+        "MODIFY": _modify,
+        "CHANGE": _change,
+        "DROP": _drop,
+        "RENAME": _rename,
+    }
+
+    def result(self) -> Shape:
+        columns: list[Column] = []
+        for column in self._before.columns:
+            name = column.name.lower()
+            if name in self._dropped:
+                continue
+            if name in self._changed:
+                if self._changed[name].after is None:
+                    columns.append(self._changed[name].column)
+            else:
+                columns.append(replace(column, name=self._renamed.get(name, column.name)))
+        for defined in self._placed:
+            names = [column.name.lower() for column in columns]
+            if defined.after is None:
+                columns.append(defined.column)
+            elif defined.after == "":
+                columns.insert(0, defined.column)
+            elif defined.after.lower() in names:
+                columns.insert(names.index(defined.after.lower()) + 1, defined.column)
+            else:
+                raise _NotUnderstood
+        there = {column.name.lower(): column.name for column in columns}
+        if len(there) != len(columns) or not columns:
+            raise _NotUnderstood
+        return Shape(tuple(columns), self._primary_of(there), self._text)
+
+    def _primary_of(self, there: dict[str, str]) -> tuple[str, ...]:
+        if self._primary is not None:
+            if not all(name.lower() in there for name in self._primary):
+                raise _NotUnderstood
+            return tuple(there[name.lower()] for name in self._primary)
+        kept = () if self._drops_primary else self._before.primary
+        left = [name for name in kept if name.lower() not in self._dropped]
+        now = [self._renamed.get(name.lower(), name).lower() for name in left]
+        return tuple(there[name] for name in now)
+
+
+def _without_column(rest: Sequence[Token]) -> tuple[Sequence[Token], bool]:
+    """Return what follows ``COLUMN`` and ``IF [NOT] EXISTS``, and whether the latter was there."""
+    at = 1 if rest[0].is_word("COLUMN") else 0
+    start = at
+    while rest[at].is_word("IF", "NOT", "EXISTS"):
+        at += 1
+    return rest[at:], at > start

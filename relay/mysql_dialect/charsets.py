@@ -1,0 +1,226 @@
+"""Character sets of MySQL and MariaDB: by collation id, and their decoders.
+
+A decoder returns what the server itself converts the bytes to: ``tests/mysql_dialect/test_charsets.py`` compares them.
+This is on the wire: decoding a byte to another character than before would change keys.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from functools import cache
+
+Decoder = Callable[[bytes], str]
+
+BINARY = "binary"
+_UNDEFINED = "\ufffe"  # refused by Python's charmap decoder
+
+# Collation ids. MySQL and MariaDB agree on those that both have.
+_COLLATIONS: dict[str, str] = {
+    "armscii8": "32 64",
+    "ascii": "11 65",
+    "big5": "1 84",
+    "binary": "63",
+    "cp1250": "26 34 44 66 99",
+    "cp1251": "14 23 50-52",
+    "cp1256": "57 67",
+    "cp1257": "29 58-59",
+    "cp850": "4 80",
+    "cp852": "40 81",
+    "cp866": "36 68",
+    "cp932": "95-96",
+    "dec8": "3 69",
+    "eucjpms": "97-98",
+    "euckr": "19 85",
+    "gb18030": "248-250",
+    "gb2312": "24 86",
+    "gbk": "28 87",
+    "geostd8": "92-93",
+    "greek": "25 70",
+    "hebrew": "16 71",
+    "hp8": "6 72",
+    "keybcs2": "37 73",
+    "koi8r": "7 74",
+    "koi8u": "22 75",
+    "latin1": "5 8 15 31 47-49 94",
+    "latin2": "2 9 21 27 77",
+    "latin5": "30 78",
+    "latin7": "20 41-42 79",
+    "macce": "38 43",
+    "macroman": "39 53",
+    "sjis": "13 88",
+    "swe7": "10 82",
+    "tis620": "18 89",
+    "ucs2": "35 90 128-151 159 640-642",
+    "ujis": "12 91",
+    "utf16": "54-55 101-124 672-674",
+    "utf16le": "56 62",
+    "utf32": "60-61 160-183 736-738",
+    "utf8mb3": "33 76 83 192-215 223 576-578",
+    "utf8mb4": "45-46 224-247 255-323 608-610",
+}
+# MariaDB's NO PAD collations are the padding ones + 1024. Its UCA 14 collations have 256 ids for each character set.
+_NO_PAD = 1024
+_UCA_1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
+
+_PYTHON = {
+    "ascii": "ascii",
+    "big5": "big5",
+    "cp932": "cp932",
+    "eucjpms": "euc_jp",
+    "euckr": "cp949",
+    "gb18030": "gb18030",
+    "gb2312": "gb2312",
+    "gbk": "gbk",
+    "sjis": "shift_jis",
+    "ucs2": "utf_16_be",
+    "ujis": "euc_jp",
+    "utf16": "utf_16_be",
+    "utf16le": "utf_16_le",
+    "utf32": "utf_32_be",
+    "utf8mb3": "utf_8",
+    "utf8mb4": "utf_8",
+}
+# Characters for which the server and Python's codec differ.
+_INSTEAD = {
+    "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
+    "sjis": str.maketrans("＼", "\\"),
+    "ujis": str.maketrans("＼", "\\"),
+}
+_OTHER_TILDE = b"\x8f\xa2\xb7"
+
+# One byte per character: Python's codec, and the differences. ``_UNDEFINED``: the server has no character.
+_SINGLE: dict[str, tuple[str, dict[int, str]]] = {
+    "cp1250": ("cp1250", {}),
+    "cp1251": ("cp1251", {}),
+    "cp1256": ("cp1256", dict.fromkeys((0x8A, 0x8F, 0x98, 0x9A, 0x9F, 0xAA, 0xC0, 0xFF), _UNDEFINED)),
+    "cp1257": ("cp1257", {}),
+    "cp850": ("cp850", {}),
+    "cp852": ("cp852", {}),
+    "cp866": ("cp866", {0xFC: "ⁿ", 0xFD: "²"}),
+    "dec8": (
+        "latin_1",
+        {
+            0xA8: "¤",
+            0xD7: "Œ",
+            0xDD: "Ÿ",
+            0xF7: "œ",
+            0xFD: "ÿ",
+        }
+        | dict.fromkeys(
+            (0xA4, 0xA6, 0xAC, 0xAD, 0xAE, 0xAF, 0xB4, 0xB8, 0xBE, 0xD0, 0xDE, 0xF0, 0xFE, 0xFF), _UNDEFINED
+        ),
+    ),
+    "greek": ("iso8859_7", {0xA1: "ʽ", 0xA2: "ʼ"} | dict.fromkeys((0xA4, 0xA5, 0xAA), _UNDEFINED)),
+    "hebrew": ("iso8859_8", {0xAF: "‾"}),
+    "hp8": ("hp_roman8", {}),
+    "koi8r": ("koi8_r", {}),
+    "koi8u": ("koi8_u", {0x95: "•"}),
+    # Windows' code page; its five undefined bytes stay as they are.
+    "latin1": ("cp1252", {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}),
+    "latin2": ("iso8859_2", {}),
+    "latin5": ("iso8859_9", {}),
+    "latin7": ("iso8859_13", {}),
+    "macce": ("mac_latin2", {}),
+    "macroman": ("mac_roman", {}),
+    "swe7": ("ascii", dict(zip(b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü", strict=True)) | {0x7F: _UNDEFINED}),
+    "tis620": ("tis_620", {}),
+    # Python has no codec for these.
+    "armscii8": (
+        "latin_1",
+        dict(
+            enumerate(
+                "❁§։)(»«—.՝,-՟…՜՛՞ԱաԲբԳգԴդԵեԶզԷէԸըԹթԺժԻիԼլԽխԾծԿկՀհՁձՂղՃճՄմՅյՆնՇշՈոՉչՊպՋջՌռՍսՎվՏտՐրՑցՒւՓփՔքՕօՖֆ’'",
+                0xA1,
+            )
+        ),
+    ),
+    "keybcs2": (
+        "ascii",
+        dict(
+            enumerate(
+                "ČüéďäĎŤčěĚĹÍľĺÄÁÉžŽôöÓůÚýÖÜŠĽÝŘťáíóúňŇŮÔšřŕŔ¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀"
+                "αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\xa0",
+                0x80,
+            )
+        ),
+    ),
+    "geostd8": (
+        "latin_1",
+        dict.fromkeys((*range(0x80, 0xA0), *range(0xE6, 0x100)), _UNDEFINED)
+        | dict(zip((0x80, 0x82, 0x84, 0x85, 0x86, 0x87, 0x89, 0x8B), "€‚„…†‡‰‹", strict=True))
+        | dict(zip((*range(0x91, 0x98), 0x9B, 0xFD), "‘’“”•–—›№", strict=True))
+        | dict(enumerate("აბგდევზჱთიკლმნჲოპჟრსტჳუფქღყშჩცძწჭხჴჯჰჵ", 0xC0)),
+    ),
+}
+
+
+def _spread(ids: str) -> list[int]:
+    spread: list[int] = []
+    for part in ids.split():
+        first, _, last = part.partition("-")
+        spread += range(int(first), int(last or first) + 1)
+    return spread
+
+
+_CHARSETS = {id_: name for name, ids in _COLLATIONS.items() for id_ in _spread(ids)}
+
+
+def charset(collation: int) -> str:
+    """Return the name of a collation's character set. Raises ValueError for an unknown collation id."""
+    known = _CHARSETS.get(collation)
+    if known is None and collation >= 2048:
+        known = _UCA_1400.get(collation >> 8)
+    if known is None and collation >= _NO_PAD:
+        known = _CHARSETS.get(collation - _NO_PAD)
+    if known is None:
+        raise ValueError(f"unknown collation {collation}")
+    return known
+
+
+def collation_of(name: str) -> int:
+    """Return the id of a collation of a character set. Raises ValueError for an unknown character set."""
+    for id_, of in _CHARSETS.items():
+        if of == name:
+            return id_
+    raise ValueError(f"unknown character set {name}")
+
+
+@cache
+def decoder(name: str) -> Decoder:
+    """Return the function that decodes text in a character set other than ``binary``.
+
+    It raises ``UnicodeDecodeError`` for bytes that are no character on the server.
+    """
+    if name in _SINGLE:
+        python, instead = _SINGLE[name]
+        table = "".join(instead.get(byte, bytes([byte]).decode(python, "replace")) for byte in range(256))
+        table = table.replace("\ufffd", _UNDEFINED)
+
+        def one_byte(raw: bytes) -> str:
+            return codecs.charmap_decode(raw, "strict", table)[0]
+
+        return one_byte
+    python = _PYTHON[name]
+    if name in _INSTEAD:
+        instead_of = _INSTEAD[name]
+
+        def translated(raw: bytes) -> str:
+            if name == "eucjpms" and _OTHER_TILDE in raw:
+                at = raw.index(_OTHER_TILDE)
+                raise UnicodeDecodeError(name, raw, at, at + 3, "Python would decode it as an ASCII tilde")
+            return raw.decode(python).translate(instead_of)
+
+        return translated
+    if python == "utf_8":
+        return bytes.decode
+
+    def decode(raw: bytes) -> str:
+        return raw.decode(python)
+
+    return decode
+
+
+def is_utf8(name: str) -> bool:
+    """Whether text in this character set is UTF-8. Before MySQL 8.0.30 and MariaDB 10.6, utf8mb3 is called utf8."""
+    return name == "utf8" or _PYTHON.get(name) == "utf_8"

@@ -1,0 +1,153 @@
+"""What the compiled core is told about a table, and its changes as objects, where somebody looks at one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from relay import native
+from relay.change import Change, ChangeParts, Images, Operation, Snapshot, Transaction
+from relay.mysql_dialect.row_functions import imager, keyer
+from relay.mysql_dialect.tables import Row, Table
+from relay.token import EventToken
+
+if TYPE_CHECKING:
+    from relay.native._core import CompiledRows, Field
+
+Stored = tuple[str, int, int, int, Sequence[str]]
+"""How a binlog has a value: its form, the bytes of the value or of the length before it, its width or digits, its
+decimals, and its members."""
+
+Cell = tuple[str | Stored, Callable[[bytes], Any], bool, bool]
+"""How the core reads the text of a column, or its bytes in a binlog, what decodes the others, whether NULL is doubtful
+in it before a change, and whether it is part of the primary key."""
+
+
+def compiled_rows(
+    table: Table,
+    source: str,
+    shard: str,
+    cells: Sequence[Cell],
+    fields: tuple[Sequence[Field], Sequence[Field]] | None,
+    read: Callable[[bytes], Row],
+    *,
+    copied: bool = False,
+) -> CompiledRows | None:
+    """Return how the core takes the rows of ``table``; None if only Python does.
+
+    That is where the installation has no core, and where not all rows are published.
+
+    ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
+    ``read``: decodes a row as the source has it. ``copied``: they are rows of snapshots.
+    """
+    if fields is None or table.wanted is not None or native.core() is None:
+        return None
+    from relay.native._core import CompiledRows
+
+    row, key = fields
+    return CompiledRows(
+        shard=source if copied else shard,
+        source=source,
+        table=table.name,
+        columns=[(*cell, field) for cell, field in zip(cells, row, strict=True)],
+        key=list(zip(table.key, key, strict=True)),
+        change=_read_maker(table, source, read) if copied else _change_maker(table, source, shard, read),
+        keyspace_id=table.keyspace_id,
+    )
+
+
+def copied_rows(
+    rows: CompiledRows | None, form: str, pages: Sequence[bytes], snapshot: Snapshot, now: float
+) -> ChangeParts | None:
+    """Return the READs of a page of rows, as ``TransactionChanges.read`` makes them; None if only Python does.
+
+    ``form``: how the source has sent ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was
+    requested. Other threads go on meanwhile.
+    """
+    core = native.core()
+    if rows is None or core is None:
+        return None
+    block = core.read_rows(rows, form, pages, snapshot.id, snapshot.as_of, int(now * 1_000_000))
+    return None if block is None else ChangeParts([block] if len(block) else [])
+
+
+def _read_maker(table: Table, source: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
+    """Return what makes the READ of a copied row of what the core knows of it."""
+    image, key = imager(table), keyer(table)
+
+    def change(
+        *,
+        event_id: str,
+        after: bytes,
+        timestamp: int,
+        gtid: str,
+        committed_at: int,
+        keyspace_id: bytes | None,
+        resume_timestamp: int,
+        relayed_at: int,
+        **_: object,
+    ) -> Change:
+        row = read(after)
+        return Change(
+            event_id,
+            Operation.READ,
+            source,
+            table.name,
+            key(row),
+            None,
+            image(row),
+            Images.NEW,
+            None,
+            committed_at,
+            relayed_at,
+            resume_timestamp,
+            Snapshot(gtid.removeprefix("snapshot/"), timestamp),
+            None,
+            keyspace_id,
+        )
+
+    return change
+
+
+def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
+    """Return what makes a change of what the core knows of it."""
+    image, key = imager(table), keyer(table)
+
+    def change(
+        *,
+        event_id: str,
+        operation: str,
+        before: bytes | None,
+        after: bytes | None,
+        timestamp: int,
+        position: str,
+        gtid: str,
+        order: int,
+        last: bool,
+        committed_at: int,
+        keyspace_id: bytes | None,
+        resume_timestamp: int,
+        relayed_at: int,
+    ) -> Change:
+        old, new = (None if row is None else read(row) for row in (before, after))
+        keyed = old if new is None else new
+        assert keyed is not None
+        return Change(
+            event_id,
+            Operation(operation),
+            source,
+            table.name,
+            key(keyed),
+            None if old is None else image(old),
+            None if new is None else image(new),
+            Images.NEW_AND_OLD,
+            EventToken(timestamp, shard, position),
+            committed_at,
+            relayed_at,
+            resume_timestamp,
+            None,
+            Transaction(gtid, order, last),
+            keyspace_id,
+        )
+
+    return change

@@ -1,0 +1,309 @@
+"""What is known of the tables of one shard between two of its statements, and what each statement makes of them.
+
+A table is known by the rows that were read of it, or by statements that follow from what was known before. What
+``information_schema`` has now may be further on than the stream. So its answer counts only for the first statement that
+began after it, once all that was executed before it has been read, and no statement was about the table (I8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
+from relay.config.protection import ColumnRules
+from relay.gtid import GtidSet
+from relay.mysql_dialect.altered import Shape, altered, created, drops_primary, only_if_absent
+from relay.mysql_dialect.protection import published_columns, rules_of
+from relay.mysql_dialect.statement_text import without_values
+from relay.mysql_dialect.statements import Classified, Kind, Name
+from relay.mysql_dialect.tables import Table
+from relay.token import EventToken
+
+_KEPT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """``shape``: None if there is no such table. ``by``: how that is known."""
+
+    shape: Shape | None
+    by: KnownBy
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedStatement:
+    """A statement as it is published. ``kind``: such as ``ALTER``. ``tables``: the relayed ones that it changes."""
+
+    kind: str
+    sql: str
+    text: StatementText
+    tables: tuple[AlteredTable, ...]
+
+    @property
+    def size(self) -> int:
+        """Roughly the bytes of its record, with the columns of the tables."""
+        columns = (len(each.columns) for table in self.tables for each in (table.before, table.after) if each)
+        return 1000 + len(self.sql) + 60 * sum(columns)
+
+    def published(
+        self, name: str, source: str, database: str, token: EventToken, gtid: str, committed_at: int
+    ) -> SchemaChange:
+        """Return its record. ``name``: the event id. ``committed_at``: microseconds."""
+        what = (self.kind, source, database, self.sql, self.text, self.tables)
+        return SchemaChange(name, *what, token, gtid, committed_at)
+
+
+@dataclass(frozen=True, slots=True)
+class TablesNow:
+    """The tables of the database as ``information_schema`` has them.
+
+    ``executed``: what the server had executed a moment later. ``at``: seconds by its clock, later again.
+    """
+
+    tables: dict[str, Shape]
+    executed: GtidSet
+    at: float
+
+
+class FollowedTables:
+    """Used by the thread that reads the shard.
+
+    ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: those of a table's
+    protected columns. ``text``: whether a text column without a character set is text, see `Shape`. ``hides_values``:
+    publish statements without their values, which may be those of protected columns.
+    """
+
+    def __init__(
+        self,
+        database: str,
+        is_relayed: Callable[[str], bool],
+        rules: Callable[[str], ColumnRules],
+        text: Callable[[], bool | None],
+        *,
+        hides_values: bool = False,
+    ) -> None:
+        self._database = database
+        self._is_relayed = is_relayed
+        self.rules = rules
+        self._text = text
+        self._hides_values = hides_values
+        self._known: dict[str, _Known] = {}
+        # What changed since `keep`; None where a table is no longer known.
+        self._new: dict[str, _Known | None] = {}
+        # The last layout of each table of which rows were read since its last statement.
+        self.layouts: dict[str, Table] = {}
+        # Until it counts.
+        self._now: TablesNow | None = None
+
+    def __repr__(self) -> str:
+        return f"<FollowedTables[{self._database}: {len(self._known)} known]>"
+
+    def keep(self) -> None:
+        """Everything up to here is published, or will be."""
+        if not self._new:
+            return
+        for name, known in self._new.items():
+            if known is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = known
+        self._new.clear()
+        if len(self._known) > _KEPT:  # I11
+            self.forget()
+
+    def undo(self) -> None:
+        """Go back to the last `keep`: what came after it will be read again."""
+        for name in self._new:
+            self.layouts.pop(name, None)
+        self._new.clear()
+
+    def forget(self) -> None:
+        """Forget all tables."""
+        self._known.clear()
+        self._new.clear()
+        self.layouts.clear()
+
+    def read(self, table: Table) -> None:
+        """Rows with this layout are read. Only needed if it is not among `layouts`."""
+        self.layouts[table.name] = table
+        self._new[table.name] = _Known(Shape(table.columns, table.primary), "rows")
+
+    def look(self, now: TablesNow) -> None:
+        """Take what the server says when reading begins."""
+        self._now = now if len(now.tables) <= _KEPT else None
+
+    def begin(self, said: Classified, executed: GtidSet, began_at: int) -> None:
+        """Use or correct what the server said, before `apply`.
+
+        ``executed``: the transactions before the statement. ``began_at``: when it began, in seconds, rounded down, by
+        the clock of its server.
+        """
+        now = self._now
+        if now is None:
+            return
+        if began_at >= now.at + 1 and executed.contains(now.executed):  # I8
+            for name, shape in now.tables.items():
+                if name not in self._new:
+                    self._known.setdefault(name, _Known(shape, "database"))
+            self._now = None
+            return
+        about = _names(said)
+        for name in [name for name in now.tables if name.lower() in about]:
+            del now.tables[name]
+        if said.kind is Kind.DROP_DATABASE:
+            self._now = None
+
+    def apply(
+        self, said: Classified, sql: str, ansi_quotes: bool, existing: Iterable[str] = ()
+    ) -> AppliedStatement | None:
+        """Follow a statement, and return what is published of it; None if it changes no relayed table.
+
+        ``existing``: the tables that a DROP DATABASE drops, besides those that are known.
+        """
+        about = _names(said)
+        for name in [*self._known, *self._new]:
+            # I8: a server may ignore the case of names, and then it is the same table.
+            if name.lower() in about and name not in about[name.lower()]:
+                self._set(name, None)
+        tables = self._apply(said, sql, ansi_quotes, existing)
+        if not tables:
+            return None
+        kind = "INDEX" if said.indexed is not None else "ALTER" if said.kind is Kind.CHANGE else said.kind.value.upper()
+        if self._hides_values:
+            return AppliedStatement(kind, without_values(sql), StatementText.WITHOUT_VALUES, tuple(tables))
+        return AppliedStatement(kind, sql, StatementText.COMPLETE, tuple(tables))
+
+    def _apply(self, said: Classified, sql: str, ansi_quotes: bool, existing: Iterable[str]) -> list[AlteredTable]:
+        """Return the relayed tables that a statement changes, in its order."""
+        if said.temporary:
+            return []
+        if said.indexed is not None:
+            drops = drops_primary(sql, ansi_quotes)
+            return self._each([said.indexed], lambda name, before: _without_primary(before) if drops else before)
+        if said.kind is Kind.TRUNCATE:
+            return self._each(said.tables, lambda name, before: before)
+        if said.kind is Kind.DROP:
+            return self._each(said.tables, lambda name, before: _GONE)
+        if said.kind is Kind.DROP_DATABASE:
+            if said.tables[0][0] != self._database:
+                return []
+            present = [name for name in {**self._known, **self._new} if (known := self._get(name)) and known.shape]
+            names = dict.fromkeys([*existing, *present])
+            return self._each([(self._database, name) for name in names], lambda name, before: _GONE)
+        if said.kind is Kind.RENAME:
+            return self._rename(said)
+        if said.kind is Kind.CREATE:
+            if not said.replaces and not only_if_absent(sql, ansi_quotes):
+                for database, name in said.tables:
+                    if database == self._database:
+                        self._set(name, _GONE)  # or the statement would have failed
+            return self._each(said.tables, lambda name, before: self._created(before, said, sql, ansi_quotes))
+        if said.kind in (Kind.ALTER, Kind.CHANGE) and said.tables:
+            return self._alter(said, sql, ansi_quotes)
+        return []
+
+    # ------------------------------------------------------------------ what statements do
+
+    def _each(self, names: Iterable[Name], change: Callable[[str, _Known | None], _Known | None]) -> list[AlteredTable]:
+        """Change each table of the database. ``change``: returns it after the statement, by its name and before."""
+        found = []
+        for database, name in names:
+            if database != self._database:
+                continue
+            before = self._get(name)
+            after = change(name, before)
+            self._set(name, after)
+            if self._is_relayed(name):
+                found.append(self._published(name, before, name, after))
+        return found
+
+    def _rename(self, said: Classified) -> list[AlteredTable]:
+        """Rename one table after the other, so that tables can be exchanged."""
+        found = []
+        for (old_database, old), (new_database, new) in said.renamed:
+            is_here, stays = old_database == self._database, new_database == self._database
+            moved = self._get(old) if is_here else None
+            if is_here:
+                self._set(old, _GONE)
+            if stays:
+                self._set(new, moved)
+            if (is_here and self._is_relayed(old)) or (stays and self._is_relayed(new)):
+                was = old if is_here else f"{old_database}.{old}"
+                now = new if stays else f"{new_database}.{new}"
+                found.append(replace(self._published(old, moved, new, moved), table=was, renamed_to=now))
+        return found
+
+    def _alter(self, said: Classified, sql: str, ansi_quotes: bool) -> list[AlteredTable]:
+        (_, name), before = said.tables[0], self._get(said.tables[0][1])
+        changed = self._each(said.tables[:1], lambda name, before: self._altered(before, sql, ansi_quotes))
+        renamed = self._rename(said)
+        if not renamed or said.tables[0][0] != self._database:
+            return changed or renamed
+        was = self._published(name, before, name, before)
+        return [replace(renamed[0], before=was.before, before_by=was.before_by)]
+
+    def _created(self, before: _Known | None, said: Classified, sql: str, ansi_quotes: bool) -> _Known | None:
+        if only_if_absent(sql, ansi_quotes) and not said.replaces and (before is None or before.shape is not None):
+            return before
+        if said.copied is None:
+            shape = created(sql, ansi_quotes, self._text())
+        else:
+            database, name = said.copied
+            known = self._get(name) if database == self._database else None
+            shape = known.shape if known is not None else None
+        return None if shape is None else _Known(shape, "statement")
+
+    def _altered(self, before: _Known | None, sql: str, ansi_quotes: bool) -> _Known | None:
+        if before is None or before.shape is None:
+            return None
+        shape = before.shape if before.shape.text is not None else replace(before.shape, text=self._text())
+        after = altered(shape, sql, ansi_quotes)
+        return None if after is None else _Known(after, "statement")
+
+    # ------------------------------------------------------------------ what is known
+
+    def _get(self, name: str) -> _Known | None:
+        return self._new[name] if name in self._new else self._known.get(name)
+
+    def _set(self, name: str, known: _Known | None) -> None:
+        self._new[name] = known
+        self.layouts.pop(name, None)
+
+    def _published(self, name: str, before: _Known | None, new: str, after: _Known | None) -> AlteredTable:
+        return AlteredTable(
+            name,
+            self._columns(name, before),
+            before.by if before is not None else None,
+            self._columns(new, after),
+            after.by if after is not None else None,
+        )
+
+    def _columns(self, name: str, known: _Known | None) -> TableColumns | None:
+        if known is None or known.shape is None:
+            return None
+        shape = known.shape
+        rules = rules_of(shape.columns, self.rules(name))
+        return TableColumns(
+            published_columns(shape.columns, rules),
+            shape.primary,
+            tuple((column.name, rules[column.name].kind) for column in shape.columns if column.name in rules),
+        )
+
+
+_GONE = _Known(None, "statement")
+
+
+def _names(said: Classified) -> dict[str, set[str]]:
+    """Return the tables that a statement is about, by their name in lower case."""
+    found: dict[str, set[str]] = {}
+    if not said.temporary:
+        for _, name in (*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else ())):
+            found.setdefault(name.lower(), set()).add(name)
+    return found
+
+
+def _without_primary(before: _Known | None) -> _Known | None:
+    if before is None or before.shape is None:
+        return None
+    return _Known(replace(before.shape, primary=()), "statement")

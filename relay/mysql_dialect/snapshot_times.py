@@ -1,0 +1,78 @@
+"""What makes the rows of a snapshot safe beside the stream of their shard, whatever clocks say and replicas lag.
+
+Each committed checkpoint of a shard promises an earliest timestamp for all changes after it (`lowest`), and its reader
+gives no token an earlier one. Rows are read where everything up to a checkpoint is visible, and their ``as_of`` is not
+later than what it promises. So a READ never replaces a change that it does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from relay.change import Change, Images, Operation, Snapshot
+from relay.lineage import Checkpoint, is_inside_transaction
+from relay.mysql_dialect.row_functions import RowMapper
+from relay.mysql_dialect.tables import Row, Table
+
+LATENESS = 30.0
+"""Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
+
+MARGIN = 65.0
+"""Seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one."""
+
+
+def latest_timestamp(now: float) -> int:
+    """Return the latest timestamp that a transaction may have, in seconds: sessions set theirs, and clocks go wrong."""
+    return int(now + LATENESS)
+
+
+def lowest(checkpoint: Checkpoint) -> int:
+    """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
+
+    It is what makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
+    """
+    last = checkpoint.token.timestamp if checkpoint.token is not None else 0
+    if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
+        return last
+    return max(last, int(checkpoint.reached - LATENESS))
+
+
+def may_begin(as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later.
+
+    ``published``: the committed checkpoints, by shard.
+    """
+    reading = [checkpoint for checkpoint in published.values() if not checkpoint.state.ended]
+    return bool(reading) and all(each.position is not None and lowest(each) >= as_of for each in reading)
+
+
+def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
+    """Return the snapshot that rows carry. ``begin``: that of its beginning.
+
+    ``promised``: what `lowest` says of a checkpoint that the rows reflect. ``read_at``: seconds, not after the read.
+    """
+    # I7: not before the snapshot's begin, and not later than what comes after the rows.
+    return Snapshot(begin.id, max(begin.as_of, min(promised, int(read_at - MARGIN))))
+
+
+def reads(source: str, table: Table, rows: Iterable[Row], snapshot: Snapshot, now: float) -> list[Change]:
+    """Return the READs of copied rows. ``now``: seconds, when their page was requested."""
+    mapper, requested_at = RowMapper.of(table, "", source), int(now * 1_000_000)
+    return [
+        Change(
+            mapper.read_id(f"snapshot/{snapshot.id}", mapper.identity(row)),
+            Operation.READ,
+            source,
+            table.name,
+            mapper.key(row),
+            None,
+            mapper.image(row),
+            Images.NEW,
+            None,
+            requested_at,
+            snapshot=snapshot,
+            keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
+        )
+        for row in rows
+        if table.wanted is None or table.wanted(row)
+    ]

@@ -1,0 +1,283 @@
+"""What a logged statement does to tables: which ones it empties, drops, renames, creates or alters.
+
+Not a parser: it knows how the statements that matter start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from relay.mysql_dialect.statement_text import END, Token, tokens
+
+Name = tuple[str, str]
+"""Database and table. A name without a database gets the one in which the statement was executed."""
+
+
+UNSEEN_ROWS = (
+    "%s: table %s has the rows of %s now, and no change shows them: a copy keeps the rows from before. Unless they "
+    "are the same, as after an online schema change, take a snapshot of the table with `relay snapshot`"
+)
+"""The warning of a rename that gives a relayed table other rows: where, the new name and the old one."""
+
+
+class Kind(Enum):
+    TRUNCATE = "truncate"
+    DROP = "drop"
+    RENAME = "rename"
+    ALTER = "alter"
+    CREATE = "create"
+    DROP_DATABASE = "drop database"
+    CHANGE = "change"  # rows, logged as a statement
+    SAVEPOINT = "savepoint"
+    ROLLBACK = "rollback"
+    ROLLBACK_TO = "rollback to"
+    XA_START = "xa start"
+    XA_END = "xa end"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """What a statement does, and to which tables.
+
+    ``tables``: those it empties, drops, alters, creates or renames. ``renamed``: the old and new name of each.
+    ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
+    ``calls``: a CHANGE by a function, which may be to tables that it does not name.
+    ``replaces``: a CREATE OR REPLACE, after which the table is empty. ``indexed``: the table that an OTHER statement,
+    CREATE INDEX or DROP INDEX, is about. ``copied``: the table that a CREATE TABLE names after LIKE.
+    """
+
+    kind: Kind
+    tables: tuple[Name, ...] = ()
+    renamed: tuple[tuple[Name, Name], ...] = ()
+    names: tuple[Name, ...] = ()
+    temporary: bool = False
+    replaces: bool = False
+    indexed: Name | None = None
+    calls: bool = False
+    copied: Name | None = None
+
+
+# Common words of statements that change rows. They are names only if they are quoted.
+# fmt: off
+_RESERVED = (
+    "AND", "AS", "BETWEEN", "BY", "CASE", "DELAYED", "DELETE", "FROM", "GROUP", "HAVING", "HIGH_PRIORITY",
+    "IGNORE", "IN", "INNER", "INSERT", "INTERVAL", "INTO", "IS", "JOIN", "KEY", "LEFT", "LIKE", "LIMIT",
+    "LOAD", "LOW_PRIORITY", "NOT", "NULL", "ON", "OR", "ORDER", "REPLACE", "RETURNING", "RIGHT", "SELECT",
+    "SET", "TABLE", "THEN", "UPDATE", "USING", "VALUES", "WHEN", "WHERE", "WITH",
+)
+# fmt: on
+
+
+class StatementScanner:
+    """Reads a statement token by token. ``now``: the next token."""
+
+    def __init__(self, sql: str, database: str, ansi_quotes: bool, lower_case: bool = False) -> None:
+        self._tokens = tokens(sql, ansi_quotes)
+        self._lower_case = lower_case
+        self._database = self._stored(database)
+        self.now = next(self._tokens, END)
+
+    def step(self) -> Token:
+        passed, self.now = self.now, next(self._tokens, END)
+        return passed
+
+    def at(self, sign: str) -> bool:
+        return self.now.text == sign and not self.now.is_name
+
+    def skip(self, *words: str) -> bool:
+        """Skip the next word if it is one of these, and return whether it was."""
+        if self.now.is_word(*words):
+            self.step()
+            return True
+        return False
+
+    def skip_if_exists(self) -> None:
+        if self.skip("IF"):
+            self.skip("NOT")
+            self.skip("EXISTS")
+
+    def name(self) -> Name | None:
+        """Read ``table`` or ``database.table``."""
+        if not self.now.is_name:
+            return None
+        first = self.named()
+        if self.at("."):
+            self.step()
+            return (first, self.named()) if self.now.is_name else None
+        return self._database, first
+
+    def named(self) -> str:
+        """Skip a name, and return it as the server has it."""
+        return self._stored(self.step().text)
+
+    def _stored(self, name: str) -> str:
+        return name.lower() if self._lower_case else name  # I1
+
+    def names(self) -> list[Name]:
+        """Read a list of names."""
+        found = []
+        while (name := self.name()) is not None:
+            found.append(name)
+            while self.skip("WAIT", "NOWAIT") or self.now.text.isdigit():
+                if self.now.text.isdigit():
+                    self.step()
+            if not self.at(","):
+                break
+            self.step()
+        return found
+
+    def all_names(self) -> tuple[Name, ...]:
+        """Return every name in the rest of the statement."""
+        found: dict[Name, None] = {}
+        while self.now is not END:
+            name = None if self.now.is_word(*_RESERVED) or self.now.text.isdigit() else self.name()
+            if name is None:
+                self.step()
+            else:
+                found[name] = None
+        return tuple(found)
+
+
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH")
+# Logged only for the rows that a function changes.
+_CALLS = ("SELECT", "DO", "CALL")
+
+
+def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: bool = False) -> Classified:
+    """Return what a statement does. ``database``: the one in which it was executed.
+
+    ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
+    """
+    reader = StatementScanner(sql, database, ansi_quotes, lower_case)
+    if reader.skip("SET") and reader.skip("STATEMENT"):
+        while reader.now is not END and not reader.now.is_word("FOR"):
+            reader.step()
+        reader.step()
+    first = reader.step()
+    if first.is_word("TRUNCATE"):
+        reader.skip("TABLE")
+        return Classified(Kind.TRUNCATE, tuple(reader.names()))
+    if first.is_word("DROP"):
+        return _drop(reader)
+    if first.is_word("RENAME"):
+        return _rename(reader) if reader.skip("TABLE", "TABLES") else Classified(Kind.OTHER)
+    if first.is_word("ALTER"):
+        return _alter(reader)
+    if first.is_word("CREATE"):
+        return _create(reader)
+    if first.is_word(*_CHANGES, *_CALLS):
+        return Classified(Kind.CHANGE, names=reader.all_names(), calls=first.is_word(*_CALLS))
+    if first.is_word("SAVEPOINT", "RELEASE"):
+        return Classified(Kind.SAVEPOINT)
+    if first.is_word("ROLLBACK"):
+        reader.skip("WORK")
+        return Classified(Kind.ROLLBACK_TO if reader.now.is_word("TO") else Kind.ROLLBACK)
+    if first.is_word("XA"):
+        if reader.skip("START", "BEGIN"):
+            return Classified(Kind.XA_START)
+        return Classified(Kind.XA_END if reader.now.is_word("END") else Kind.OTHER)
+    return Classified(Kind.OTHER)
+
+
+def _drop(reader: StatementScanner) -> Classified:
+    temporary = reader.skip("TEMPORARY")
+    if reader.skip("DATABASE", "SCHEMA"):
+        reader.skip_if_exists()
+        return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
+    if not reader.skip("TABLE", "TABLES"):
+        return _index(reader)
+    reader.skip_if_exists()
+    return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
+
+
+def _rename(reader: StatementScanner) -> Classified:
+    reader.skip_if_exists()
+    pairs: list[tuple[Name, Name]] = []
+    while (old := reader.name()) is not None:
+        while reader.skip("WAIT", "NOWAIT") or reader.now.text.isdigit():
+            if reader.now.text.isdigit():
+                reader.step()
+        reader.skip("TO")
+        new = reader.name()
+        if new is None:
+            break
+        pairs.append((old, new))
+        if not reader.at(","):
+            break
+        reader.step()
+    return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
+
+
+# With one of these an ALTER IGNORE TABLE may remove rows: all but one of those that get the same key, and those that no
+# partition takes or that a condition excludes.
+_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK")
+
+
+def _discards(token: Token, following: Token) -> bool:
+    # A column may be called PERIOD.
+    return token.is_word(*_DISCARDING) or (token.is_word("PERIOD") and following.is_word("FOR"))
+
+
+def _alter(reader: StatementScanner) -> Classified:
+    ignores = False
+    while reader.now.is_word("ONLINE", "IGNORE"):
+        ignores = reader.step().is_word("IGNORE") or ignores
+    if not reader.skip("TABLE"):
+        return Classified(Kind.OTHER)
+    reader.skip_if_exists()
+    table = reader.name()
+    if table is None:
+        return Classified(Kind.OTHER)
+    renamed: Sequence[tuple[Name, Name]] = ()
+    # Tables whose rows are added or removed without a row event.
+    silently: list[Name] = []
+    depth = 0
+    while reader.now is not END:
+        token = reader.step()
+        if token.text in ("(", ")") and not token.is_name:
+            depth += 1 if token.text == "(" else -1
+        elif depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
+            if not reader.skip("TO", "AS") and reader.at("="):
+                reader.step()
+            new = reader.name()
+            renamed = ((table, new),) if new is not None else ()
+        elif depth == 0 and (
+            (silently and token.is_word("WITH") and reader.skip("TABLE"))
+            or (token.is_word("CONVERT") and reader.skip("TABLE"))
+        ):
+            # The table that a partition is exchanged with, or that becomes a partition.
+            silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
+        elif (
+            depth == 0
+            and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
+            and reader.now.is_word("PARTITION", "TABLESPACE")
+        ) or (ignores and not silently and _discards(token, reader.now)):
+            silently.append(table)
+    return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
+
+
+def _create(reader: StatementScanner) -> Classified:
+    replaces = reader.skip("OR") and reader.skip("REPLACE")
+    temporary = reader.skip("TEMPORARY")
+    if not reader.skip("TABLE"):
+        return _index(reader)
+    reader.skip_if_exists()
+    table = reader.name()
+    if reader.at("("):
+        reader.step()
+    copied = reader.name() if reader.skip("LIKE") else None
+    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces, copied=copied)
+
+
+def _index(reader: StatementScanner) -> Classified:
+    """Read the rest of CREATE INDEX or DROP INDEX, or of a statement about something else that is no table."""
+    while reader.now.is_word("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
+        reader.step()
+    if not reader.skip("INDEX"):
+        return Classified(Kind.OTHER)
+    while reader.now is not END and not reader.skip("ON"):
+        reader.step()
+    return Classified(Kind.OTHER, indexed=reader.name())

@@ -1,0 +1,1 @@
+"""Reads open shards in threads, bounded in memory."""

@@ -1,0 +1,245 @@
+"""Reads the open shards in threads and hands their pages to the worker, one at a time per shard.
+
+Nothing here knows Kafka or a database. Memory is bounded (I11): a page has at most about a megabyte as the source sends
+it (``STREAMED_PAGE`` if the shard streams), and no read starts while the pages under way could exceed the budget.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
+from relay.source import STREAMED_PAGE, ReadResult, ShardReader
+
+LONGEST_YIELD = 0.1
+"""Seconds for which a page of a snapshot lets the pages of the stream pass that keep arriving."""
+
+LONGEST_STAY = 0.5
+"""Seconds after which a page of a snapshot comes in any case: changes may arrive for hours without a pause."""
+
+IDLE_READS = 250
+"""Reads a second that the idle shards of a worker share: with more shards, each waits longer."""
+
+# Every thread that wakes costs the others time, so more than a few start only while reads have to wait for one.
+_FEW_THREADS = 4
+_THREADS = 32
+_LONG_WAIT = 0.05  # seconds
+_CLOSE_SECONDS = 3.0  # for which ``close`` waits for reads under way
+_BUDGET = 64 << 20
+
+
+class ReaderPool:
+    """Used by one thread, the worker's; its own threads only read. ``clock``: seconds that never go back."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        # Shared with the reading threads: the shards to read and since when they wait (None ends a thread), ...
+        self._wanted: queue.SimpleQueue[tuple[OpenShard, float] | None] = queue.SimpleQueue()
+        # ... the results, in a `Queue`, since the worker's thread handles signals: in Python 3.11 and 3.12 a
+        # `SimpleQueue.get` with a timeout waits for ever if a signal handler outlasts the timeout, ...
+        self._done: queue.Queue[tuple[OpenShard, ReadResult | BaseException]] = queue.Queue()
+        # ... and for how long, in seconds, the last read waited for a thread: written by them in one step.
+        self._waited = 0.0
+        # The rest belongs to the worker's thread.
+        self._threads: list[threading.Thread] = []
+        # Shards to read next: by the clock, in order of time.
+        self._due: list[tuple[float, int, OpenShard]] = []
+        self._numbers = itertools.count()
+        # Segments of snapshots that are due once fewer of them are read, and how many are.
+        self._postponed: list[tuple[float, int, OpenShard]] = []
+        self._segments_read = 0
+        # What was read of snapshots and has not been taken yet, and since when it waits by the clock.
+        self._yielding: deque[tuple[OpenShard, ReadResult | BaseException, float]] = deque()
+        # How late, in seconds, the last read started.
+        self._late = 0.0
+        # Every open shard by identity, how many of them stream, and how many reads are under way or not yet taken.
+        self._open: dict[int, OpenShard] = {}
+        # Those that are known to have more, by identity.
+        self._behind: set[int] = set()
+        self._streaming = 0
+        self._running = 0
+        # The most bytes that the pages of those reads can have.
+        self._under_way = 0
+
+    def __repr__(self) -> str:
+        return f"<ReaderPool[{len(self._open)} open, {self._running} under way]>"
+
+    def open(self, reader: ShardReader, key: bytes, owner: ShardOwner, *, most_at_once: int = 0) -> OpenShard:
+        """Start reading a shard. ``key``: of its checkpoint. ``most_at_once``: see `OpenShard`."""
+        now = self.clock()
+        shard = OpenShard(reader, key, owner, most_at_once, read_at=now, polled=now)
+        self._open[id(shard)] = shard
+        self._streaming += reader.streams
+        self._schedule(shard, 0.0)
+        return shard
+
+    def shut(self, shard: OpenShard) -> None:
+        """Stop reading ``shard``, and close its reader as soon as no read of it is under way."""
+        shard.closed = True
+        self._behind.discard(id(shard))
+        if not shard.running:
+            self._close_reader(shard)
+
+    def _close_reader(self, shard: OpenShard) -> None:
+        if self._open.pop(id(shard), None) is not None:
+            self._streaming -= shard.reader.streams
+            shard.reader.close()
+
+    def again(self, shard: OpenShard, wait: float, *, has_backlog: bool = False) -> None:
+        """Read ``shard`` again, ``wait`` seconds after its last read began or as soon as that is past.
+
+        ``has_backlog``: whether that read is expected to find changes that wait already.
+        """
+        if shard.error is None:
+            shard.wait = wait
+        if has_backlog:
+            self._behind.add(id(shard))
+        self._schedule(shard, wait)
+        self._start()  # the next page is read while this one is published
+
+    def _schedule(self, shard: OpenShard, wait: float) -> None:
+        heapq.heappush(self._due, (shard.read_at + wait, next(self._numbers), shard))
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether a shard that is being read is known to have more."""
+        return bool(self._behind)
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds between two reads of an idle shard."""
+        return max(LONGEST_WAIT, (len(self._due) + self._running) / IDLE_READS)
+
+    @property
+    def delay(self) -> float:
+        """Seconds that a read which is due has to wait for others. It does not grow while all reads hang."""
+        return self._late + self._waited
+
+    def close(self) -> None:
+        self._due.clear()
+        while True:
+            try:
+                self._wanted.get_nowait()
+            except queue.Empty:
+                break
+        for _ in self._threads:
+            self._wanted.put(None)
+        for shard in list(self._open.values()):
+            self.shut(shard)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))  # daemons: a call that hangs is left behind
+        self._arrived()
+        while self._yielding:
+            self._unpack(*self._yielding.popleft()[:2])
+
+    def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadResult]]:
+        """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
+
+        Those of snapshots come one at a time, and let others pass, but not for ever (I10); with ``snapshots`` false,
+        for longer. Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
+        """
+        deadline = self.clock() + timeout
+        while True:
+            self._start()
+            results = self._arrived()
+            now = self.clock()
+            if self._yielding:
+                waited = now - self._yielding[0][2]
+                may_come = snapshots and (not results or waited > LONGEST_YIELD)
+                if may_come or waited > LONGEST_STAY:
+                    results += self._unpack(*self._yielding.popleft()[:2])
+            if results or now >= deadline:
+                return results
+            wake = min(deadline, self._due[0][0]) if self._due and self._has_room() else deadline
+            try:
+                results = self._sort(*self._done.get(timeout=max(0.001, wake - now)))
+            except queue.Empty:
+                continue
+            if results:
+                return results + self._arrived()
+
+    def _start(self) -> None:
+        """Start the reads that are due and that there is room for."""
+        now = self.clock()
+        while self._due and self._due[0][0] <= now and self._has_room():
+            due, number, shard = heapq.heappop(self._due)
+            if shard.yields and self._segments_read >= shard.most_at_once:
+                self._postponed.append((due, number, shard))
+            elif not shard.closed:
+                self._segments_read += shard.yields
+                shard.read_at, self._late = now, now - due
+                shard.running = True
+                self._running += 1
+                self._under_way += shard.largest_page
+                self._wanted.put((shard, now))
+                if self._needs_thread():
+                    self._waited = 0.0
+                    thread = threading.Thread(target=self._run, name=f"read-{len(self._threads)}", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _needs_thread(self) -> bool:
+        count = len(self._threads)
+        if count < _FEW_THREADS + self._streaming:
+            return count < self._running
+        return count < _THREADS + self._streaming and self._waited > _LONG_WAIT
+
+    def _has_room(self) -> bool:
+        # I11. A thread that reads a streaming shard waits for its changes, so each such shard needs room of its own.
+        return self._under_way + LARGEST_PAGE <= max(_BUDGET, LARGEST_PAGE + self._streaming * STREAMED_PAGE)
+
+    def _run(self) -> None:
+        """In a reading thread: read what is wanted, one shard after the other."""
+        while (wanted := self._wanted.get()) is not None:
+            shard, since = wanted
+            self._waited = self.clock() - since
+            self._read(shard)
+
+    def _read(self, shard: OpenShard) -> None:
+        try:
+            result = shard.reader.read()
+        except BaseException as error:  # raised again in the worker's thread
+            self._done.put((shard, error))
+        else:
+            self._done.put((shard, result))
+
+    def _arrived(self) -> list[tuple[OpenShard, ReadResult]]:
+        results = []
+        while True:
+            try:
+                results += self._sort(*self._done.get_nowait())
+            except queue.Empty:
+                return results
+
+    def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
+        """Return a result that has arrived, or put it behind those that it yields to."""
+        if not shard.yields:
+            return self._unpack(shard, result)
+        # I11: it counts against the budget until it is taken.
+        self._yielding.append((shard, result, self.clock()))
+        return []
+
+    def _unpack(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
+        shard.running = False
+        self._running -= 1
+        self._behind.discard(id(shard))
+        if shard.yields:
+            self._segments_read -= 1
+            while self._postponed:
+                heapq.heappush(self._due, self._postponed.pop())
+        self._under_way -= shard.largest_page
+        if shard.closed:
+            self._close_reader(shard)
+        if isinstance(result, BaseException):
+            if shard.closed:
+                return []
+            raise result
+        shard.note(result, self.clock())
+        return [] if shard.closed else [(shard, result)]

@@ -1,0 +1,75 @@
+"""The tables that a snapshot reads, and the changes that mark its beginning and its end for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.lineage import Checkpoint, Plan
+from relay.snapshots.control import fields_of, is_partial
+from relay.source import Source
+from relay.table import TableSchema
+
+
+class PlannedSource(Protocol):
+    """A source, and the plan by which it is read."""
+
+    source: Source
+
+    @property
+    def plan(self) -> Plan | None: ...
+
+
+class SnapshotTables:
+    """Used by the worker's thread."""
+
+    def __init__(self, planned: PlannedSource) -> None:
+        self._planned = planned
+        # The same object for the same table, as writers are found by it.
+        self._known_dropped: dict[TableSchema, TableSchema] = {}
+
+    def __repr__(self) -> str:
+        return f"<SnapshotTables[{self._planned.source.name}]>"
+
+    def dropped(self) -> list[TableSchema]:
+        """Return the tables that copies may have, and that no longer exist."""
+        plan = self._planned.plan
+        found = self._planned.source.dropped(plan.keys, plan.hashed) if plan is not None else ()
+        return [self._known_dropped.setdefault(table, table) for table in found]
+
+    def of(self, control: Checkpoint) -> list[TableSchema]:
+        """Return the tables that a snapshot reads: the end also deletes what is left of those that were dropped (I7).
+
+        If nothing was lost, the change of the DROP has done that where it came before the beginning.
+        """
+        fields = fields_of(control)
+        names = fields.get("tables", fields.get("covered", ()))
+        every = fields.get("gaps") or (not is_partial(control) and "repetitions" in fields)
+        dropped = [table for table in self.dropped() if every or table.table in names]
+        of_all = [*self._planned.source.tables(), *dropped]
+        return [table for table in of_all if table.table in fields.get("tables", (table.table,))]
+
+    def marks(self, control: Checkpoint, kind: str, label: str, clock: Callable[[], float]) -> Iterator[Change]:
+        """Yield, for each table it reads, the change that marks the begin or the end in every partition.
+
+        ``label``: of the stream of the snapshot.
+        """
+        fields = fields_of(control)
+        for table in self.of(control):
+            if table.table in fields.get("left_out", ()):  # I7: no end for a table of which only a part was read
+                continue
+            yield Change(
+                event_id=event_id(label, f"{fields['id']}/{kind}", table.table, b"", 0),
+                operation=Operation.READ,
+                source=self._planned.source.name,
+                table=table.table,
+                key=None,
+                old=None,
+                new=None,
+                images=Images.KEYS_ONLY,
+                token=None,
+                committed_at=int(clock() * 1_000_000),
+                snapshot=Snapshot(fields["id"], fields["as_of"]),
+                attributes={MARK: kind},
+            )

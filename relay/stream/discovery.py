@@ -1,0 +1,227 @@
+"""Discovers the shards of a stream: lists them in a thread, once a minute, or more often while something is uncertain.
+
+Shards that journals announce are not listed: they follow from the checkpoints at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from relay.errors import RelayError, StreamGone, Unavailable
+from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.process.slow_call import SlowCall
+from relay.source import Source
+from relay.stream.journals import shards_of
+from relay.stream.pruning import unpruned
+
+log = logging.getLogger(__name__)
+
+_RELIST = 60.0
+_RELIST_SOON = 1.0
+_AFTER_FAILURE = 5.0
+
+
+def _still_planned(plan: Plan | None, now: float) -> set[str]:
+    """Return the shards of ``plan`` that have a checkpoint, or are to get one; none once some may have been pruned."""
+    if plan is None or now - plan.planned_at > PRUNE_AFTER / 2:
+        return set()
+    return plan.shards.keys() - plan.passed
+
+
+class JournaledShards:
+    """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints.
+
+    ``endings``: how many of the checkpoints have shown the end of a shard.
+    """
+
+    is_listing = False
+    successor: str | None = None
+    took = 0.0
+
+    def __init__(
+        self,
+        stream: StreamId,
+        lineage: Lineage,
+        plan: Callable[[], Plan | None],
+        endings: Callable[[], int],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.stream = stream
+        self.lineage = lineage
+        self.clock = clock
+        self.wanted_at = self.listed_at = clock()
+        self._plan = plan
+        self._endings = endings
+        # What the shards were last derived from: a journal arrives with the end of a shard.
+        self._seen: tuple[Plan, int] | None = None
+        # Whether what was written for them may be lost.
+        self._again = False
+
+    def __repr__(self) -> str:
+        return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
+
+    @property
+    def listed_before(self) -> float:
+        """A journal names all shards that continue one."""
+        return self.listed_at
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the shards may have changed, or what was written for them may be lost."""
+        plan = self._plan()
+        if plan is None:
+            return False
+        return self._again or self._seen is None or self._seen[0] is not plan or self._seen[1] != self._endings()
+
+    @property
+    def next_at(self) -> float:
+        """When `is_due` may become true by itself, by the monotonic clock."""
+        return 0.0 if self.is_due else math.inf
+
+    def soon(self) -> None:
+        """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
+        self._again = True
+
+    def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
+        """Derive the shards. Return whether they have changed, or are wanted once more."""
+        if plan is None:
+            return False
+        self.listed_at = self.clock()
+        if not self.is_due:
+            return False
+        again, self._again = self._again, False
+        self._seen = plan, self._endings()
+        shards = shards_of(plan, checkpoints)
+        if self.lineage.listings and shards == list(self.lineage.listed.values()):
+            return again
+        self.lineage.update(shards)
+        return True
+
+
+class ListedShards:
+    """Keeps ``lineage`` up to date with listings.
+
+    Used by the worker's thread.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        stream: StreamId,
+        lineage: Lineage,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source
+        self.stream = stream
+        self.lineage = lineage
+        self.clock = source.clock
+        self.monotonic = monotonic
+        # The stream that continues this one, once it was seen.
+        self.successor: str | None = None
+        # When the listing in ``lineage`` and the one before it began, 0 before these; and when the first was wanted.
+        self.listed_at = self.listed_before = 0.0
+        self.wanted_at = self.clock()
+        # Seconds that it took.
+        self.took = 0.0
+        self._begun = 0.0
+        # By the monotonic clock.
+        self._next_at = 0.0
+        self._wait = _RELIST_SOON
+        # Whether a listing that is under way may have begun too early.
+        self._again = False
+        self._under_way: SlowCall[tuple[list[Shard], str]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether a listing is under way, or has arrived and was not applied yet."""
+        return self._under_way is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a listing has arrived, or is due."""
+        if self._under_way is not None:
+            return self._under_way.done
+        return self.monotonic() >= self._next_at
+
+    @property
+    def next_at(self) -> float:
+        """When `is_due` may become true by itself, by the monotonic clock."""
+        return 0.0 if self._under_way is not None else self._next_at
+
+    def soon(self) -> None:
+        """List again soon: a listing that is under way is too old."""
+        self._again = True
+        self._wait = _RELIST_SOON  # also for the listing after that one: a single one may lack shards
+        self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
+
+    def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
+        """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
+        if self._under_way is not None and self._under_way.done:
+            under_way, self._under_way = self._under_way, None
+            return self._take(under_way, checkpoints, plan)
+        if self._under_way is None and self.monotonic() >= self._next_at:
+            self._begun = self.clock()
+            self._again = False
+            self._under_way = SlowCall(f"list-{self.source.name}", self._list)
+        return False
+
+    def _take(
+        self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint], plan: Plan | None
+    ) -> bool:
+        self._next_at = self.monotonic() + _RELIST
+        try:
+            shards, following = listing.result()
+        except RelayError as error:
+            log.warning(
+                "source %s: cannot list its shards; retrying in %d s: %s", self.source.name, _AFTER_FAILURE, error
+            )
+            self._next_at = self.monotonic() + _AFTER_FAILURE
+            return False
+        self.successor = following if following != self.stream.label else None
+        known = set(self.lineage.listed)
+        self.listed_at, self.listed_before = self._begun, self.listed_at
+        self.took = self.clock() - self._begun
+        expected = {*checkpoints, *_still_planned(plan, self.clock())}  # I1
+        self.lineage.update(unpruned(shards, checkpoints, plan, self.clock()), expected)
+        # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
+        changed = self._again or known != set(self.lineage.listed)
+        self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
+        if self._again or self._is_uncertain(checkpoints):
+            self._next_at = self.monotonic() + self._wait
+        return True
+
+    def _list(self) -> tuple[list[Shard], str]:
+        """In the thread: return the shards and the label of the stream that continues this one."""
+        try:
+            following = self.source.following()
+        except Unavailable as error:
+            # The stream of a deleted table exists for another day.
+            log.warning("source %s: cannot look up the stream that follows: %s", self.source.name, error)
+            following = self.stream.label
+        try:
+            return self.source.shards(), following
+        except StreamGone:
+            if following == self.stream.label:
+                raise
+            return [], following  # replaced so long ago that it is gone, with everything that was not read
+
+    def _is_uncertain(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+        """Whether a shard is missing, or has ended while its children are not listed yet.
+
+        One that no checkpoint names, or that has ended, is missing for good after the second time.
+        """
+        lineage = self.lineage
+        return any(times == 1 for times in lineage.absent.values()) or any(
+            shard in lineage.absent
+            if not c.state.ended
+            else c.state is ShardState.FINISHED and shard in lineage.listed and not lineage.children(shard)
+            for shard, c in checkpoints.items()
+        )

@@ -1,0 +1,77 @@
+"""Tables that the plan of a stream lacks: they appeared since it was made. Any worker may be the first to meet one.
+
+The checkpoints that cover its changes announce it, until the worker that keeps the plan has added it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from relay.lineage import Checkpoint, Plan
+from relay.stream.planning import Planning, unplanned
+from relay.table import TableSchema
+
+_MOST_NAMED = 500  # in a checkpoint, or it would not fit into a record
+
+
+class NewTables:
+    """Used by the worker's thread. ``plan``: the committed one. ``checkpoints``: of the stream and its snapshots."""
+
+    def __init__(
+        self, planning: Planning, plan: Callable[[], Plan | None], checkpoints: Callable[[], Iterable[Checkpoint]]
+    ) -> None:
+        self._planning = planning
+        self._plan = plan
+        self._checkpoints = checkpoints
+        # Those that may be missing from the plan, and those of them that pages had changes of.
+        self._new: dict[str, TableSchema] = {}
+        self._met: dict[str, TableSchema] = {}
+        # The plan when `take_added` was called last.
+        self._last_plan: Plan | None = None
+
+    def __repr__(self) -> str:
+        return f"<NewTables[{', '.join(self._new) or 'none'}]>"
+
+    def begin(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
+        """Begin with a plan that was checked, and the ``tables`` of the source, which it may lack."""
+        self._last_plan = plan
+        self._new |= {table.table: table for table in tables}
+
+    def meet(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
+        """Note those of ``tables``, which a page has changes of, that ``plan`` lacks."""
+        met = {table.table: table for table in tables if table.table not in plan.keys}
+        self._new |= met
+        self._met |= met
+
+    def added(self) -> Plan | None:
+        """Return the plan with the tables that it lacks, None if it has them all."""
+        if (plan := self._plan()) is None:
+            return None
+        # Kept until the plan shows them: the transaction that adds them may be aborted.
+        self._new = {name: table for name, table in self._new.items() if name not in plan.keys}
+        return self._planning.added(plan, {**unplanned(self._new.values()), **self._announced()})
+
+    def take_added(self) -> list[str]:
+        """Return the tables that the plan has got since the last call, from whichever worker met them."""
+        before, plan = self._last_plan, self._plan()
+        self._last_plan = plan
+        if before is None or plan is None or before is plan:
+            return []
+        return [table for table in plan.keys if table not in before.keys]
+
+    def known_in(self, plan: Plan) -> Plan:
+        """Return ``plan`` with the tables that the committed checkpoints say it lacks."""
+        return self._planning.added(plan, self._announced()) or plan
+
+    def unplanned(self) -> Mapping[str, Any]:
+        """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
+        plan = self._plan()
+        if not self._met or plan is None:
+            return {}
+        self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
+        return unplanned(islice(self._met.values(), _MOST_NAMED))
+
+    def _announced(self) -> Mapping[str, Any]:
+        return {name: table for each in self._checkpoints() for name, table in each.unplanned.items()}

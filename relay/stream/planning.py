@@ -1,0 +1,233 @@
+"""The plan of a stream: where reading begins and how tables are keyed, decided once before anything is read.
+
+Only ``relay reset`` replaces it. A plan that contradicts the config or the table is refused, never adapted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from relay.errors import ConfigError, RelayError
+from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId
+from relay.process.slow_call import SlowCall
+from relay.source import Source
+from relay.stream.journals import renamed
+from relay.stream.lost_state import CHECKPOINTS_LOST, Loss
+from relay.table import TableSchema
+
+
+def newest_planned(view: CommittedRecords, source: str) -> StreamId | None:
+    """Return the newest planned stream of ``source``: the one that is read, or was read last."""
+    return max(view.planned.get(source, ()), key=lambda stream: stream.label, default=None)
+
+
+class Planning:
+    """Makes and checks the plans of one source. ``stream`` is always the one that is being read."""
+
+    def __init__(self, source: Source, view: CommittedRecords) -> None:
+        self.source = source
+        self.view = view
+        self.clock = source.clock
+        self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
+        # Whether the config has been reloaded since that began.
+        self._is_outdated = False
+        # Since when this worker has to make a plan.
+        self.wanted_at: float | None = None
+
+    def before(self, stream: StreamId) -> StreamId | None:
+        """Return the newest other planned stream of this source. Labels are times, and sort as times."""
+        others = [other for other in self.view.planned.get(self.source.name, ()) if other != stream]
+        return max(others, key=lambda other: other.label, default=None)
+
+    def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
+        """Return the plan of a stream that is read for the first time, and a gap if its start names lost shards (I9).
+
+        Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
+        """
+        begin = self.source.starting_points(self.source.shards())
+        now, gap = begin.decided_at, None
+        if begin.lost:
+            lost = {"shards": dict(begin.lost)}
+            gap = Gap(self.source.name, stream.label, None, "shards of the token lost", lost, None, now)
+        keys, config_hash = self._keys(), self.source.config_hash()
+        gap_id = gap.id if gap else None
+        return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=self._hashed()), gap
+
+    def again(self, stream: StreamId, requested: str) -> tuple[Plan, Gap]:
+        """Return a new plan of ``stream``, which had one before, and the gap with what it skips (I9).
+
+        ``requested``: the ``start`` of the config, which may differ from this source's. Raises as ``first``.
+        """
+        before = self.view.plans[stream]
+        self._check_source(before)
+        begin = self.source.starting_points(self.source.shards())
+        now = begin.decided_at
+        checkpoints = self.view.checkpoints.get(stream, {})
+        # The time of the plan distinguishes two resets without a read between them.
+        left = {"planned_at": before.planned_at, "shards": {s: c.position for s, c in _unfinished(checkpoints)}}
+        to: dict[str, Any] = {"start": self.source.start, "planned_at": now}
+        if begin.lost:
+            to["lost"] = dict(begin.lost)
+        gap = Gap(self.source.name, stream.label, None, "reset", left, to, now)
+        floor = max([before.floor, *(c.token.timestamp for c in checkpoints.values() if c.token)])
+        shards, past = begin.shards, before.past
+        if self.source.has_journals:
+            shards, past = renamed(begin.shards, before, checkpoints)
+        return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
+
+    def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
+        """Return the plan of a stream whose plan is lost, and the gap that says so (I9). The rest as in `again`."""
+        plan, expired = self.first(stream)
+        to: dict[str, Any] = {"start": self.source.start, "planned_at": plan.planned_at}
+        if expired is not None:
+            to["lost"] = (expired.begin or {})["shards"]
+        gap = loss.gap(self.source.name, stream.label, CHECKPOINTS_LOST, to, plan.planned_at)
+        return replace(plan, requested=requested, gap=gap.id), gap
+
+    @property
+    def is_making(self) -> bool:
+        """Whether a plan is being made, or is made and was not taken yet."""
+        return self._making is not None
+
+    @property
+    def is_made(self) -> bool:
+        return self._making is not None and self._making.done
+
+    def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
+        """Return the plan of ``stream``, and the gap before it if it has one; None while it is being made.
+
+        For the owner of the source's own key. Raises as `first`, and ``ConfigError`` if the key of the table has
+        changed.
+        """
+        if self.wanted_at is None:
+            self.wanted_at = self.clock()
+        if self._making is None:
+            self._making = SlowCall(f"plan-{self.source.name}", self._maker(stream))
+        if not self._making.done:
+            return None
+        made, self._making = self._making, None
+        if self._is_outdated:
+            self._is_outdated = False
+            return None
+        return made.result()
+
+    def reloaded(self) -> None:
+        """The config was read again: a plan that is being made may be of shards that it no longer has."""
+        self._is_outdated = self.is_making
+
+    def drop(self) -> None:
+        """Forget a plan that is being made: it is there, or another worker makes it now."""
+        self._making = self.wanted_at = None
+        self._is_outdated = False
+
+    def _maker(self, stream: StreamId) -> Callable[[], tuple[Plan, Gap | None]]:
+        """Return what makes the plan of ``stream``.
+
+        It asks the source, and is called in another thread: what it needs of the view it has already.
+        """
+        before = self.before(stream)
+        if before is None:
+            return partial(self.first, stream)
+        plan = self.view.plans[before]
+        tokens = [c.token.timestamp for c in self.view.checkpoints.get(before, {}).values() if c.token]
+        return partial(self._successor, stream, before.label, plan, floor=max([plan.floor, *tokens]))
+
+    def _successor(self, stream: StreamId, label: str, before: Plan, *, floor: int) -> tuple[Plan, Gap]:
+        """Return the plan of a stream that replaces the one called ``label``, and the gap between them (I9).
+
+        The new stream is read from its horizon.
+        """
+        self._check_keys(before)
+        now = self.clock()
+        gap = Gap(self.source.name, stream.label, None, "new stream", {"stream": label}, {"stream": stream.label}, now)
+        start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
+        plan = Plan(self.source.start, now, start, self._keys(), self.source.config_hash(), gap.id, floor)
+        return plan, gap
+
+    def check(self, plan: Plan) -> None:
+        """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""
+        name = self.source.name
+        if plan.requested != self.source.start:
+            raise ConfigError(
+                f"source {name}: `start` is {self.source.start!r}, but this source started at {plan.requested!r} and "
+                f"resumes from its checkpoints. Set `start` back to {plan.requested!r}, or run "
+                f"`relay reset CONFIG {name} --to ...` to read from another position"
+            )
+        self._check_source(plan)
+
+    def _hashed(self) -> dict[str, int]:
+        return _hashed(self.source.tables()) if self.source.has_journals else {}
+
+    def _check_source(self, plan: Plan) -> None:
+        name = self.source.name
+        if plan.config_hash != self.source.config_hash():
+            raise ConfigError(
+                f"source {name}: its checkpoints belong to another stream than the one in the config. Give the other "
+                "table a source with another name"
+            )
+        self._check_keys(plan)
+
+    def _keys(self) -> dict[str, list[list[str]]]:
+        return _keys(self.source.tables())
+
+    def added(self, plan: Plan, tables: Mapping[str, Any]) -> Plan | None:
+        """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all.
+
+        ``tables``: as `unplanned` makes them, of this worker and of others.
+        """
+        new = {name: table for name, table in tables.items() if name not in plan.keys}
+        if not new:
+            return None
+        keys, hashed = ({name: table[part] for name, table in new.items()} for part in ("key", "hashed"))
+        return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
+
+    def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
+        """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
+        for table in tables:
+            planned = plan.keys.get(table.table)
+            if planned is None:
+                continue
+            before = [column for column, _ in planned]
+            keys, hashed = [column.name for column in table.key], plan.hashed.get(table.table, table.hash_columns)
+            if keys != before or hashed != table.hash_columns:
+                raise RelayError(
+                    f"source {self.source.name}: the key of table {table.table} is now {', '.join(keys)} (partitioned "
+                    f"by {', '.join(keys[: table.hash_columns])}), but its published changes are keyed by "
+                    f"{', '.join(before)} (partitioned by {', '.join(before[:hashed])}): they would move to other "
+                    f"partitions. Set `key: {{{table.table}: [...]}}` to the previous columns, or remove the table "
+                    "from `tables` and read it with a source of another name"
+                )
+
+    def _check_keys(self, plan: Plan) -> None:
+        if self.source.has_journals:
+            # Columns may have become wider since, and tables may have been added or dropped.
+            return self.check_tables(plan, self.source.tables())
+        name, keys = self.source.name, self._keys()
+        if plan.keys != keys:
+            raise ConfigError(
+                f"source {name}: the key columns are {keys}, but its published changes are keyed by {plan.keys}: they "
+                "would move to other partitions. Give the new table a source with another name"
+            )
+        return None
+
+
+def unplanned(tables: Iterable[TableSchema]) -> dict[str, Any]:
+    """Return what a plan has to know of tables, as checkpoints keep it."""
+    of = list(tables)
+    keys, hashed = _keys(of), _hashed(of)
+    return {name: {"key": key, "hashed": hashed[name]} for name, key in keys.items()}
+
+
+def _keys(tables: Iterable[TableSchema]) -> dict[str, list[list[str]]]:
+    return {table.table: [[column.name, column.type] for column in table.key] for table in tables}
+
+
+def _hashed(tables: Iterable[TableSchema]) -> dict[str, int]:
+    return {table.table: table.hash_columns for table in tables}
+
+
+def _unfinished(checkpoints: Mapping[str, Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:
+    return ((shard, checkpoint) for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended)

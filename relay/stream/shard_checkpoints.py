@@ -1,0 +1,170 @@
+"""The checkpoints of the shards that are open in this worker: what each page changes in them.
+
+They are ahead of the view, which shows only what is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, has_ended, is_inside_transaction
+from relay.snapshots.emptied_tables import noted
+from relay.source import Page
+from relay.stream.journals import record_of
+
+log = logging.getLogger(__name__)
+
+IDLE_CHECKPOINT = 10.0
+"""Seconds between two checkpoints of an idle shard."""
+
+
+class ShardCheckpoints:
+    """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers.
+
+    ``forget_before``: seconds, when what was emptied is no longer asked for. ``awaited``: seconds, up to when shards
+    have to be published before a snapshot can end. ``unplanned``: see `Checkpoint`.
+    """
+
+    def __init__(
+        self,
+        lineage: Lineage,
+        plan: Callable[[], Plan | None],
+        committed: Callable[[], Mapping[str, Checkpoint]],
+        *,
+        has_journals: bool,
+        forget_before: Callable[[], float] = lambda: 0.0,
+        awaited: Callable[[], float] = lambda: 0.0,
+        unplanned: Callable[[], Mapping[str, Any]] = dict,
+        clock: Callable[[], float],
+    ) -> None:
+        self.lineage = lineage
+        self.clock = clock
+        self._plan = plan
+        self._committed = committed
+        self._has_journals = has_journals
+        self._forget_before = forget_before
+        self._awaited = awaited
+        self._unplanned = unplanned
+        # The newest checkpoint of each open shard, published or about to be.
+        self._latest: dict[str, Checkpoint] = {}
+        # Gaps reported since the start, which the view may not show yet.
+        self.reported_gaps: set[str] = set()
+
+    def has_begun(self, shard: str) -> bool:
+        """Whether this worker has published a page of ``shard``, or is about to: its checkpoint is not the first."""
+        latest = self._latest.get(shard)
+        return latest is not None and latest.state is not ShardState.PLANNED
+
+    def open(self, shard: Shard, committed: Checkpoint | None) -> None:
+        self._latest[shard.id] = committed or self.first(shard)
+
+    def close(self, shard: str) -> None:
+        self._latest.pop(shard, None)
+
+    def first(self, shard: Shard, state: ShardState = ShardState.PLANNED) -> Checkpoint:
+        """Return the first checkpoint of a shard."""
+        return self._make(shard, state)
+
+    def has_ended(self, shard: str) -> bool:
+        """Whether this worker has read ``shard`` to its end."""
+        return has_ended(self._latest, shard)
+
+    def covering(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint that covers ``page``; None if that is not worth a record yet."""
+        shard = page.shard
+        before = self._latest[shard.id]
+        now = self.clock()
+        if not (
+            page.has_content  # I3
+            or page.finished
+            or page.gap
+            or before.state is ShardState.PLANNED
+            # By the clock, so that all idle shards share transactions.
+            or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
+            or (before.reached or 0.0) < self._awaited() <= (page.reached or 0.0)
+        ):
+            return None
+        after = self._make(
+            shard,
+            ShardState.FINISHED if page.finished else ShardState.READING,
+            position=page.position,
+            token=page.token or before.token,
+            gap=page.gap.id if page.gap else before.gap,
+            # An empty page may claim less than the change before it.
+            progress=_later(page.progress, before.progress),
+            journal=self._journal(page),
+            reached=_later(page.reached, before.reached),
+            emptied=self._emptied(page, before),
+            unplanned=self._unplanned(),
+        )
+        self._latest[shard.id] = after
+        if page.gap is not None:
+            self.reported_gaps.add(page.gap.id)
+        return after
+
+    def before_gap(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already.
+
+        The pages before the gap may have left no checkpoint, and where a gap begins is part of its id: after a restart
+        it has to be the same.
+        """
+        before = self._latest[page.shard.id]
+        if not self._has_journals or page.gap is None or page.gap.begin in (None, before.position):
+            return None
+        if is_inside_transaction(before.position):
+            return None  # only this position says that part of the transaction is on the topic
+        after = replace(before, state=ShardState.READING, position=page.gap.begin, updated_at=self.clock())
+        self._latest[page.shard.id] = after
+        return after
+
+    def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
+        """Return the last checkpoint of a shard that the source no longer has, and its gap (I9)."""
+        now, stream = self.clock(), self.lineage.stream
+        # The checkpoint of this worker is newer than the committed one.
+        before = self._latest.get(shard) or self._committed().get(shard)
+        before = before or self.first(self.lineage.listed.get(shard, Shard(shard)))
+        begin = before.position
+        if begin is None and before.start is not None and "sequence" in before.start:
+            begin = before.start
+        gap = Gap(stream.source, stream.label, shard, "shard lost", begin, None, now)
+        return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
+
+    def _emptied(self, page: Page, before: Checkpoint) -> Mapping[str, float]:
+        """Return when tables were last emptied, those of ``page`` included, as long as a snapshot may ask for it."""
+        if not self._has_journals:
+            return before.emptied
+        return noted(before.emptied, page, self.clock(), self._forget_before)
+
+    def _journal(self, page: Page) -> Mapping[str, Any] | None:
+        """Return what the last checkpoint of a shard says about the shards that continue it."""
+        plan, stream = self._plan(), self.lineage.stream
+        if page.journal is None or plan is None:
+            return None
+        record = record_of(page.journal, page.shard, plan, self._committed())
+        log.info(
+            "source %s: shard %s ended with journal %s and continues as %s",
+            stream.source,
+            page.shard.id,
+            record["id"],
+            ", ".join(record["targets"]),
+        )
+        return record
+
+    def _make(self, shard: Shard, state: ShardState, **fields: Any) -> Checkpoint:
+        plan = self._plan()
+        return Checkpoint(
+            state=state,
+            parents=shard.parents,
+            children=self.lineage.children(shard.id),
+            start=plan.start_of(shard) if plan else None,
+            config_hash=plan.config_hash if plan else "",
+            updated_at=self.clock(),
+            **fields,
+        )
+
+
+def _later(*seconds: float | None) -> float | None:
+    return max((each for each in seconds if each is not None), default=None)

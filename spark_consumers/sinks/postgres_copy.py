@@ -1,0 +1,365 @@
+"""One table of the copy in PostgreSQL: its columns, reading the state of rows, and writing them conditionally.
+
+A batch is written in one transaction: its rows are copied into a temporary table, and one statement takes from there
+those whose stored state is still the one that was read. So any number of drivers may keep one copy up to date.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from pyspark.sql import DataFrame
+
+from relay.errors import RelayError
+from spark_consumers.fold import PartitionOffset, StoredRow
+from spark_consumers.newest import TableSummary
+from spark_consumers.records import Layout
+from spark_consumers.sinks import columns, postgres
+from spark_consumers.sinks.columns import ColumnPlan
+from spark_consumers.sinks.copied_rows import copied_rows
+from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
+from spark_consumers.sinks.postgres_upsert import NewestInPostgres
+from spark_consumers.sinks.postgres_values import (
+    JSONB,
+    OURS,
+    UNFIT,
+    fitted,
+    from_image,
+    kind_of,
+    naming,
+    sql_type,
+    text_of,
+    value_of,
+)
+from spark_consumers.sinks.target import OF_CHANGE, PLACE, STATE, Item, Key, Write, Written, images, state, stored_row
+
+PROPERTIES = "_relay_properties"
+"""The table of each schema with the properties of its other tables."""
+
+_LOCK_TIMEOUT = "5s"
+
+_STAGED = {
+    "n": "integer",
+    "key": "text[]",
+    "layout": "integer",
+    "image": "text",
+    "unfit": "text",
+    "keep": "boolean",
+    "existed": "boolean",
+}
+
+
+class PostgresTable:
+    """The copy of one table in PostgreSQL, in the schema of its source.
+
+    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: of the schema's name.
+    """
+
+    def __init__(
+        self, database: PostgresDatabase, source: str, table: str, *, items: str = "json", prefix: str = ""
+    ) -> None:
+        self._database = database
+        self._json = "json" if items == "json" else JSONB
+        self._source_table = source, table
+        self._schema, self._relation = postgres.identifier(prefix + source), postgres.identifier(table)
+        self._table = f"{quoted(self._schema)}.{quoted(self._relation)}"
+        self.name = f"copy {database.name}, table {self._table}"
+        self._layouts: Mapping[int, Layout] | None = None
+        self._plan = ColumnPlan((), ())
+
+    # ------------------------------------------------------------------ columns
+
+    def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
+        if layouts == self._layouts:
+            return
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            stored = self._stored_columns(connection)
+            self._plan = columns.plan(self.name, stored, layouts, naming(self._json))
+            if not stored:
+                self._create(connection)
+            else:
+                self._alter(connection)
+        self._layouts = dict(layouts)
+
+    def _lock(self, connection: Connection) -> None:
+        """Let no other driver write to this table until the end of the transaction, so that none waits in a circle."""
+        execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
+
+    def _stored_columns(self, connection: Connection) -> dict[str, str]:
+        rows = execute(
+            connection,
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
+            " WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''"
+            " ORDER BY attnum",
+            [self._table],
+        ).fetchall()
+        return {name: kind_of(sql) for name, sql in rows if name not in OURS}
+
+    def _create(self, connection: Connection) -> None:
+        if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
+            execute(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+        keys = [column.name for column in self._plan.keys]
+        listed = [f"{quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
+        listed += [f"{name} {sql}" for name, sql in OURS.items()]
+        execute(
+            connection,
+            f"CREATE TABLE {self._table} ({', '.join(listed)}, PRIMARY KEY ({', '.join(map(quoted, keys))}))",
+        )
+        # For the collection of tombstones. No update of a row changes an indexed column, so none has to touch an index.
+        execute(connection, f"CREATE INDEX ON {self._table} (_relay_deleted) WHERE _relay_deleted")
+
+    def _alter(self, connection: Connection) -> None:
+        keys = {column.name for column in self._plan.keys}
+        primary = execute(
+            connection,
+            "SELECT attname::text FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)"
+            " WHERE indisprimary AND indrelid = to_regclass($1)",
+            [self._table],
+        ).fetchall()
+        if {name for (name,) in primary} != keys:
+            raise RelayError(
+                f"{self.name}: its primary key is {', '.join(name for (name,) in primary) or 'missing'}, and the key of"
+                f" the changes is {', '.join(sorted(keys))}: keep the copy at another `copy.url` from now on, with a "
+                "new checkpoint"
+            )
+        added = [f"ADD COLUMN {quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
+        widened = [f"ALTER COLUMN {quoted(name)} TYPE {sql_type(kind)}" for name, kind in self._plan.widened.items()]
+        if added or widened:
+            # I10: another driver may read rows in one connection, and wait for our lock in a second one to change them.
+            # PostgreSQL does not see that this is a circle.
+            execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+            execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
+
+    # ------------------------------------------------------------------ reading
+
+    def exists(self, batch: DataFrame) -> bool:
+        with self._database.transaction() as connection:
+            return bool(self._stored_columns(connection))
+
+    def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
+        wanted = list(keys)
+        listed = ", ".join(f"t.{name}" for name in STATE)
+        with self._database.transaction() as connection:
+            rows = execute(
+                connection,
+                f"SELECT s.n, {listed} FROM json_array_elements($1::json) WITH ORDINALITY AS s(key, n)"
+                f" JOIN {self._table} t ON {self._same_key(lambda n: f'(s.key ->> {n})')}",
+                [json.dumps([self._checked(key) for key in wanted])],
+            ).fetchall()
+        return {wanted[n - 1]: stored_row(values) for n, *values in rows}
+
+    def rows(
+        self,
+        batch: DataFrame,
+        topic: str,
+        partitions: Collection[int],
+        *,
+        of_other_topics: bool,
+        read_before: int | None = None,
+    ) -> Iterator[tuple[Key, StoredRow]]:
+        keys = [text_of(f"t.{quoted(column.name)}", column.kind) for column in self._plan.keys]
+        is_topic = f"_relay_topic IS NOT DISTINCT FROM {postgres.literal(topic)}"
+        where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, partitions))})"
+        where += f" OR NOT {is_topic})" if of_other_topics else ")"
+        where += " AND (NOT _relay_deleted OR _relay_incomplete)"
+        if read_before is not None:
+            where += f" AND _relay_read_as_of < {read_before}"
+        found = self._database.iterate(f"SELECT {', '.join([*keys, *STATE])} FROM {self._table} t WHERE {where}")
+        return ((row[: len(keys)], stored_row(row[len(keys) :])) for row in found)
+
+    def _checked(self, key: Key) -> Key:
+        if any("\0" in part for part in key):
+            raise RelayError(
+                f"{self.name}: the key {key} has a NUL character, which PostgreSQL cannot store in a text: remove "
+                "the row at the source and its changes from the topic, or keep the copy on Delta"
+            )
+        return key
+
+    def _same_key(self, part: Callable[[int], str]) -> str:
+        """Return the condition that ``t`` is the row of a key, whose parts from 0 on ``part`` returns."""
+        keys = enumerate(self._plan.keys)
+        return " AND ".join(f"t.{quoted(key.name)} = {value_of(part(n), key.kind)}" for n, key in keys)
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
+        if not writes:
+            return set()
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            staged = [f"{name} {kind}" for name, kind in _STAGED.items()]
+            staged += [f"{prefix}{name} {OURS[name].split()[0]}" for prefix in ("", "read") for name in STATE]
+            execute(connection, f"CREATE TEMPORARY TABLE relay_batch ({', '.join(staged)}) ON COMMIT DROP")
+            with connection.cursor() as cursor, cursor.copy("COPY relay_batch FROM STDIN") as copy:
+                for row in self._staged(batch, writes):
+                    copy.write_row(row)
+            execute(connection, "ANALYZE relay_batch")  # else it may read the whole table to find a few rows
+            conflicts = execute(connection, self._statement()).fetchall()
+        return {writes[n].key for (n,) in conflicts}
+
+    def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
+        return {key for part in parts for key in self.write(batch, part)}
+
+    @property
+    def decides_newest(self) -> bool:
+        # The images name columns as the source does.
+        fields = (field.name for layout in (self._layouts or {}).values() for field in layout.row or ())
+        return all(name == postgres.identifier(name) for name in fields)
+
+    @property
+    def keeps_nul(self) -> bool:
+        return False
+
+    def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
+        newest, rows = self._newest(), self._copied(changes, found)
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            return newest.write(connection, rows, found)
+
+    def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
+        newest, rows = self._newest(), self._copied(changes, found, of_snapshots=True)
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            return newest.write_reads(connection, rows)
+
+    def _newest(self) -> NewestInPostgres:
+        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
+        row |= {name: f"s.{name}" for name in OF_CHANGE}
+        keys = enumerate(self._plan.keys)
+        return NewestInPostgres(
+            self._table,
+            self._same_key(lambda n: f"s.k{n}"),
+            {quoted(column.name): value_of(f"s.k{n}", column.kind) for n, column in keys},
+            row | {"_relay_incomplete": "false", "_relay_updated_at": "now()"},
+            self._with_fields,
+        )
+
+    def _copied(self, changes: DataFrame, found: TableSummary, *, of_snapshots: bool = False) -> Iterator[bytes]:
+        of_batch = found.found
+        assert of_batch is not None
+        rows = of_batch.rows(found.layouts, of_snapshots=of_snapshots)
+        return copied_rows(changes.sparkSession.sparkContext, rows, len(self._plan.keys))
+
+    def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
+        """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""
+        wanted: dict[PartitionOffset, int] = {}
+        for n, write in enumerate(writes):
+            if isinstance(write.row.item, tuple):
+                wanted[write.row.item] = n
+            else:
+                yield self._staged_row(n, write)
+        if wanted:
+            for partition, offset, layout, image in images(batch, *self._source_table).toLocalIterator():
+                number = wanted.pop((partition, offset), None)
+                if number is not None:
+                    yield self._staged_row(number, writes[number], layout, image)
+        if wanted:
+            raise RelayError(f"{self.name}: a batch lacks the images at {sorted(wanted)[:3]}, which it had before")
+
+    def _staged_row(
+        self, n: int, write: Write, layout: int | None = None, image: str | None = None
+    ) -> tuple[object, ...]:
+        unfit = None
+        if image is not None and layout is not None and self._layouts is not None:
+            image, unfit = fitted(image, self._layouts[layout], is_jsonb=self._json == JSONB)
+        read = (None,) * len(STATE) if write.read is None else state(write.read)
+        keep, existed = write.row.item is Item.AS_STORED, write.read is not None
+        row = (n, list(self._checked(write.key)), layout, image, unfit, keep, existed)
+        return (*row, *state(write.row), *read)
+
+    def _statement(self) -> str:
+        """Return the statement that writes the rows of ``relay_batch`` and returns the numbers of the others."""
+        keys = [quoted(column.name) for column in self._plan.keys]
+        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "s.unfit::json"}
+        ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "now()"}
+        source = self._with_fields("relay_batch s")
+        updates = [f"{name} = CASE WHEN s.keep THEN t.{name} ELSE {value} END" for name, value in row.items()]
+        updates += [f"{name} = {value}" for name, value in ours.items()]
+        unchanged = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.read{name}" for name in STATE)
+        parts = [value_of(_staged_part(n), column.kind) for n, column in enumerate(self._plan.keys)]
+        values = [*parts, *row.values(), *ours.values()]
+        inserted = ", ".join((*keys, *row, *ours))
+        same = " AND ".join(f"i.{name} = {part}" for name, part in zip(keys, parts, strict=True))
+        # I7: only over the state that was read. `now()` is the start of the transaction.
+        return f"""
+            WITH updated AS (
+                UPDATE {self._table} t SET {", ".join(updates)} FROM {source}
+                WHERE s.existed AND {self._same_key(_staged_part)} AND {unchanged}
+                RETURNING s.n
+            ), inserted AS (
+                INSERT INTO {self._table} ({inserted}) SELECT {", ".join(values)} FROM {source} WHERE NOT s.existed
+                ON CONFLICT DO NOTHING RETURNING {", ".join(keys)}
+            )
+            SELECT s.n FROM relay_batch s WHERE NOT CASE WHEN s.existed
+                THEN EXISTS (SELECT FROM updated u WHERE u.n = s.n)
+                ELSE EXISTS (SELECT FROM inserted i WHERE {same}) END
+        """
+
+    def _with_fields(self, staged: str) -> str:
+        """Join ``staged``, which has the alias ``s``, with the fields ``r`` of its images."""
+        held = [(name, numbers) for column in self._plan.row for name, numbers in column.layouts.items()]
+        fields = dict.fromkeys(postgres.identifier(name) for name, _ in held if name is not None)
+        if not fields:
+            return staged
+        typed = sorted({number for name, numbers in held if name is not None for number in numbers})
+        image = f"CASE WHEN s.layout IN ({', '.join(map(str, typed))}) THEN s.image::json END"
+        read = ", ".join(f"{quoted(name)} text" for name in fields)
+        return f"{staged} LEFT JOIN LATERAL json_to_record({image}) AS r({read}) ON true"
+
+    # ------------------------------------------------------------------ tombstones and properties
+
+    def forget_places(self, batch: DataFrame, topic: str) -> None:
+        nulls = ", ".join(f"{name} = NULL" for name in PLACE)
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            execute(connection, f"UPDATE {self._table} SET {nulls} WHERE _relay_topic = $1", [topic])
+
+    def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
+        where = "_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < to_timestamp($1)"
+        with self._database.transaction() as connection:
+            return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
+
+    def maintain(self, batch: DataFrame) -> None:
+        """Do nothing: autovacuum does."""
+
+    def properties(self, batch: DataFrame) -> Mapping[str, str]:
+        with self._database.transaction() as connection:
+            self._create_properties(connection)
+            statement = f"SELECT name, value FROM {self._properties} WHERE relation = $1"
+            return dict(execute(connection, statement, [self._relation]).fetchall())
+
+    def set_property(self, batch: DataFrame, name: str, value: str) -> None:
+        with self._database.transaction() as connection:
+            execute(
+                connection,
+                f"INSERT INTO {self._properties} VALUES ($1, $2, $3)"
+                " ON CONFLICT (relation, name) DO UPDATE SET value = excluded.value",
+                [self._relation, name, value],
+            )
+
+    def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
+        place = [self._relation, name]
+        with self._database.transaction() as connection:
+            if before is None:
+                inserted = f"INSERT INTO {self._properties} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+                return execute(connection, inserted, [*place, after]).rowcount == 1
+            updated = f"UPDATE {self._properties} SET value = $3 WHERE relation = $1 AND name = $2 AND value = $4"  # I7
+            return execute(connection, updated, [*place, after, before]).rowcount == 1
+
+    @property
+    def _properties(self) -> str:
+        return f"{quoted(self._schema)}.{PROPERTIES}"
+
+    def _create_properties(self, connection: Connection) -> None:
+        execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._properties])
+        execute(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._properties}"
+            " (relation text, name text, value text NOT NULL, PRIMARY KEY (relation, name))",
+        )
+
+
+def _staged_part(n: int) -> str:
+    return f"s.key[{n + 1}]"

@@ -1,0 +1,124 @@
+"""Layouts of tables: each is made once, and only those who need the one being made wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from relay.errors import Unavailable
+from relay.mysql_dialect.layouts import LayoutCache
+from relay.mysql_dialect.tables import Table, lay_out
+from relay.table import Column
+
+COLUMNS = (Column("id", "int"),)
+WAIT = 10.0
+
+
+class SlowMaker:
+    """Lays out tables. A table of ``blocked`` takes until its event is set."""
+
+    def __init__(self, *blocked: str) -> None:
+        self.release = {table: threading.Event() for table in blocked}
+        self.asked: list[str] = []
+        self.started = threading.Semaphore(0)
+        self.failures: list[Exception] = []
+
+    def __call__(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
+        self.asked.append(table)
+        self.started.release()
+        if table in self.release:
+            assert self.release[table].wait(WAIT)
+        if self.failures:
+            raise self.failures.pop()
+        return lay_out("s", table, columns, primary)
+
+    def wait_until_asked(self) -> None:
+        assert self.started.acquire(timeout=WAIT)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
+
+
+def ask(pool: ThreadPoolExecutor, layouts: LayoutCache, table: str) -> Future[Table | None]:
+    return pool.submit(layouts, table, COLUMNS, ("id",))
+
+
+def test_a_layout_is_the_same_object_for_all(pool: ThreadPoolExecutor) -> None:
+    make = SlowMaker()
+    layouts = LayoutCache(make)
+    first = layouts("orders", COLUMNS, ["id"])
+    assert first is not None
+    assert all(ask(pool, layouts, "orders").result(WAIT) is first for _ in range(3))
+    other = layouts("orders", (*COLUMNS, Column("v", "string")), ["id"])
+    assert other is not first
+    assert make.asked == ["orders", "orders"]
+
+
+def test_other_tables_do_not_wait_for_the_one_being_made(pool: ThreadPoolExecutor) -> None:
+    make = SlowMaker("slow")
+    layouts = LayoutCache(make)
+    known = layouts("known", COLUMNS, ["id"])
+    waiting = ask(pool, layouts, "slow")
+    make.wait_until_asked()
+    try:
+        assert ask(pool, layouts, "known").result(WAIT) is known
+        assert ask(pool, layouts, "new").result(WAIT) is not None
+        assert not waiting.done()
+    finally:
+        make.release["slow"].set()
+    assert waiting.result(WAIT) is not None
+
+
+def test_whoever_needs_the_layout_being_made_waits_for_it_and_shares_it(pool: ThreadPoolExecutor) -> None:
+    make = SlowMaker("slow")
+    layouts = LayoutCache(make)
+    first = ask(pool, layouts, "slow")
+    make.wait_until_asked()
+    threading.Timer(0.2, make.release["slow"].set).start()
+    assert layouts("slow", COLUMNS, ["id"]) is first.result(WAIT)
+    assert make.asked == ["slow"]
+
+
+def test_a_failure_reaches_all_who_wait_for_it_and_is_not_kept(pool: ThreadPoolExecutor) -> None:
+    make = SlowMaker("slow")
+    make.failures.append(Unavailable("vtgate does not answer"))
+    layouts = LayoutCache(make)
+    first = ask(pool, layouts, "slow")
+    make.wait_until_asked()
+    threading.Timer(0.2, make.release["slow"].set).start()
+    with pytest.raises(Unavailable, match="vtgate does not answer"):
+        layouts("slow", COLUMNS, ["id"])
+    assert isinstance(first.exception(WAIT), Unavailable)
+    assert layouts("slow", COLUMNS, ["id"]) is not None
+    assert make.asked == ["slow", "slow"]
+
+
+def test_the_wait_for_a_layout_is_bounded(pool: ThreadPoolExecutor) -> None:
+    make = SlowMaker("slow")
+    layouts = LayoutCache(make, patience=0.05)
+    waiting = ask(pool, layouts, "slow")
+    make.wait_until_asked()
+    try:
+        with pytest.raises(Unavailable, match="the layout of table slow"):
+            layouts("slow", COLUMNS, ["id"])
+    finally:
+        make.release["slow"].set()
+    assert waiting.result(WAIT) is not None
+
+
+def test_old_layouts_are_forgotten() -> None:
+    """I11: a table may be altered again and again."""
+    make = SlowMaker()
+    layouts = LayoutCache(make)
+    for number in range(10_001):
+        layouts("t", (Column("id", "int"), Column(f"c{number}", "int")), ["id"])
+    layouts("t", (Column("id", "int"), Column("c10000", "int")), ["id"])
+    assert len(make.asked) == 10_001
+    layouts("t", (Column("id", "int"), Column("c0", "int")), ["id"])
+    assert len(make.asked) == 10_002

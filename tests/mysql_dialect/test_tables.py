@@ -1,0 +1,61 @@
+"""Which columns are the key of a table, and choose the partition (I2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from relay.avro.schema import change_schema
+from relay.errors import RelayError
+from relay.mysql_dialect.tables import lay_out
+from relay.table import Column
+
+COLUMNS = [Column(name, "int") for name in "abc"]
+
+
+def names(primary: Sequence[str] = (), key: Sequence[str] = (), hash_key: Sequence[str] = ()) -> tuple[list[str], int]:
+    schema = lay_out("s", "t", COLUMNS, primary, key=key, hash_key=hash_key).schema
+    return [column.name for column in schema.key], schema.hash_columns
+
+
+def test_the_primary_key_is_the_key_and_all_of_it_chooses_the_partition() -> None:
+    assert names(primary=["c", "a"]) == (["c", "a"], 2)
+
+
+def test_the_columns_that_choose_the_shard_come_first_and_choose_the_partition() -> None:
+    assert names(primary=["a", "b"], hash_key=["b"]) == (["b", "a"], 1)
+
+
+def test_columns_that_choose_the_shard_become_part_of_the_key() -> None:
+    """Rows with the same primary key in two shards are two rows."""
+    assert names(primary=["a"], hash_key=["b"]) == (["b", "a"], 1)
+
+
+def test_a_key_says_which_of_its_texts_end_in_decimals() -> None:
+    table = lay_out("s", "t", [Column("a", "string", has_decimals=True), Column("b", "string")], ["a", "b"])
+    fields = {field["name"]: field for field in change_schema(table.schema)["fields"]}
+    assert [field.get("decimals") for field in fields["key"]["type"][1]["fields"]] == [True, None]
+
+
+def test_columns_can_replace_a_missing_primary_key() -> None:
+    assert names(key=["b", "c"]) == (["b", "c"], 2)
+
+
+def test_a_table_without_a_key_is_refused_with_what_to_do() -> None:
+    with pytest.raises(RelayError, match=r"the table t has no primary key.*`key: \{t: \[a\]\}`"):
+        names()
+
+
+def test_a_missing_key_column_is_refused() -> None:
+    with pytest.raises(RelayError, match="the table t has no column 'z'"):
+        names(key=["z"])
+
+
+@pytest.mark.parametrize("key", [(), ("b", "a")])
+def test_a_column_that_no_key_can_have_is_refused_by_table_and_name(key: Sequence[str]) -> None:
+    """I8: a set has several texts, which would be several keys."""
+    columns = [Column("a", "set"), Column("b", "int")]
+    with pytest.raises(RelayError, match=r"the column 'a' of the table t is of type set.*`key: \{t: \[\.\.\.\]\}`"):
+        lay_out("s", "t", columns, ["b"] if key else ["a", "b"], key=key)
+    assert lay_out("s", "t", columns, ["a", "b"], key=["b"]).schema.key[0].name == "b"

@@ -1,0 +1,39 @@
+"""When the shards of a stream are listed again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+from relay.lineage import Checkpoint, Lineage, ShardState
+from relay.stream.discovery import ListedShards
+from tests.clock import Clock
+from tests.scripted_source import ScriptedSource
+
+ENDED = {"shard-00000": Checkpoint(ShardState.FINISHED, updated_at=1.0)}
+
+
+def wait_for_listing(discovery: ListedShards) -> None:
+    discovery.poll(ENDED, None)
+    deadline = time.monotonic() + 60
+    while not discovery.poll(ENDED, None):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_both_listings_after_the_end_of_a_shard_come_soon_however_long_another_has_had_no_children() -> None:
+    """I10: the change to the next stream, and ``--until-caught-up``, wait for both."""
+    source, clock = ScriptedSource("orders", shards=2), Clock(100.0)
+    stream = source.connect()
+    discovery = ListedShards(cast(Any, source), stream, Lineage(stream), monotonic=clock)
+    for _ in range(10):
+        wait_for_listing(discovery)
+        clock.now = discovery.next_at
+    wait_for_listing(discovery)
+    assert discovery.next_at - clock.now == 60.0, "its stream may be disabled for long"
+    discovery.soon()
+    begun = clock.now
+    for _ in range(2):
+        clock.now = discovery.next_at
+        wait_for_listing(discovery)
+    assert clock.now - begun <= 5.0

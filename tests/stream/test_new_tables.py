@@ -1,0 +1,85 @@
+"""Tables that appear after the plan was made, and the worker that keeps the plan does not meet itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from relay.lineage import Checkpoint, Shard, ShardState
+from relay.reading.reader_pool import ReaderPool
+from relay.snapshots.control import CONTROL, records_of
+from relay.source import Page, Segment, ShardReader
+from relay.stream.source_state import SourceState
+from relay.table import KeyColumn, TableSchema
+from tests.engine.maintained import Maintained, NoRows
+from tests.scripted_source import ScriptedReader, ScriptedSource
+
+
+@pytest.fixture
+def source() -> ScriptedSource:
+    return ScriptedSource("orders", shards=2)
+
+
+def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: ScriptedSource) -> None:
+    """I1, I2: or its key could change, and nobody would say that it is emptied if it is dropped while no relay runs."""
+    source.has_journals = True
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
+    other.poll_listing()
+    other.open_ready_shards(relay.owned)
+    other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
+    page = Page(Shard("shard-00000"), [], {"n": 1}, None, None, 0.0)
+    told = other.checkpoint(page)
+    assert told is not None
+    relay.write("shard-00000", told)
+    relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
+    plan = relay.view.plans[relay.stream]
+    assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    relay.serve()
+    assert relay.committed.claimed == [("orders", "later")]
+    last = other.checkpoint(replace(page, finished=True))
+    assert last is not None
+    assert last.unplanned == {}
+    other.close_shards()
+
+
+class OneTable(NoRows):
+    """The snapshots of a table that is one segment."""
+
+    def __init__(self, source: ScriptedSource) -> None:
+        self._source = source
+
+    def open(self, segment: Segment) -> ShardReader:
+        return ScriptedReader(self._source, cast(Any, SimpleNamespace(shard=segment.shard, position=None)))
+
+
+def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_the_plan(source: ScriptedSource) -> None:
+    """I1, I2: as one that was renamed from another database, of which no row is in the stream."""
+    source.has_journals = True
+    source.snapshots = OneTable(source)
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    records = records_of(relay.stream)
+    fields = {"id": "1", "gaps": [], "after": 0, "as_of": 900, "segments": 1, "rows": 1}
+    control = Checkpoint(ShardState.READING, snapshot=fields, updated_at=1000.0)
+    relay.view.apply(records.checkpoint_key(CONTROL), control.to_json())
+    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
+    assert other.snapshots is not None
+    other.snapshots.open_ready_segments(relay.owned)
+    other.snapshots.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
+    page = Page(Shard("1/0"), [], {"rows": 1}, None, None, 0.0)
+    told = other.snapshots.checkpoint(page)
+    assert told is not None
+    relay.view.apply(records.checkpoint_key("1/0"), told.to_json())
+    relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
+    plan = relay.view.plans[relay.stream]
+    assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    last = other.snapshots.checkpoint(replace(page, finished=True))
+    assert last is not None
+    assert last.unplanned == {}
+    for each in (other, relay.state):
+        each.close_shards()

@@ -1,0 +1,129 @@
+"""Streams that others have replaced are forgotten once long over, and what was forgotten is not read again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from relay.config import load
+from relay.kafka.checkpoints import partition_of, read_checkpoints
+from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
+from relay.snapshots.control import CONTROL, records_of
+from relay.stream.pruning import unpruned
+from tests.dynamodb.endpoint import LABEL, ScriptedStream, full
+from tests.operating import Operated
+
+
+def test_a_listed_shard_without_a_record_whose_child_was_begun_was_pruned() -> None:
+    listed = [Shard("p"), Shard("c", ("p",)), Shard("q"), Shard("d", ("q",))]
+    checkpoints = {
+        "c": Checkpoint(ShardState.READING, parents=("p",)),
+        "d": Checkpoint(ShardState.PLANNED, parents=("q",)),
+    }
+    assert [shard.id for shard in unpruned(listed, checkpoints)] == ["c", "q", "d"]
+    assert unpruned(listed, {**checkpoints, "p": Checkpoint(ShardState.FINISHED)}) == listed
+
+
+@pytest.mark.parametrize(
+    ("start", "kept"),
+    [
+        ({"type": "trim_horizon"}, ["p", "c"]),
+        ({"since": 990.0}, ["p", "c"]),
+        ({"type": "after_sequence", "sequence": "7"}, ["c"]),
+        ({"type": "passed"}, ["c"]),
+        (None, ["c"]),
+    ],
+)
+def test_soon_after_the_plan_a_shard_that_no_listing_had_is_not_taken_for_one_that_was_pruned(
+    start: dict[str, Any] | None, kept: list[str]
+) -> None:
+    """I1: but a token says that what comes before its shards was read."""
+    listed = [Shard("p"), Shard("c", ("p",))]
+    checkpoints = {"c": Checkpoint(ShardState.READING, parents=("p",))}
+    plan = Plan("trim_horizon", 1000.0, {"c": start} if start is not None else {}, {})
+    assert [shard.id for shard in unpruned(listed, checkpoints, plan, 1000.0 + PRUNE_AFTER - 1)] == kept
+    assert [shard.id for shard in unpruned(listed, checkpoints, plan, 1000.0 + PRUNE_AFTER)] == ["c"]
+
+
+@pytest.mark.services
+class TestOnKafka:
+    @pytest.fixture
+    def stream(self) -> Iterator[ScriptedStream]:
+        with ScriptedStream() as scripted:
+            scripted.shard("root")
+            scripted.put("root", "k", 1)
+            yield scripted
+
+    @pytest.fixture
+    def relay(self, tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Operated:
+        return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
+
+    def write(self, relay: Operated, records: Mapping[bytes, bytes | None]) -> None:
+        config = load(relay.path)
+        producer = Producer(config.kafka.client())
+        for key, value in records.items():
+            producer.produce(config.internal("checkpoints"), value, key, partition_of(key))
+        assert producer.flush(30) == 0
+
+    def known(self, relay: Operated) -> dict[str, set[str | None]]:
+        """What is written down, by label: names of records, None for a plan."""
+        config = load(relay.path)
+        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
+            found: dict[str, set[str | None]] = {s.label: set(names) for s, names in view.checkpoints.items() if names}
+            for stream in view.plans:
+                found.setdefault(stream.label, set()).add(None)
+            return found
+
+    def test_a_replaced_stream_is_forgotten_48_hours_after_its_end_and_not_read_again(
+        self, relay: Operated, stream: ScriptedStream
+    ) -> None:
+        relay.run()
+        current = self.known(relay)
+        over, late = time.time() - PRUNE_AFTER - 60, time.time() - PRUNE_AFTER + 3600
+        plan = Plan("trim_horizon", over, {full("root"): {"type": "trim_horizon"}}, {})
+        old, recent, unfinished = (StreamId("s", f"202{n}-01-01T00:00:00.000") for n in (3, 4, 5))
+        other = StreamId("another", old.label)
+        ended = Checkpoint(ShardState.FINISHED, updated_at=over)
+        records = {stream.plan_key: plan.to_json() for stream in (old, recent, unfinished, other)}
+        records |= {stream.checkpoint_key("a"): ended.to_json() for stream in (old, recent, unfinished, other)}
+        records[recent.checkpoint_key("b")] = Checkpoint(ShardState.GONE, updated_at=late).to_json()
+        records[unfinished.checkpoint_key("b")] = Checkpoint(ShardState.READING, updated_at=over).to_json()
+        done = Checkpoint(ShardState.FINISHED, snapshot={"id": "1", "gaps": []}, updated_at=over)
+        records |= {records_of(old).checkpoint_key(name): done.to_json() for name in (CONTROL, "1/0")}
+        self.write(relay, records)
+        relay.run()
+        kept = {
+            recent.label: {"a", "b", None},
+            unfinished.label: {"a", "b", None},
+            # The only proof that an initial snapshot was made stays.
+            records_of(old).label: {CONTROL},
+        }
+        # Another source's stream of the same label is none of ours.
+        assert self.known(relay) == {**current, **kept, other.label: {"a", None}}
+        stream.put("root", "k", 2, old=1)
+        relay.run()
+        assert relay.versions() == [1, 2]
+        assert {request["StreamArn"][-23:] for request in stream.requests if "StreamArn" in request} == {LABEL}
+
+    def test_a_pruned_shard_that_is_listed_again_is_not_read_again(
+        self, relay: Operated, stream: ScriptedStream
+    ) -> None:
+        """I3"""
+        stream.split("root", "leaf")
+        stream.put("leaf", "k", 2, old=1)
+        relay.run()
+        config, read = load(relay.path), StreamId("s", LABEL)
+        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
+            plan = replace(view.plans[read], planned_at=time.time() - PRUNE_AFTER)
+        self.write(relay, {read.plan_key: plan.to_json(), read.checkpoint_key(full("root")): None})
+        stream.put("leaf", "k", 3, old=2)
+        relay.run()
+        assert relay.versions() == [1, 2, 3]
+        assert [shard["shard"] for shard in relay.source()["shards"]] == [full("leaf")]
