@@ -67,7 +67,7 @@ def test_what_is_delayed_on_one_connection_is_overtaken_on_another(
     broker.proxy.lose(Api.PRODUCE, verdict=slow, times=1)
     producer.produce(topic, b"slow", partition=0)
     producer.poll(0)
-    wait_until(lambda: broker.proxy.lost)
+    wait_until(lambda: bool(broker.proxy.lost))
     other = Producer({"bootstrap.servers": broker.bootstrap_servers})
     other.produce(topic, b"fast", partition=0)
     assert other.flush(60) == 0
