@@ -52,7 +52,7 @@ def test_a_start_of_another_kind_of_source_is_refused(file: Path, source: str, s
 def test_one_source_is_reset_or_lost_state_is_accepted(file: Path, arguments: list[str]) -> None:
     result = relay("reset", file, *arguments)
     assert result.exit_code == 2
-    assert "--lost-state" in errors(result)[0]
+    assert "--lost-state" in result.stderr
 
 
 def test_the_help_has_every_kind_of_start() -> None:
