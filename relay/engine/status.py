@@ -53,7 +53,6 @@ def take(
         read_delay,
         group.view.topic,
         group.view.read_at,
-        same_sources.differing,
         same_sources.lacking(),
     )
 

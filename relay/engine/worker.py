@@ -94,13 +94,12 @@ class Worker:
             for stream, source in sources.items()
         ]
         names = [source.name for source in sources.values()]
-        self._same_sources = SameSources(settings, self._view, names)
+        self._same_sources = SameSources(self._view, names)
         self._group = Assignment(
             settings.client,
             settings.group,
             self._view,
             transaction_timeout=settings.transaction_timeout,
-            sources=names,
         )
         self._publishing = Publishing(
             settings,
@@ -217,7 +216,6 @@ class Worker:
         self._serve_group()
         self._config.serve(self._sources)
         self._view.poll()
-        self._same_sources.poll()
         self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         if self.until_caught_up and (now := time.monotonic()) >= self._ask_done_at:

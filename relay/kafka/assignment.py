@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,7 +18,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
-from relay.kafka.group import client_id
 from relay.kafka.transient_errors import is_transient
 
 log = logging.getLogger(__name__)
@@ -46,17 +45,10 @@ class Assignment:
     """Membership in the group that shares the partitions of the checkpoints topic.
 
     Used by one thread. librdkafka calls ``_on_assign`` and ``_on_revoke`` from within ``poll``, so in that thread too.
-    ``sources``: the names of those that this worker has, for the other members.
     """
 
     def __init__(
-        self,
-        client: Mapping[str, Any],
-        group: str,
-        view: CheckpointView,
-        *,
-        transaction_timeout: float,
-        sources: Collection[str] = (),
+        self, client: Mapping[str, Any], group: str, view: CheckpointView, *, transaction_timeout: float
     ) -> None:
         self.group = group
         self.view = view
@@ -83,10 +75,8 @@ class Assignment:
             {
                 **client,
                 "group.id": group,
-                # `relay status` shows it as the owner, without the sources.
-                "client.id": client_id(
-                    f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}", sources
-                ),
+                # `relay status` shows it as the owner.
+                "client.id": f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # committed() then waits for open transactions
                 "partition.assignment.strategy": "cooperative-sticky",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,39 +20,25 @@ from relay.kafka.transient_errors import is_transient
 
 _TRIES = 5
 _REQUEST_TIMEOUT = 5.0
-_SOURCES = "+"
-"""Separates the name of a worker from the fingerprint of its sources."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker. ``host``: its address, as the broker sees it. ``partitions``: the checkpoint partitions it owns.
-
-    ``sources``: the `fingerprint` of those in its config.
-    """
+    """A worker. ``host``: its address, as the broker sees it. ``partitions``: the checkpoint partitions it owns."""
 
     id: str
     client: str
     host: str
     partitions: frozenset[int]
-    sources: str = ""
-
-
-def fingerprint(sources: Iterable[str]) -> str:
-    """Return what stands for the names of ``sources`` in a worker's client id: all that a member can tell the group."""
-    return hashlib.blake2b("\n".join(sorted(sources)).encode(), digest_size=4).hexdigest()
-
-
-def client_id(client: str, sources: Iterable[str]) -> str:
-    return f"{client}{_SOURCES}{fingerprint(sources)}"
 
 
 def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
     """Return the members of ``group``, sorted by id; none if the group does not exist. Raises ``Unavailable``.
 
-    A killed worker remains a member until its session times out.
+    A killed worker remains a member until its session times out. Not for a process that has to stay alive: librdkafka
+    2.16 ends it with an assertion if the coordinator goes away meanwhile.
     """
 
     def ask() -> list[Member]:
@@ -66,10 +51,9 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
         return [
             Member(
                 member.member_id,
-                member.client_id.partition(_SOURCES)[0],
+                member.client_id,
                 member.host.removeprefix("/"),
                 frozenset(p.partition for p in member.assignment.topic_partitions if p.topic == topic),
-                member.client_id.partition(_SOURCES)[2],
             )
             for member in found.members
         ]

@@ -66,11 +66,10 @@ def find_stalls(
         found += _commit_stall(status, uncommitted, now, limit)
     has_none_committed = bool(found)
     if liveness.differs_since is not None and now - liveness.differs_since > limit:
-        lacking = f", such as {', '.join(status.lacking)}, which it lacks" if status.lacking else ""
         found.append(
             Stall(
-                f"this worker has other sources in its config than {', '.join(status.differing)}{lacking}: a shard is "
-                "read by nobody if its owner lacks its source. Give every worker the same config",
+                f"another worker relays {', '.join(status.lacking)}, which this worker's config lacks: nobody reads a "
+                "shard whose owner lacks its source. Give every worker the same config",
                 now - liveness.differs_since,
             )
         )

@@ -85,7 +85,7 @@ class Liveness:
     def look(self, status: WorkerStatus) -> None:
         """Note what has advanced since the last look."""
         now = self.clock()
-        if not status.differing:
+        if not status.lacking:
             self.differs_since = None
         elif self.differs_since is None:
             self.differs_since = now

@@ -108,8 +108,8 @@ class WorkerStatus:
 
     ``gained``: the partitions that have not passed it, which may take ``barrier_timeout`` seconds. ``read_delay``:
     seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
-    ``checkpoints``, the monotonic time up to which everything committed to it is known. ``differing``: the workers
-    whose config has other sources than this one's; ``lacking``: the planned sources that this one's lacks.
+    ``checkpoints``, the monotonic time up to which everything committed to it is known. ``lacking``: the
+    sources that another worker relays, and that this one's config lacks.
     """
 
     group: str
@@ -121,5 +121,4 @@ class WorkerStatus:
     read_delay: float = 0.0
     checkpoints: str = ""
     checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)
-    differing: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
