@@ -1,7 +1,8 @@
 """Takes the log lines of a Kafka client, and notices when one of its connections fails.
 
-librdkafka tells an application of no failed connection but in its log: it sends what was under way again by itself, and
-the call reports success. It logs a failure before it sends anything again.
+librdkafka tells an application of a failed connection only in its log: it sends what was under way again by itself, and
+the call reports success. It logs a failure before it sends anything again. Where a request has timed out it ends the
+connection itself, and logs only the timeout.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ConnectionLog:
 
     def log(self, level: int, text: str, *parts: object) -> None:
         line = text % parts
-        if line.startswith("FAIL"):
+        if line.startswith(("FAIL", "REQTMOUT")):
             state = _STATE.search(line)
             # I3: a line in another form may be about a request that was sent.
             self.has_failed |= state is None or state[1] not in _UNCONNECTED

@@ -15,7 +15,7 @@ _FAILED = "%s [%s] %s"
     ("kind", "text", "has_failed"),
     [
         ("FAIL", "b/1: Disconnected: connection closed by peer (after 8272ms in state UP)", True),
-        ("FAIL", "b/1: 1 request(s) timed out: disconnect (after 60001ms in state UP, 2 identical error(s))", True),
+        ("REQTMOUT", "TxnCoordinator/1: Timed out EndTxnRequest in flight (after 60001ms, timeout #0)", True),
         ("FAIL", "b/1: Disconnected (after 3ms in state REAUTH)", True),
         ("FAIL", "b/1: in words that no version has used so far", True),
         ("FAIL", "b/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)", False),

@@ -111,6 +111,28 @@ def test_a_request_to_end_a_transaction_that_arrives_late_does_not_end_a_later_o
 
 
 @pytest.mark.services
+def test_a_request_to_end_a_transaction_that_timed_out_does_not_end_a_later_one(
+    proxied: ProxiedBroker, unique: str
+) -> None:
+    """I1, I3: the client gives the request up before the call does, and sends it again on another connection."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers}
+    create(client, unique)
+    publisher = Publisher({**client, "socket.timeout.ms": 1000}, unique)
+    arrives = threading.Event()
+    publish(publisher, unique, b"1")
+    proxied.proxy.lose(Api.END_TXN, verdict=Verdict(request=Pass(after=arrives)), times=1)
+    publisher.commit_without_offsets()
+    publish(publisher, unique, b"2")
+    publisher.flush()
+    arrives.set()
+    time.sleep(1.0)  # nothing tells when the broker has answered it
+    publisher.send(unique, b"3", b"k", 0)
+    publisher.commit_without_offsets()
+    publisher.close()
+    assert read_committed(client, unique) == ["1", "2", "3"]
+
+
+@pytest.mark.services
 def test_a_producer_is_spent_once_a_connection_breaks_and_not_because_it_could_not_connect(
     proxied: ProxiedBroker, unique: str
 ) -> None:
