@@ -20,7 +20,7 @@ from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.producers import Producers
-from relay.kafka.publisher import Aborted
+from relay.kafka.publisher import Aborted, TooSlow
 from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
@@ -205,8 +205,8 @@ class Publishing:
             except Aborted as error:
                 why = error
                 log.info("aborted again (%s)", error)
-                if self._is_stopping:
-                    return
+                if self._is_stopping or isinstance(error, TooSlow):
+                    return  # the next commit fails again, and meanwhile the group is served
 
     def _send_again(self, left: list[tuple[OpenShard, Page, Checkpoint | None]]) -> None:
         self._unconfirmed = []
@@ -219,6 +219,8 @@ class Publishing:
                 del left[0]
                 self._unconfirmed.append((shard, page, None))
                 self._send(shard, page)
+                if left and self.is_long:  # I10: they may have been too many for one transaction
+                    self.commit()
         finally:
             self._unconfirmed += left
 

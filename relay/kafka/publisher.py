@@ -39,6 +39,8 @@ _FLUSH_SHARE = 0.8
 _TRANSACTION_TIMEOUT = 60.0
 """Seconds, librdkafka's default."""
 
+_IF_SLOW = "if the way to it is slow, raise `transaction.timeout.ms` in `kafka.producer`"
+
 
 class Aborted(Exception):
     """The transaction was aborted; none of it is visible. Publish its pages again."""
@@ -174,8 +176,10 @@ class Publisher:
     def flush(self) -> None:
         """Wait until the broker has acknowledged every record sent in the open transaction.
 
-        Raises ``TooSlow`` if that takes too long, and ``Fenced``.
+        Raises ``TooSlow`` if that takes too long, ``Aborted`` each time after that, and ``Fenced``.
         """
+        if self._has_aborted:  # I1: it must not be committed without them
+            raise Aborted(f"the broker did not acknowledge some of its records in time: {_IF_SLOW}")
         deadline = self._begun + _FLUSH_SHARE * self._timeout
         try:
             while left := _unmasked(partial(self._producer.flush, _FLUSH_SLICE)):
@@ -184,7 +188,8 @@ class Publisher:
                     self._producer.purge(in_queue=True, in_flight=True, blocking=False)
                     self._has_aborted = True
                     raise TooSlow(
-                        f"the broker did not acknowledge {left} records within {_FLUSH_SHARE * self._timeout:.0f} s"
+                        f"the broker did not acknowledge {left} records within {_FLUSH_SHARE * self._timeout:.0f} s: "
+                        f"{_IF_SLOW}"
                     )
         except KafkaException as error:
             self._raise_failure("flush", error)
@@ -192,8 +197,6 @@ class Publisher:
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_send_offsets")
-        if self._has_aborted:
-            raise Aborted("some of its records were given up")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
         self._sends_offsets = True
         try:

@@ -13,7 +13,7 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import RelayError
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
-from relay.kafka.publisher import Aborted, Fenced
+from relay.kafka.publisher import Aborted, Fenced, TooSlow
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.source import Page
 from relay.table import TableSchema
@@ -55,6 +55,45 @@ def test_after_an_abort_the_pages_are_published_again_in_order_but_not_those_of_
     assert bench.broker.on("shop.orders") == [b"change-1", b"change-3"]
     assert positions(bench) == [{"sequence": 3}]
     assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 3}]
+
+
+def test_pages_that_were_too_many_for_one_transaction_are_published_again_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I10: on a way that has become slow they would be aborted for ever."""
+    for bound in ("SMALLEST_TRANSACTION", "LARGEST_TRANSACTION"):
+        monkeypatch.setattr(f"relay.kafka.transaction.{bound}", 2)
+    bench = Bench()
+    shard = bench.shard()
+    for number in range(1, 6):
+        bench.publishing.page(shard, page(number))
+    bench.broker.fails.append(TooSlow("not in time"))
+    with pytest.raises(Aborted):
+        bench.publishing.commit()
+    bench.publishing.again(TooSlow("not in time"))
+    bench.publishing.commit()
+    assert [len(transaction) for transaction in bench.broker.transactions] == [3, 3, 2]
+    assert bench.broker.on("shop.orders") == [b"change-%d" % number for number in range(1, 6)]
+    assert positions(bench) == [{"sequence": 2}, {"sequence": 4}, {"sequence": 5}]
+    assert [each.position for each in bench.owner.confirmed] == [{"sequence": number} for number in range(1, 6)]
+
+
+def test_between_attempts_that_are_too_slow_the_group_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I10: it would expel this worker, which would never notice."""
+    for bound in ("SMALLEST_TRANSACTION", "LARGEST_TRANSACTION"):
+        monkeypatch.setattr(f"relay.kafka.transaction.{bound}", 1)
+    bench = Bench()
+    shard = bench.shard()
+    for number in range(1, 4):
+        bench.publishing.page(shard, page(number))
+    bench.broker.fails += [TooSlow("not in time"), TooSlow("not in time"), Aborted("not in time")]
+    for _ in range(2):
+        with pytest.raises(Aborted):
+            bench.publishing.commit()
+        bench.publishing.again(Aborted("not in time"))
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"change-%d" % number for number in range(1, 4)]
+    assert positions(bench) == [{"sequence": number} for number in range(1, 4)]
 
 
 def test_the_watermark_of_a_pruned_shard_is_removed_with_its_checkpoint() -> None:
