@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -17,9 +18,13 @@ class AnswerDates:
         self._date: str | None = None
 
     def note(self, date: str | None) -> None:
-        """Note the header ``Date`` of an answer that has just arrived, None if it has none."""
+        """Note the header ``Date`` of an answer that has just arrived, None if it has none.
+
+        One that is not a date says nothing: a proxy may have written it.
+        """
         if date is not None and date != self._date:
-            self._clock.note(parsedate_to_datetime(date).timestamp())
+            with suppress(ValueError):
+                self._clock.note(parsedate_to_datetime(date).timestamp())
             self._date = date
 
     def listen(self, client: Any) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from relay.change import Snapshot
 from relay.config import DynamoDBConfig
+from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.source import DynamoDBSource
 from relay.dynamodb.table_snapshots import MARGIN
 from relay.errors import Unavailable
 from relay.lineage import Shard
+from relay.process.service_clock import ServiceClock
 from relay.source import Page, Segment
 from tests.clock import Clock
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -101,3 +103,18 @@ def test_a_service_that_does_not_say_what_time_it_is_is_refused(stream: Scripted
     with pytest.raises(Unavailable, match="source orders: the answers of DynamoDB have no header `Date`"):
         source.connect()
     source.close()
+
+
+@pytest.mark.parametrize(
+    "date", ["", "0", "yesterday", "Fri, 31 Feb 2026 10:00:00 GMT", "Fri, 27 Nov 99999 10:00:00 GMT"]
+)
+def test_an_answer_with_a_date_that_cannot_be_read_says_nothing(date: str) -> None:
+    """I5, I10: it would end the relay, with an error that names neither the source nor the header."""
+    clock = ServiceClock(Clock())
+    dates = AnswerDates(clock)
+    dates.note(date)
+    assert not clock.is_known
+    dates.note("Fri, 27 Nov 2026 10:00:00 GMT")
+    assert clock() == 1_795_773_600.0
+    dates.note(date)
+    assert clock() == 1_795_773_600.0
