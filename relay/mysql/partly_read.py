@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from relay.gtid import GtidSet
 from relay.mysql.binlog.events import TransactionBegin
 from relay.mysql.positions import BinlogPosition
@@ -32,12 +30,15 @@ class PartlyRead:
     def begin(self, begun: TransactionBegin) -> bool:
         """A transaction begins. Return whether rows were published of another one under its GTID.
 
-        A crash cut that one off, so it was made earlier. In MySQL all servers have one time for a transaction. In
-        MariaDB, that of the server that made it is the latest: others have the time of its last statement.
+        A crash cut that one off, so it was made at another time. In MySQL all servers have one time for a transaction.
+        In MariaDB, that of the server that made it is the latest: others have the time of its last statement.
         """
-        at, before = begun.committed_at or begun.timestamp, self._made_at.get(begun.gtid, math.inf)
-        self._begun = begun.gtid, at if begun.committed_at or begun.made_here else None
-        return at > before  # I1: as many of its rows would be skipped
+        at, before = begun.committed_at or begun.timestamp, self._made_at.get(begun.gtid)
+        is_exact = bool(begun.committed_at) or begun.made_here
+        self._begun = begun.gtid, at if is_exact else None
+        if before is None:
+            return False
+        return at != before if is_exact else at > before  # I1: as many of its rows would be skipped
 
     def position(self, executed: str, local: GtidSet, begun: str | None, rows: PublishedRows) -> BinlogPosition:
         """Return the position after ``executed``. ``begun``: the open transaction; ``rows``: what was read of it."""
