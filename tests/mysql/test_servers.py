@@ -8,9 +8,10 @@ import pytest
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql.errors import BinlogPurged, Diverged, Interrupted
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.roles import role_of
+from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import LostPosition, ReadableServer
 from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 
@@ -31,6 +32,21 @@ def test_the_first_server_that_has_what_was_read_and_does_not_lag_is_read() -> N
     assert shard.find(f"{A}:1-40") == "one"
     one.status = [{"Seconds_Behind_Source": None}]
     assert shard.find(f"{A}:1-40") == "two"
+
+
+def test_a_server_that_leaves_out_changes_is_not_read() -> None:
+    """I1: although it is the first one, and has what was read. While no other one answers, the reason is said."""
+    shard = FakeShard(FakeServer("filtered", f"{A}:1-50", replica=True), FakeServer("primary", f"{A}:1-50"))
+
+    def require(server: ServerConnection, role: Role) -> None:
+        if role.is_replica:
+            raise Denied(f"{server.account.address}: it does not replicate changes of shop.t")
+
+    shard.servers.require = require
+    assert shard.find(f"{A}:1-40") == "primary"
+    shard.down.add("primary:3306")
+    with pytest.raises(Unavailable, match=r"filtered:3306: it does not replicate changes of shop\.t"):
+        shard.find(f"{A}:1-40")
 
 
 def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_certain() -> None:
