@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,15 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a row. ``type``: the name of a `ColumnType`. ``has_decimals``: as for `KeyColumn`."""
+    """A column of a row. ``type``: the name of a `ColumnType`. ``has_decimals``: as for `KeyColumn`.
+
+    ``is_address``: whether drivers return its bytes as text, as of a UUID. A stream does not say that.
+    """
 
     name: str
     type: str
     has_decimals: bool = False
+    is_address: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.table import Column
-from relay.types.sql import defined
+from relay.types.sql import Form, defined
 
 TABLES = (
     "select c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, k.SEQ_IN_INDEX from information_schema.COLUMNS c"
@@ -100,4 +100,4 @@ def carried_column(name: str, definition: str) -> Column:
     Raises ValueError for a definition that cannot be read or carried.
     """
     found = defined(definition)
-    return Column(name, found.carried, found.type.has_decimals)
+    return Column(name, found.carried, found.type.has_decimals, found.type.form is Form.ADDRESS)

@@ -38,7 +38,7 @@ from relay.kafka import permissions, topics
 from relay.kafka.settings import KafkaSettings
 from relay.mysql_dialect.tables import missing_tables
 from relay.operations.check_machine import checks_of_machine
-from relay.table import TableSchema
+from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         hashed = ", ".join(names[: table.hash_columns])
         key = f"key {', '.join(names)}, hashed by {hashed}"
         findings.append(Finding(f"table {table.table}", f"{key}{_protected(table.protected)}"))
-        findings += _cache_key_findings(config, table.table, names, types={c.name: c.type for c in table.row or ()})
+        findings += check_cache_keys_of(config, table)
         if config.schema_registry:
             schema = partial(_check_schema, config, config.schema_registry, table)
             findings += run_check(f"schema of {config.topic(table.table)}", schema)
@@ -306,23 +306,29 @@ def check_cache_keys(config: Config, found: describe.Description) -> list[Findin
         "StreamViewType to NEW_AND_OLD_IMAGES"
     )
     key = [column.name for column in found.key]
-    return _cache_key_findings(config, found.table, key, "" if found.view_type == "NEW_AND_OLD_IMAGES" else problem)
+    problem = "" if found.view_type == "NEW_AND_OLD_IMAGES" else problem
+    return _cache_key_findings(config, found.table, key, {}, problem)
+
+
+def check_cache_keys_of(config: Config, table: TableSchema) -> list[Finding]:
+    """Check that a table has the columns of its cache key templates, and that applications make the same keys."""
+    columns = {column.name: column for column in table.row or ()}
+    return _cache_key_findings(config, table.table, [column.name for column in table.key], columns)
 
 
 def _cache_key_findings(
-    config: Config, table: str, key: Collection[str], problem: str = "", *, types: Mapping[str, str] | None = None
+    config: Config, table: str, key: Collection[str], columns: Mapping[str, Column], problem: str = ""
 ) -> list[Finding]:
-    """``problem``: why not every change carries both images, and what to do; empty if every change does.
+    """``columns``: all of the table, by name; empty if they are not known.
 
-    ``types``: of all columns of the table, by name, if they are known.
+    ``problem``: why not every change carries both images, and what to do; empty if every change does.
     """
     findings: list[Finding] = []
-    columns = [*(types or ())]
     for text in config.cache.keys.get(table, ()) if config.cache else ():
         named = Template.parse(text).columns
         non_key = [column for column in named if column not in key]
         name = f"cache key {text}"
-        if unfit := next(filter(None, (_unfit(table, column, (types or {}).get(column)) for column in named)), None):
+        if unfit := next(filter(None, (_unfit(table, columns[each]) for each in named if each in columns)), None):
             findings.append(Finding(name, f"{unfit}: use another column", Unavailable.exit_code))
         elif unknown := [column for column in non_key if columns and column not in columns]:
             # I6: such a key would never be invalidated.
@@ -341,12 +347,18 @@ def _cache_key_findings(
     return findings
 
 
-def _unfit(table: str, column: str, kind: str | None) -> str | None:
-    """Return why a column of this type should not be in a cache key; None if it may."""
-    if kind == ColumnKind.SET:
-        return f"`{column}` is a SET, so every change of {table} would invalidate the whole namespace"
-    if kind == ColumnKind.FLOAT:
-        return f"`{column}` is a FLOAT, of which databases print six digits, so applications would make another key"
+def _unfit(table: str, column: Column) -> str | None:
+    """Return why a column should not be in a cache key; None if it may."""
+    if column.type == ColumnKind.SET:
+        return f"`{column.name}` is a SET, so every change of {table} would invalidate the whole namespace"
+    if column.type == ColumnKind.FLOAT:
+        return (
+            f"`{column.name}` is a FLOAT, of which databases print six digits, so applications would make another key"
+        )
+    if column.is_address:  # I6
+        return (
+            f"`{column.name}` is in keys as base64, and drivers return its text, so applications would make another key"
+        )
     return None
 
 

@@ -44,6 +44,8 @@ def test_a_definition_determines_the_carried_type(definition: str, carried: str)
     found = carried_column("c", definition)
     assert (found.name, found.type) == ("c", carried)
     assert found.has_decimals == (definition in ("datetime(6)", "time"))
+    assert found.is_address == (definition in ("uuid", "inet6"))
+    assert found == Column("c", carried, found.has_decimals)  # as a stream has it
 
 
 def test_an_unknown_type_is_refused_with_its_column() -> None:

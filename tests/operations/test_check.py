@@ -22,6 +22,7 @@ from relay.config import Config, DynamoDBConfig
 from relay.config.fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
+from relay.mysql_dialect.definitions import carried_column
 from relay.operations import check
 from relay.process.managed import free_port
 from relay.table import Column, KeyColumn, TableSchema
@@ -91,6 +92,16 @@ def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool
     assert found.ok is ok
     assert "`user_id`" in found.detail
     assert ok or "set the table's StreamViewType to NEW_AND_OLD_IMAGES" in found.detail
+
+
+@pytest.mark.parametrize("kind", ["uuid", "inet4", "inet6"])
+def test_a_cache_key_of_bytes_that_drivers_return_as_text_is_refused(kind: str) -> None:
+    """I6: the application would store under another key than the one that is invalidated."""
+    columns = (carried_column("order_id", "binary(16)"), carried_column("user_id", kind))
+    table = TableSchema("shop", "orders", (KeyColumn("order_id", "bytes"),), 1, columns)
+    fine, refused = check.check_cache_keys_of(with_keys("{order_id}", "user:{user_id}"), table)
+    assert (fine.ok, refused.ok) == (True, False)
+    assert "`user_id` is in keys as base64, and drivers return its text" in refused.detail
 
 
 def test_declared_columns_are_compared_with_the_table() -> None:
