@@ -167,8 +167,7 @@ class ServerConnection:
         if _SHOWS_KEYS in self.settings:
             self.execute(f"SET SESSION {_SHOWS_KEYS} = ON")  # I1
         self.clock = clock or ServiceClock()
-        ((now,),) = self.execute("SELECT @@timestamp")
-        self.clock.note(float(now), account.address)
+        self.now()
 
     def __repr__(self) -> str:
         return f"<ServerConnection[{self.account.address}: {self.flavour} {self.version}]>"
@@ -273,6 +272,12 @@ class ServerConnection:
     def in_group(self) -> bool:
         """Whether it is a member of MySQL's group replication, which SHOW REPLICA STATUS does not show."""
         return bool(self.settings.get("group_replication_group_name"))
+
+    def now(self) -> float:
+        """Return the time by its own clock, in seconds. Raises ``Unavailable``."""
+        ((now,),) = self.execute("SELECT @@timestamp")
+        self.clock.note(float(now), self.account.address)
+        return float(now)
 
     def executed(self) -> GtidSet:
         """Return the GTID set of its binlog. Raises ``Unavailable``, ``NotCarried`` for GTIDs with tags."""

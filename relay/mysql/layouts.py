@@ -125,7 +125,7 @@ class Layouts:
             found = {}
         shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found.items()}
         executed = server.executed()
-        return TablesNow(shapes, executed, server.clock())
+        return TablesNow(shapes, executed, server.now())  # I8: not by the clock of a server that is behind
 
     def describe(self, server: ServerConnection) -> list[TableSchema]:
         """Return the schemas of the wanted tables that the server has now.
