@@ -24,6 +24,9 @@ LATENESS = 60
 """Seconds by which a record may appear after its creation time. The progress of an idle shard lags by it, and counts
 only once the shard was quiet for as long."""
 
+_LONGEST_PAUSE = float(LATENESS)
+"""Seconds between two pages, after a failure for example, after which what was quiet before says nothing."""
+
 BACKLOG = 5.0
 """Seconds: records that are older when they are read belong to a backlog. At its head a shard is read more often."""
 
@@ -54,8 +57,9 @@ class HeadSearch:
         self._is_behind = True
         # Empty pages in a row, with one iterator.
         self._empty_pages = 0
-        # When the first empty page since the last record was read, and for how many seconds they go on.
+        # When the first and the last empty page since the last record were read, and the seconds between them.
         self._quiet_since: float | None = None
+        self._empty_at = 0.0
         self._quiet_for = 0.0
         self._is_closed = is_closed
         self._is_awaited = is_awaited
@@ -91,8 +95,9 @@ class HeadSearch:
     def empty(self) -> None:
         """Note an empty page: pages between the records of a shard may be empty, too."""
         now = self._clock()
-        if self._quiet_since is None:
-            self._quiet_since = now
+        if self._quiet_since is None or now - self._empty_at > _LONGEST_PAUSE:  # I1: records may have come in the pause
+            self._quiet_since, self._empty_pages = now, 0
+        self._empty_at = now
         self._empty_pages += 1
         self._quiet_for = now - self._quiet_since
         # A closed shard has no head: it may have closed long ago, and is read up to its end only.

@@ -177,6 +177,28 @@ def test_an_open_shard_progresses_only_after_it_was_quiet_for_as_long_as_its_pro
     assert not searching.is_idle
 
 
+@pytest.mark.parametrize("has_new_iterator", [False, True])
+def test_after_a_pause_a_shard_has_to_be_quiet_again(has_new_iterator: bool) -> None:
+    """I1, I9: records that came while the service did not answer may be behind some empty pages."""
+    clock = Clock()
+    searching = HeadSearch(clock=clock)
+    for _ in range(2 * LATENESS):
+        searching.empty()
+        clock.now += 1.0
+    assert searching.is_idle
+    assert searching.reached
+    clock.now += 600.0
+    if has_new_iterator:
+        searching.new_iterator()
+    for page in range(LATENESS):
+        searching.empty()
+        assert not searching.is_idle
+        assert searching.reached == (page + 1 >= QUIET_PAGES)
+        clock.now += 1.0
+    searching.empty()
+    assert searching.is_idle
+
+
 def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_no_progress(
     source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
