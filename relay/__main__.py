@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Signals have a meaning also while its modules are imported: a Ctrl-C has no traceback."""
+    """Run the command line. Signals are handled while its modules are imported, too: Ctrl-C prints no traceback."""
     found = signal.getsignal(signal.SIGINT)
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in ("run", "consume"):

@@ -141,7 +141,7 @@ def run(
     SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
 
     With --until-caught-up, exit code 0 means that everything the sources had at the start is committed to Kafka.
-    MySQL, MariaDB and Vitess say how far that is. DynamoDB says it only of shards that are closed. An open shard counts
+    MySQL, MariaDB and Vitess say how far that is. DynamoDB says so only for closed shards. An open shard counts
     as read once it gives a change from more than 5 seconds after the start, or no record for 10 seconds and, in that
     time, 50 empty pages in a row. A change that DynamoDB shows later than that is left to the next run.
     """

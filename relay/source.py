@@ -47,7 +47,7 @@ class Page:
     gap: Gap | None = None
     """What the source no longer has. The changes of this page come after it."""
     at_head: bool = False
-    """The shard is open and was quiet for long: as far as a source without heads can tell, nothing waits."""
+    """The shard is open and has been quiet for long, so nothing waits as far as a source without heads can tell."""
     behind: int = 0
     """How many changes are older than one they follow; their tokens carry the later time."""
     tables: Sequence[TableSchema] = ()
@@ -216,7 +216,7 @@ class Source(Protocol):
 
     @property
     def clock(self) -> Callable[[], float]:
-        """Seconds since the epoch by the database, which dates the changes: that time has come on its servers."""
+        """Returns seconds since the epoch by the database's clock, which dates changes: its servers are that far."""
 
     @property
     def snapshots(self) -> SnapshotSource | None:
@@ -251,7 +251,7 @@ class Source(Protocol):
         """Return a hash of what identifies the data behind the source."""
 
     def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
-        """Decide where reading a stream with ``shards`` begins, by its own clock.
+        """Decide where reading a stream with ``shards`` begins, by the source's clock.
 
         Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
         """

@@ -149,12 +149,12 @@ class ConsumerCheckpoint:
             )
 
     def note_schemas(self, registry: str, known: Mapping[bytes, Mapping[str, Any]]) -> None:
-        """Store the schemas of a registry with those from before, so that they are known while it does not answer."""
+        """Store the schemas of a registry beside the earlier ones, so that they are known while it does not answer."""
         schemas = {header.hex(): schema for header, schema in {**self.schemas(registry), **known}.items()}
         self.folder.write(_SCHEMAS, json.dumps({"registry": registry, "schemas": schemas}))
 
     def schemas(self, registry: str) -> dict[bytes, dict[str, Any]]:
-        """Return the schemas that were stored of this registry: in another one, their ids are those of others."""
+        """Return the schemas that were stored of this registry: in another one, their ids mean other schemas."""
         found = json.loads(self.folder.read(_SCHEMAS) or "{}")
         schemas = found["schemas"] if found.get("registry") == registry else {}  # I8
         return {bytes.fromhex(header): schema for header, schema in schemas.items()}

@@ -65,7 +65,7 @@ class StoredRow:
 
     ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token, since
     the change came without its image. ``read_as_of``: ``as_of`` of the last snapshot that stored the row, in seconds,
-    whatever was stored since; 0 if none did. ``place``: of the change; None once its topic was created again.
+    whatever was stored since; 0 if none did. ``place``: the place of the change; None once its topic was created again.
     """
 
     item: Any

@@ -1,7 +1,7 @@
-"""The statements that ask the change log, for Spark 4 and DuckDB: ``python -m spark_consumers.log_script``.
+"""The statements that query the change log, for Spark 4 and DuckDB: ``python -m spark_consumers.log_script``.
 
-Spark declares the types of what a function takes and returns, and has other names for a few functions. All else is the
-template ``sql/log.sql``.
+In Spark, a function declares the types that it takes and returns, and a few functions have other names. Everything else
+is in the template ``sql/log.sql``.
 """
 
 from __future__ import annotations

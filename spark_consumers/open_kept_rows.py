@@ -1,4 +1,4 @@
-"""Opens what the copy or the log has of tables, wherever that is."""
+"""Opens the rows that the copy or the log has of tables, wherever they are."""
 
 from __future__ import annotations
 

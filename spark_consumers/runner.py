@@ -126,7 +126,7 @@ class Runner:
         self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
         self.stack = stack
-        # The URL of the schema registry, "" without one, and how many schemas this process has stored of it.
+        # The URL of the schema registry, "" without one, and how many of its schemas this process has stored.
         self._registry = redacted(config.schema_registry.url) if config.schema_registry is not None else ""
         self._noted_schemas = 0
         # Shared: the signal that asked to stop, 0 for none. Set by the signal handler in the main thread.

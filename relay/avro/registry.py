@@ -103,7 +103,7 @@ class TopicSchemas:
         return f"topic {self._topic}"
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
-        """Return for each topic and schema whether no schema of its table is known. Raises as `refresh`."""
+        """Return, for each topic and schema, whether no schema of its table is known. Raises as `refresh`."""
         self.refresh()
         known = {table_of(schema) for schema in self.all().values()}
         return [table_of(schema) not in known for _, schema in wanted]

@@ -52,9 +52,9 @@ class RegistrySchemas:
 
     ``access``: how to log in, as ``SchemaRegistryConfig.access`` says. ``on_incompatible``: ``fail`` or ``register``,
     what to do when the registry refuses the next version of a subject. ``earlier``: opens the schemas of values that
-    were written before there was a registry, if one comes. ``kept``: returns the schemas of this registry that an
-    earlier process knew, asked for only while the registry does not answer. ``timeout``: seconds for one request, which
-    is tried ``retries`` times more.
+    were written before there was a registry, if one comes. ``kept``: returns the schemas that an earlier process got
+    from this registry; called only while the registry does not answer. ``timeout``: seconds for one request.
+    ``retries``: how often a failed request is repeated.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class RegistrySchemas:
         return f"the schema registry at {self._shown}"
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
-        """Return for each topic and schema whether the subject has no versions, and the table had none before there was
-        a registry. Raises `Unavailable`.
+        """Return, for each topic and schema, whether the table has no schema: no version of the subject, and none from
+        before there was a registry. Raises `Unavailable`.
         """
         names = list(dict.fromkeys(topic for topic, _ in wanted))
         with self._asking("list the versions of its subjects"):
@@ -157,9 +157,9 @@ class RegistrySchemas:
             return self._refusal(topic, subject, versions, following(schema, [v.schema for v in versions]))
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Return the schema of values with this header, None if it has none of the relay's. Asks the registry once.
+        """Return the schema of values with this header, None if the relay has no such schema. Asks the registry once.
 
-        While that does not answer, the schemas that an earlier process knew are known, too. Raises `Unavailable`.
+        While it does not answer, the schemas that an earlier process stored are used. Raises `Unavailable`.
         """
         known = self._known.get(header)
         number = schema_id(header)
@@ -174,7 +174,7 @@ class RegistrySchemas:
                 self._known.setdefault(each, schema)
             if header not in self._known:
                 raise
-            log.warning("%s. Values with schemas that are known from before are read on", error)
+            log.warning("%s. Values whose schemas an earlier process stored are still read", error)
             return self._known[header]
 
     def _ask(self, header: bytes, number: int) -> dict[str, Any] | None:
@@ -214,7 +214,7 @@ class RegistrySchemas:
         return {**(self._earlier.all() if self._earlier is not None else {}), **self._known}
 
     def refresh(self) -> None:
-        """Do nothing: an id never changes its schema, and a schema is looked up when the first value of it comes."""
+        """Do nothing: the schema of an id never changes, and is looked up when the first value that has it comes."""
 
     def close(self) -> None:
         self._client.close()

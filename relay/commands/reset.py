@@ -41,13 +41,13 @@ def reset(
     Removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes between the
     old place and the new one are published again, or never. The config file is not changed.
 
-    With --lost-state, sources whose checkpoints are lost begin where `start` says, and the present schemas of tables
-    whose schemas are lost are published again; a gap says so for each source.
+    With --lost-state, sources whose checkpoints are lost begin where `start` says. Tables whose schemas are lost get
+    the schemas that they have now. A gap for each source tells consumers.
     """
     if lost_state and (source, to, dry_run) != (None, None, False):
-        raise typer.BadParameter("does not go with SOURCE, --to or --dry-run.", param_hint="--lost-state")
+        raise typer.BadParameter("cannot be combined with SOURCE, --to or --dry-run.", param_hint="--lost-state")
     if not lost_state and (source is None or to is None):
-        raise typer.BadParameter("give both, or --lost-state.", param_hint="SOURCE and --to")
+        raise typer.BadParameter("give both, or give --lost-state alone.", param_hint="SOURCE and --to")
     loaded = load_config(config, settings, every_table=False)
     from relay.operations import reset as resets
 

@@ -1,4 +1,4 @@
-"""The times of DynamoDB's answers, which say what its clock is."""
+"""The times of DynamoDB's answers, which tell the time of its clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AnswerDates:
 
     def __init__(self, clock: ServiceClock) -> None:
         self._clock = clock
-        # Of the last answer. The first answer of a second says most.
+        # The `Date` of the last answer. Only the first answer in a second says anything new.
         self._date: str | None = None
 
     def note(self, date: str | None) -> None:
@@ -28,7 +28,7 @@ class AnswerDates:
             self._date = date
 
     def listen(self, client: Any) -> None:
-        """Note the answers of a client of boto3."""
+        """Note the date of every answer that a boto3 client gets."""
         client.meta.events.register("after-call", self._answered, unique_id="relay-dates")
 
     def _answered(self, http_response: Any, **_: Any) -> None:

@@ -115,7 +115,7 @@ def clients(
         tcp_keepalive=True,
         user_agent_extra="relay",
     )
-    # Whoever makes a call of DynamoDB Streams repeats it: the pool of readers, or the `Pace` of listings.
+    # Callers repeat a failed call of DynamoDB Streams themselves: the pool of readers, or the `Pace` of listings.
     once = settings.merge(BotoConfig(retries={"mode": "standard", "total_max_attempts": 1}))
     try:
         session = boto3.session.Session(botocore_session=open_session(source.identity(source.region_name)))
@@ -331,7 +331,7 @@ def ask(
     """Return what ``call`` returns. Raises ``Unavailable``, saying what to do, where DynamoDB refuses it.
 
     ``doing``: what was tried, beginning with "to". ``missing``: the message where something does not exist. ``pace``:
-    at which the call is repeated, up to twice, if it is throttled or not answered.
+    if given, a call that is throttled or not answered is repeated at this pace, at most twice.
     """
     where = f"source {source.name}: "
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"

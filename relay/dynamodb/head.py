@@ -1,8 +1,8 @@
 """How far a shard is from its head, as its pages tell: DynamoDB does not say where the head is.
 
 Nothing that DynamoDB documents bounds the empty pages between two records of an open shard, and sequence numbers, an
-iterator at LATEST and DescribeStream say nothing of what is before them. So a head is never known, only likely: the
-longer a shard has been quiet, the more. How long is enough depends on what rests on it.
+iterator at LATEST and DescribeStream say nothing about what is before them. So a head is never known, only likely: the
+longer a shard has been quiet, the likelier. How long is long enough depends on what relies on it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import PAGE_LIMIT
 
 QUIET_SECONDS = 10.0
-"""Seconds without a record after which an open shard counts as read to its head, ..."""
+"""Seconds without a record after which an open shard counts as read to its head, if `QUIET_PAGES` came as well."""
 
 QUIET_PAGES = 50
-"""... and empty pages in a row, with one iterator. 4 or 5 were seen to cross four hours (Bloop, "Record Gaps")."""
+"""Empty pages in a row, with one iterator. Runs of 4 or 5 were seen to span four hours (Bloop, "Record Gaps")."""
 
 LATENESS = 60
 """Seconds by which a record may appear after its creation time. The progress of an idle shard lags by it, and counts
@@ -38,7 +38,7 @@ _MANY_EMPTY_PAGES = 100
 
 
 class HeadSearch:
-    """What the pages of a shard tell. Used by the thread that reads the shard.
+    """What the pages of a shard tell about its head. Used by the thread that reads the shard.
 
     ``is_closed``: whether the newest listing shows that the shard is closed. ``is_awaited``: whether somebody waits for
     the head, so that empty pages before it are read at once. ``clock``: seconds that never go back.

@@ -1,4 +1,4 @@
-"""The pace of calls that count against one limit of AWS: slower after each that fails, faster again with good ones.
+"""The pace of calls that count against one limit of AWS: slower after a failure, faster again after each success.
 
 DescribeStream may be called ten times a second for all streams of an account in a region (AWS, "Quotas"). So all
 sources there share a pace. Nothing else repeats such a call: botocore does not.
@@ -21,7 +21,7 @@ _RECOVERY = 0.8
 
 
 class Pace:
-    """Safe from all threads, one of which makes a call at a time while there are pauses.
+    """Threads may share it. While there are pauses, only one thread at a time makes a call.
 
     ``sleep``: waits for a number of seconds. ``clock``: seconds that never go back.
     """
@@ -58,9 +58,9 @@ class Pace:
             self._next_at = min(self._next_at, self._clock() + self._pause)
 
     def failed(self, begun: int) -> None:
-        """The call for which `wait` returned ``begun`` was throttled, or was not answered.
+        """Slow down: the call for which `wait` returned ``begun`` was throttled or not answered.
 
-        Of calls that were made together, only the first to fail counts.
+        If calls that were made together fail, only the first failure counts.
         """
         with self._lock:
             if begun == self._growths:  # I10

@@ -89,8 +89,8 @@ def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
 class StreamSession:
     """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held.
 
-    ``pace``: of listings. ``sleep``: waits for a number of seconds between two tries of other calls. ``dates``: is told
-    the times of the answers of a ``client`` to which it does not listen.
+    ``pace``: the pace of listings. ``sleep``: waits for a number of seconds between two tries of other calls.
+    ``dates``: is told the time of each answer, if it does not listen to ``client`` itself.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class StreamSession:
         return answer["Records"], answer.get("NextShardIterator")
 
     def _dated(self, answer: Any) -> Any:
-        """Return ``answer``, once its time is noted."""
+        """Note the time of ``answer``, and return it."""
         if self._dates is not None:
             self._dates.note(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
         return answer

@@ -94,8 +94,8 @@ class DynamoDBSource:
         config_match.verify(found, self.config)
         if not self.clock.is_known:  # I1
             raise Unavailable(
-                f"source {self.name}: the answers of DynamoDB have no header `Date`, without which nobody knows up to "
-                "when a shard is read: let the proxy in between pass it on"
+                f"source {self.name}: the answers of DynamoDB have no header `Date`, so the relay cannot tell up to "
+                "what time a shard is read: let the proxy in between pass the header on"
             )
         arn = found.stream_arn
         if label is not None and label != found.stream_label:

@@ -128,7 +128,7 @@ class SegmentReader:
         self.wanted = wanted or {}
         self.clock = clock
         self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
-        # When the table was created that the snapshot reads.
+        # When the table that the snapshot reads was created.
         self._birth: float = segment.part["created"]
         # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
         self._has_begun = False

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ReloadedConfig:
-    """The ``config`` that is in force, and how it changes. It outlives a worker, as does what was requested from it.
+    """The ``config`` that is in force, and how it changes. It outlives a worker, and so does a request to reload it.
 
     ``read``: reads the config again. Used by the worker's thread; ``request`` also by a signal handler in it.
     """
@@ -26,12 +26,12 @@ class ReloadedConfig:
         self._reading: SlowCall[Config] | None = None
 
     def request(self) -> None:
-        """Have the config read again and applied, as soon as a worker serves this."""
+        """Ask for the config to be read again and applied, which the next `serve` begins."""
         self._requested = True
 
     def close(self) -> None:
         if self._requested:
-            log.warning("SIGHUP: the relay ends before it could read the config again; the next start reads it")
+            log.warning("SIGHUP: the relay stops before it has read the config again; the next start reads it")
 
     def serve(self, sources: Iterable[SourceState]) -> None:
         """Begin to read the config if that was requested, and apply it once it is read."""

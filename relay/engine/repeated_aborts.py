@@ -21,11 +21,11 @@ _LONGEST_PAUSE = 1.0
 _ASK_AT = 11  # aborts; a broker that has just started may not know a topic yet
 _TIMEOUT = 5.0
 _UNKNOWN = (AclOperation.WRITE,)
-"""What a user may do where a broker does not say it."""
+"""What a user is assumed to be allowed if the broker does not say."""
 
 
 class RepeatedAborts:
-    """Counts aborts. ``topics``: returns the names of those that the worker writes to.
+    """Counts aborts. ``topics``: returns the names of the topics that the worker writes to.
 
     ``liveness``: knows how many transactions have failed since the last commit.
     """
@@ -42,7 +42,7 @@ class RepeatedAborts:
         self._topics = topics
         self._liveness = liveness
         self._sleep = sleep
-        # The topics that this user could not write to when that was last asked.
+        # The topics that this user could not write to when the broker was last asked.
         self._forbidden: list[str] = []
         # Since it last asked, also those before a commit: transactions without the topic that is lost succeed.
         self._aborts = 0

@@ -56,7 +56,7 @@ class SameSources:
         return tuple(found)
 
     def warn_of_unread(self) -> None:
-        """Say which sources have shards left to read and are not in the config: they may have been removed for good."""
+        """Warn of sources that have unread shards and are not in the config: they may have been removed for good."""
         checkpoints = self._view.checkpoints
         for name in self._planned():
             streams = self._view.planned[name]

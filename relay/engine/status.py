@@ -58,7 +58,7 @@ def take(
 
 
 def _here(source: SourceState, seconds: float | None) -> float | None:
-    """Return by this machine's clock what is by that of the source: its age is looked at here. None if it never was."""
+    """Convert a time by the source's clock to this machine's clock, by which its age is shown. None stays None."""
     return seconds + time.time() - source.clock() if seconds else None
 
 

@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 _MOST_KEPT = 32
 
-# The number of clients that are kept. Written by threads that let go of one, each under the lock of the interpreter.
+# The clients that are kept. Each thread that gives one up appends it, under the lock of the interpreter.
 _kept: list[str] = []
 
 
 def keep_for_ever(client: object) -> None:
-    """Never free ``client``, also not when the process ends: a call of it may be under way.
+    """Never free ``client``, not even when the process ends: one of its calls may be under way.
 
     Raises ``Unavailable`` once there are too many, so that a supervisor starts the process again.
     """
@@ -33,7 +33,7 @@ def keep_for_ever(client: object) -> None:
     _kept.append(repr(client))
     if len(_kept) > _MOST_KEPT:
         raise Unavailable(
-            f"{len(_kept)} clients of Kafka did not answer, and are kept with their threads: start this process again"
+            f"{len(_kept)} clients of Kafka got no answer, and are kept with their threads: restart this process"
         )
 
 

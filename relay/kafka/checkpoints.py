@@ -263,7 +263,7 @@ class CheckpointView(CommittedRecords):
             raise RelayError(
                 f"{self.topic}[{where}] offset {offset}: the record has no key; the relay did not write it"
             )
-        self._freshness.require_same(where, self._positions[where], offset)  # a client goes back to the first record
+        self._freshness.require_same(where, self._positions[where], offset)  # a new topic is read from its start
         self._positions[where] = offset + 1
         self.records += 1
         self._unapplied[key] = where, offset, message.value()

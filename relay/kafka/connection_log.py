@@ -17,7 +17,7 @@ _UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
 
 
 class LineLog(Protocol):
-    """What a `logging.Logger` has, as the client calls it."""
+    """The method of a `logging.Logger` that the client calls."""
 
     def log(self, level: int, text: str, *parts: object) -> None: ...
 

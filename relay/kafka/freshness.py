@@ -26,9 +26,9 @@ AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]
 
 
 class MissedDeletions(RelayError):
-    """What was read may not be what is there, and has to be read from its start.
+    """What was read may differ from what the topic has now, which has to be read from its start.
 
-    A partition was not read for so long that deletions in it may be gone, or it ends before what was read of it.
+    A partition was not read for so long that deletions in it may be gone, or it ends before the last offset read.
     """
 
 
@@ -100,7 +100,7 @@ class Freshness:
             self._read_at[partition] = asked_at
 
     def require_same(self, partition: int, position: int, end: int) -> None:
-        """Raise ``MissedDeletions`` if ``partition``, which was read up to ``position``, ends at ``end`` before it."""
+        """Raise ``MissedDeletions`` if ``partition``, read up to ``position``, now ends before that, at ``end``."""
         if end < position:  # I3
             raise MissedDeletions(
                 f"{self.topic}[{partition}] was read up to offset {position} and now ends at {end}: the topic was "

@@ -24,7 +24,7 @@ _GIVE_UP_AFTER = 120.0
 
 
 class Producers:
-    """Opens producers under the worker's name, two of them, and another in the place of one that is spent.
+    """Opens two producers under the worker's name, and replaces each one that is spent.
 
     They take turns, one for each transaction: the broker refuses the next transaction of a producer until all markers
     of its last one are written, and the other one can begin at once. ``probe``, ``stop_by``: see ``Publisher``.
@@ -71,7 +71,7 @@ class Producers:
             if not publisher.is_spent:
                 self._ready.append(publisher)
                 return publisher
-            log.info("%s: a request of it may still be under way; taking a new epoch", publisher.transactional_id)
+            log.info("%s: one of its requests may still be under way; taking a new epoch", publisher.transactional_id)
             self._opening.append(SlowCall(publisher.transactional_id, partial(_renewed, publisher)))
 
     def start_over(self, *, under_a_new_name: bool) -> None:
@@ -134,12 +134,12 @@ def _renewed(publisher: Publisher) -> Publisher:
 
 
 def _patiently(connect: Callable[[], T]) -> T:
-    """Try with one client after another: one may not get through while others do."""
+    """Try one client after another: a new one may get through where another does not."""
     deadline = time.monotonic() + _GIVE_UP_AFTER
     while True:
         try:
             return connect()
         except NoAnswer as error:
             if time.monotonic() > deadline:
-                raise Unavailable(f"{error}, nor any other request for {_GIVE_UP_AFTER:.0f} s") from error
+                raise Unavailable(f"{error}; other clients got no answer for {_GIVE_UP_AFTER:.0f} s either") from error
             log.info("%s; trying with another client", error)

@@ -47,7 +47,7 @@ class Aborted(Exception):
 
 
 class TooSlow(Aborted):
-    """The broker did not take the records of the transaction in time: there are too many for the way to it."""
+    """The broker did not take the records of the transaction in time: there are too many for the connection."""
 
 
 class Fenced(Exception):
@@ -91,7 +91,7 @@ class Publisher:
 
     @property
     def is_spent(self) -> bool:
-        """Whether a request of it may still reach the broker (I3): it must not begin another transaction."""
+        """Whether one of its requests may still reach the broker (I3): then it must not begin another transaction."""
         try:
             self._producer.poll(0)  # delivers librdkafka's log lines
         except KafkaException:
@@ -218,13 +218,13 @@ class Publisher:
         self._probe("after_commit")
 
     def close(self) -> None:
-        """End it. An open transaction stays open until the broker or a successor aborts it. May be called again."""
+        """Close it. An open transaction stays open until the broker or a successor aborts it. May be called again."""
         self.open = False
         self._bounded.close()
         producer = self.__dict__.pop("_producer", None)
         self.__dict__.pop("produce", None)
         if producer is not None and self._sends_offsets:
-            # To free it while offsets may be under way corrupts the memory of librdkafka.
+            # Freeing it while offsets may be under way would corrupt the memory of librdkafka.
             producer.purge(in_queue=True, in_flight=True, blocking=False)  # it must not go on sending
             keep_for_ever(producer)
 

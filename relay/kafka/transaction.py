@@ -30,7 +30,7 @@ LATE_AFTER = 2.0
 
 _FASTER_BY = 2
 _COMMIT_GOAL = 1.0  # seconds that a commit should take at most
-_TOO_SLOW = 4.0  # how much longer the records would have taken that did not arrive in time, at a guess
+_TOO_SLOW = 4.0  # times as long: a guess at what records that did not arrive in time would have taken
 
 _HIGH_LOAD = 2 << 20  # bytes of values per second above which small commits would cost more than the changes
 _COMMIT_SHARE = 0.05  # of the time, at most, while changes keep arriving

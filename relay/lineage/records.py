@@ -132,7 +132,7 @@ class Checkpoint:
     ``journal``: the reshard that ended the shard (``relay.stream.journals``). ``reached``: see ``Page``.
     ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were last emptied
     or renamed, in seconds, for snapshots that run meanwhile (``relay.snapshots.emptied_tables``). ``unplanned``: by
-    table of which changes are published and that the plan lacks, its key columns and how many choose the partition, as
+    table that has published changes and that the plan lacks, its key columns and how many choose the partition, as
     ``key`` and ``hashed``: whoever owns the plan adds it.
     """
 

@@ -68,10 +68,10 @@ def require_unfiltered(
     *,
     is_origin: bool = False,
 ) -> None:
-    """Raise ``Denied`` if a server leaves out changes of ``tables``, if there are none of any of ``database`` (I1).
+    """Raise ``Denied`` if a server leaves out changes of ``tables``, or of any in ``database`` if none is named (I1).
 
-    ``replications``: the filters of each. A table may come by any of them. ``is_origin``: whether the server may be the
-    one in which ``database`` is written, beside what it replicates.
+    ``replications``: the filters of each replication. A table may come by any of them. ``is_origin``: whether the
+    server may be the one in which ``database`` is written, beside what it replicates.
     """
     address, chosen = server.account.address, list(tables) or [""]
     binlog = _as_stored(server, Filters.of(server.binlog_status, "Binlog"))

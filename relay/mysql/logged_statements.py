@@ -16,7 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class LoggedStatements:
-    """Follows the statements of a shard. ``emptied``, ``published``: of the open transaction, for its end."""
+    """Follows the statements of a shard.
+
+    ``emptied``: the tables that the open transaction empties. ``published``: its statements that are published.
+    """
 
     def __init__(self, source: str, layouts: Layouts) -> None:
         self.source = source
@@ -29,12 +32,12 @@ class LoggedStatements:
         return f"<LoggedStatements[{self.source}: {len(self.published)} to publish]>"
 
     def begin(self) -> None:
-        """Another transaction begins."""
+        """Begin another transaction."""
         self.emptied = []
         self.published = []
 
     def read(self, event: Statement, executed: GtidSet, gtid: str) -> None:
-        """Follow a statement of the transaction ``gtid``. ``executed``: before it."""
+        """Follow a statement of the transaction ``gtid``. ``executed``: what was executed before it."""
         said = event.classified
         self.followed.begin(said, executed, event.timestamp)
         applied = self.followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())

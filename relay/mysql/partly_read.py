@@ -28,7 +28,7 @@ class PartlyRead:
         return self._rows.get(gtid)
 
     def begin(self, begun: TransactionBegin) -> bool:
-        """A transaction begins. Return whether rows were published of another one under its GTID.
+        """Begin a transaction. Return whether rows of another one with the same GTID were published.
 
         A crash cut that one off, so it was made at another time. In MySQL all servers have one time for a transaction.
         In MariaDB, that of the server that made it is the latest: others have the time of its last statement.

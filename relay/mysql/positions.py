@@ -15,7 +15,7 @@ from relay.mysql_dialect.published_rows import PublishedRows, position_fields, r
 class BinlogPosition:
     """What was read and published. The next transactions are those that are not in it, from whatever server (I1, I3).
 
-    Checkpoints hold its JSON, of which the same position must give the same bytes.
+    Checkpoints hold its JSON. Equal positions must give equal bytes.
     """
 
     gtid: str
@@ -27,7 +27,7 @@ class BinlogPosition:
     targets: Mapping[str, str] = field(default_factory=dict)
     """By shard: the GTID set after which each target of a reshard is read. Only in the last position of a shard."""
     made_at: Mapping[str, int] = field(default_factory=dict)
-    """By GTID: when those in ``partial`` were made, if that is known. See ``PartlyRead.begin``."""
+    """By GTID: when the transactions in ``partial`` were made, if that is known. See ``PartlyRead.begin``."""
 
     @classmethod
     def from_json(cls, raw: Position) -> BinlogPosition:

@@ -55,7 +55,7 @@ class Consumed:
     heartbeat: int | None = None
     """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
     replaced: str | None = None
-    """The GTID of the next event, if rows were published of another transaction under it, which never committed."""
+    """The next transaction's GTID, if rows of another one, which never committed, were published under it."""
     error: RelayError | None = None
     """Why the first remaining event cannot be read. Everything before it was taken."""
 

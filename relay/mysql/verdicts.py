@@ -1,4 +1,4 @@
-"""What a server of a shard is good for, by what it has of what was read and by what it is: one table."""
+"""What a server of a shard is good for: one table, by what the server has executed and by its role."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ServerHistory(Enum):
     COMPLETE = auto()
     BEHIND = auto()
     UNACKNOWLEDGED = auto()  # it made what it lacks, and waits for its replicas to acknowledge that
-    OTHER = auto()  # it has other transactions in the place of some, or said so when it was read
+    OTHER = auto()  # it has other transactions in place of some, or said so when it was read
     PURGED = auto()  # it no longer has what follows
 
 
@@ -33,7 +33,7 @@ class Standing(Enum):
 
 
 class ServerVerdict(Enum):
-    """What a server is good for. A text says why one cannot be read now: it may be later."""
+    """What a server is good for. The text says why it cannot be read now; later it may be."""
 
     READ = "can be read"
     LACKING = "lacks transactions that were already read"

@@ -42,7 +42,7 @@ class TransactionChanges:
         # The open transaction, and what makes its changes: nothing before its first row.
         self._transaction: StreamedTransaction | None = None
         self._maker: ChangeMaker | None = None
-        # What is ready before that which the makers have: theirs are the compiled ones, and then the plain ones.
+        # What became ready before what the makers have now, the compiled maker first and then the plain one.
         self._parts: list[list[Change] | ChangeBlock] = []
         self._schema_changes: list[SchemaChange] = []
 
@@ -75,7 +75,7 @@ class TransactionChanges:
         if (origin is None) != (origin_gtid is None):
             raise ValueError("give origin and origin_gtid together")
         self.tally.rows_of = {}
-        self.tally.held_size = 0  # of one before that had no end
+        self.tally.held_size = 0  # left by a transaction that had no end
         is_behind = timestamp < self.floor
         # Timestamps never decrease along a lineage, so a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
@@ -94,8 +94,8 @@ class TransactionChanges:
     def rows(self, rows: CompiledRows, operation: str, buffer: bytes, start: int, end: int) -> bool:
         """Make the changes of all rows of an event at once. Return whether the compiled core made them.
 
-        If not, none is made, and `row_of` makes those of the rest of the transaction. ``rows``: how the core takes
-        them; the others say how and where a binlog has them.
+        If not, it made none, and `row_of` makes the changes of the rest of the transaction. ``rows``: how the core
+        takes them; the other parameters say how and where a binlog has them.
         """
         compiled, transaction = self._compiled, self._transaction
         if compiled is None or transaction is None:
@@ -107,7 +107,7 @@ class TransactionChanges:
         return self._maker is compiled and compiled.rows(rows, operation, buffer, start, end)
 
     def row_of(self, table: Table) -> Callable[..., None]:
-        """Return what makes the changes of a row of ``table``, as `PlainMaker.row` does, until the next call here.
+        """Return a function that makes the changes of a row of ``table``: see `PlainMaker.row`. Each call replaces it.
 
         Raises ``RelayError`` outside a transaction.
         """
@@ -127,7 +127,7 @@ class TransactionChanges:
         return self._plain
 
     def statement(self, database: str, applied: AppliedStatement) -> None:
-        """Make the record of a statement of the open transaction, of which everything else was read."""
+        """Make the record of a statement of the open transaction, after everything else in it was read."""
         transaction = self._transaction
         assert transaction is not None
         # Not the id of a TRUNCATE, which has a table and no key.

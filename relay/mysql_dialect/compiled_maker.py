@@ -1,4 +1,4 @@
-"""Makes changes with the compiled core, of rows as a binlog has them. They are blocks, and no objects."""
+"""Makes changes with the compiled core from the rows of a binlog. The changes are blocks, not objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CompiledMaker:
-    """A maker of changes, as `ChangeMaker` says; it may leave the rest of a transaction to another one."""
+    """A `ChangeMaker` that may leave the rest of a transaction to another maker."""
 
     def __init__(self, builder: BlockBuilder, tally: Tally) -> None:
         self._builder = builder
@@ -20,13 +20,13 @@ class CompiledMaker:
         self._transaction: StreamedTransaction | None = None
 
     def begin(self, transaction: StreamedTransaction) -> bool:
-        """Take over a transaction of which nothing was made. Return whether the core can."""
+        """Take over a transaction before its first change. Return whether the core can."""
         self._transaction = transaction
         token = transaction.token
         return self._builder.begin(transaction.gtid, token.position, token.timestamp, transaction.committed_at)
 
     def rows(self, rows: CompiledRows, operation: str, buffer: bytes, start: int, end: int) -> bool:
-        """Make the changes of all rows of an event. Return whether the core has; if not, it has made none of them."""
+        """Make the changes of all rows of an event. Return whether the core did; if not, it has made none of them."""
         made = self._builder.rows(rows, operation, buffer, start, end)
         transaction, tally = self._transaction, self._tally
         if made is None or transaction is None:

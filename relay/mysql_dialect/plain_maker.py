@@ -1,4 +1,4 @@
-"""Makes changes in plain Python, of rows as tuples: what the compiled core leaves, and all where it is missing."""
+"""Makes changes in plain Python from rows as tuples: what the compiled core leaves, or all if it is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_ATTRIBUTES: dict[str, str] = {}
 
 
 class PlainMaker:
-    """A maker of changes, as `ChangeMaker` says."""
+    """A `ChangeMaker` that takes any row."""
 
     def __init__(self, source: str, tally: Tally) -> None:
         self._source = source
@@ -31,14 +31,14 @@ class PlainMaker:
         # By table, the rows after the one held back that are not published.
         self._left_out: dict[str, int] = {}
         self._transaction: StreamedTransaction
-        # What has made the changes so far, if the next one is the first here.
+        # What has made the transaction's changes so far, until this maker makes its first one.
         self._before: CompiledMaker | None = None
 
     def __len__(self) -> int:
         return len(self._ready)
 
     def begin(self, transaction: StreamedTransaction, before: CompiledMaker | None = None) -> None:
-        """Make the changes of a transaction from its next one on. ``before``: what has made some of it."""
+        """Make the changes of a transaction from here on. ``before``: the maker of its earlier changes, if any."""
         self._transaction = transaction
         self._before = before
         self._mapper = None

@@ -13,10 +13,10 @@ from relay.token import EventToken
 class StreamedTransaction:
     """What the changes of one transaction have in common.
 
-    ``committed_at``: microseconds. ``id_shard``, ``id_position``: where event ids say that it was made, on the shard of
-    its origin if it has one. ``is_behind``: whether its own time was before that of its token. ``skips``: by table, the
-    rows still to skip, since they were published before. ``order``: how many changes were made. ``statements``: how
-    many of its statements were.
+    ``committed_at``: microseconds. ``id_shard``, ``id_position``: the shard and the position in event ids, the origin's
+    if it has one. ``is_behind``: whether its own time was before its token's. ``skips``: by table, the rows still to
+    skip, since they were published before. ``order``: how many of its changes were made. ``statements``: how many
+    records of its statements were made.
     """
 
     gtid: str
@@ -32,12 +32,12 @@ class StreamedTransaction:
 
 @dataclass(slots=True)
 class Tally:
-    """How much of a shard's stream is made.
+    """How many changes of a shard's stream were made.
 
     ``rows_of``: by table, the rows of the open transaction that were taken or skipped, without the one held back.
-    ``size``: estimated bytes of the changes that are ready. ``behind``: how many were made in transactions that are
-    behind; the reader resets it. ``token``: the last one made. ``held_size``: the bytes of the row that is held back, 0
-    if none is. ``held_table``: its table.
+    ``size``: estimated bytes of the changes that are ready. ``behind``: how many changes were made in transactions that
+    are behind; the reader resets it. ``token``: the token of the last change. ``held_size``: the bytes of the row that
+    is held back, 0 if none is. ``held_table``: its table.
     """
 
     rows_of: dict[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Tally:
         self.rows_of[table] = self.rows_of.get(table, 0) + rows
 
     def release(self, token: EventToken) -> None:
-        """The row that is held back is ready: another one follows, or the end of its transaction."""
+        """Count the row that is held back as ready: another row follows, or the end of its transaction."""
         self.size += self.held_size
         self.held_size = 0
         done, table = self.rows_of, self.held_table

@@ -20,7 +20,7 @@ _INTERFACE = 9  # what this version calls; one that was built of other sources m
 
 
 class CoreModule(Protocol):
-    """What the module ``_core`` has."""
+    """What the module ``_core`` provides."""
 
     BinlogScanner: type[_core.BinlogScanner]
     BlockBuilder: type[_core.BlockBuilder]
@@ -34,7 +34,7 @@ class CoreModule(Protocol):
 
 
 def core() -> CoreModule | None:
-    """Return the compiled core; None for plain Python: it is not there, or ``RELAY_NATIVE=off`` is set.
+    """Return the compiled core, or None if it was not built or ``RELAY_NATIVE=off`` is set: then use plain Python.
 
     Raises ImportError if ``RELAY_NATIVE=required`` is set and it is not there.
     """

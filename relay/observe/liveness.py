@@ -11,7 +11,7 @@ from relay.lineage import StreamId
 from relay.observe.status import SourceView, WorkerStatus
 
 _MOOT_AFTER = 30.0
-"""Seconds after the last failed commit without anything to commit: an open shard has a checkpoint every ten."""
+"""Seconds after which a failed commit no longer counts if nothing waits: an open shard has a checkpoint every ten."""
 
 _LOOK_EVERY = 5.0  # seconds; it takes some milliseconds with 10,000 shards
 
@@ -20,7 +20,7 @@ _LOOK_EVERY = 5.0  # seconds; it takes some milliseconds with 10,000 shards
 class Uncommitted:
     """``since``: when something began to wait for a commit. ``failures``: failed attempts since then.
 
-    ``why``: the last of them failed, at ``failed_at``. Times are monotonic.
+    ``why``: the reason of the last failure, at ``failed_at``. Times are monotonic seconds.
     """
 
     since: float
@@ -66,7 +66,7 @@ class Liveness:
         return self.uncommitted.failures if self.uncommitted is not None else 0
 
     def turn(self, *, waits: bool) -> None:
-        """Note whether something is to be committed now."""
+        """Note whether something waits for a commit now."""
         known, now = self.uncommitted, self.clock()
         if known is None:
             self.uncommitted = Uncommitted(now) if waits else None
@@ -77,7 +77,7 @@ class Liveness:
         self.uncommitted = None
 
     def failed(self, why: str) -> None:
-        """Count a transaction that was not committed, as far as is known."""
+        """Count a transaction that, as far as is known, was not committed, and note ``why``."""
         now = self.clock()
         since = self.uncommitted.since if self.uncommitted is not None else now
         self.uncommitted = Uncommitted(since, self.failures + 1, now, why)

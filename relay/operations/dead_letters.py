@@ -180,7 +180,7 @@ class DeadLetters:
     ) -> None:
         """Send ``letters`` again, each in a transaction of its own, and call ``on_sent`` after each.
 
-        Those that another command has redriven or dismissed since they were read are left out. ``dry_run``: send
+        Leaves out letters that another command has redriven or dismissed since they were read. ``dry_run``: send
         nothing, and call ``on_sent`` for those that would be sent. Raises ``RelayError`` at the end, with one line per
         dead letter that could not be sent; ``Unavailable`` once another redrive of this relay has begun.
         """
@@ -198,8 +198,8 @@ class DeadLetters:
                     if not dry_run:
                         publisher = publisher or self._publisher(limits, "redrive")
                         with self._transaction(publisher, letter, "redriven"):
-                            # I3: another redrive that commits from here on ends this transaction. An open one, such as
-                            # a worker's, hides marks behind it from whoever reads only what is committed.
+                            # I3: another redrive that commits from here on ends this transaction. A reader of committed
+                            # records would not see its marks behind an open transaction, such as a worker's.
                             self._read_on(IsolationLevel.READ_UNCOMMITTED)
                             is_left = self._letters[letter.id].is_pending or not was_pending[letter.id]
                             if is_left:
@@ -236,7 +236,7 @@ class DeadLetters:
         return [each for each in topics.survey(self._admin, self.config, list(self.tables.values())) if each.exists]
 
     def _publisher(self, limits: Limits, command: str) -> Publisher:
-        """Return a producer that ends the transaction of the one before of the same ``command``, and its use."""
+        """Return a producer. It fences the one before it of the same ``command``, and ends its transaction."""
         return Publisher(limits.producer(self._producer), f"{self.config.name}-{command}")  # I3
 
     def _mark(self, letter: DeadLetter, suffix: bytes) -> _Record:

@@ -89,7 +89,7 @@ def accept_lost_state(config: Config) -> Iterator[Gap]:
     """Let the next run begin although state is lost: yield the gaps, each once it is published.
 
     The schemas that the tables have now are published, and sources whose checkpoints are lost begin where ``start``
-    says. What an error interrupts is done by the next call. Raises like ``reset``.
+    says. After an error, the next call does the rest. Raises like ``reset``.
     """
     settings, admin = KafkaSettings.from_config(config), topics.connect(config)
     with ExitStack() as stack:
@@ -120,7 +120,7 @@ def _publish(settings: KafkaSettings, gap: Gap) -> None:
         publisher.send(settings.gaps, gap.to_json(), gap.id.encode(), 0)
         publisher.commit_without_offsets()
     except (Aborted, Fenced) as error:
-        raise Unavailable(f"gap {gap.id} may not have been published: {error}; run it again") from error
+        raise Unavailable(f"gap {gap.id} may not have been published: {error}; run the command again") from error
 
 
 def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIENCE) -> Reset:
@@ -219,8 +219,8 @@ def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     admin = topics.connect(config)
     if settings.checkpoints not in topics.list_topics(admin, config):
         raise RelayError(
-            f"relay {config.name} has not run yet: set `start` in the config instead of a reset. If it has, its "
-            f"checkpoints are lost: `relay reset CONFIG --lost-state`"
+            f"relay {config.name} has not run yet: set `start` in the config instead of a reset. If it has "
+            "run, its checkpoints are lost: accept that with `relay reset CONFIG --lost-state`"
         )
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
 

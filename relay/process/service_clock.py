@@ -1,4 +1,4 @@
-"""The clock of a database, as its answers tell it: what dates changes, and so what says how far they are read."""
+"""The clock of a database, as its answers tell it. It dates changes, so it says up to what time they are read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _RECENT = 60.0
-"""Seconds for which the best of the answers counts, and as long again: then what they say may be out of date."""
+"""Seconds of a period. The best answer in a period counts until the end of the next one: then it may be outdated."""
 
 _FORGOTTEN = 600.0
-"""Seconds after which a server no longer counts that others have answered since."""
+"""Seconds without an answer after which a server no longer counts, once another server answers."""
 
 
 class _Heard(NamedTuple):
-    """What one server has said: the most by which its clock was ahead of the monotonic one, in this time and before."""
+    """The most by which a server's clock was ahead of the monotonic one: in the period that has begun, and before."""
 
     begun: float
     most: float
@@ -22,16 +22,16 @@ class _Heard(NamedTuple):
 
 
 class ServiceClock:
-    """Returns a time, in seconds since the epoch, that has come on every server that answers. Threads may share it.
+    """Returns a time, in seconds since the epoch, that every server that answers has reached. Threads may share it.
 
-    It is behind by what an answer takes, and by what its time is rounded down. The clock of this machine counts only
-    until the first answer: between two answers the monotonic clock does, so a step of either clock changes nothing
-    here, or is followed by the next answer.
+    It is behind by the time that an answer takes, and by the rounding of its date. This machine's clock counts only
+    until the first answer. After that the monotonic clock does: setting this machine's clock changes nothing, and
+    setting a server's clock shows in its next answers.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        # By server. Of two threads that note at the same time, one is not heard.
+        # By server. If two threads note an answer at the same time, one of the two is dropped.
         self._heard: dict[str, _Heard] = {}
         self._ahead = time.time() - monotonic()
 
@@ -47,7 +47,7 @@ class ServiceClock:
         return self._monotonic() + self._ahead
 
     def at(self, monotonic: float) -> float:
-        """Return what it was at that time of the monotonic clock, by what is known now."""
+        """Return the time at a moment of the monotonic clock, by what is known now."""
         return monotonic + self._ahead
 
     def note(self, now: float, server: str = "") -> None:
@@ -68,5 +68,5 @@ class ServiceClock:
             for name, each in {**self._heard, server: heard}.items()
             if at - each.begun < _FORGOTTEN or name == server
         }
-        # I1: the least of the servers, whichever of them dates a change.
+        # I1: the server that is least ahead counts, whichever one dates a change.
         self._ahead = min(max(each.most, each.before) for each in self._heard.values())

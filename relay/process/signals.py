@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 def hold(*, reloads: bool) -> None:
-    """Give signals a meaning before anything else is imported, and tell systemd so.
+    """Handle signals before anything else is imported, and tell systemd that they are handled.
 
     SIGTERM ends the process with 0 and SIGINT with 130, since nothing has begun. If the command ``reloads`` its config,
     SIGHUP waits in the kernel for `Signals`.
@@ -21,7 +21,7 @@ def hold(*, reloads: bool) -> None:
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, _end)
-    # Taken out, because only this process may use it, not one that it starts.
+    # Removed from the environment, because processes that this one starts must not use it.
     if address := os.environ.pop("NOTIFY_SOCKET", None):
         from socket import AF_UNIX, SOCK_DGRAM, socket
 
@@ -50,7 +50,7 @@ class Signals:
     def __enter__(self) -> Self:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._before[signum] = signal.signal(signum, self._handle)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # it calls `reload` if it has waited
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one that has waited calls `reload` now
         return self
 
     def __exit__(self, *error: object) -> None:

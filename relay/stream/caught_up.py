@@ -41,7 +41,7 @@ class CaughtUp:
             self._past_start.add(shard)
 
     def _is_past(self, progress: float | None) -> bool:
-        """Whether all that follows on a record with this time, in seconds, is from after the start."""
+        """Whether everything after a record with this time, in seconds, is from after the start."""
         return progress is not None and progress > self.started + MARGIN  # I1: times may go back
 
     def keep(self, listed: Iterable[Shard]) -> None:

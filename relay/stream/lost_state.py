@@ -26,7 +26,7 @@ SCHEMAS_LOST = "schemas lost"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a source has lost. ``signs``: why that is known, for people.
+    """What a source has lost. ``signs``: how that shows, in words.
 
     ``offsets``: by topic of its changes, how many offsets were used there. Nothing is published before the loss is
     accepted, so they tell one loss from the next.
@@ -36,7 +36,7 @@ class Loss:
     offsets: Mapping[str, int]
 
     def gap(self, source: str, label: str, reason: str, end: Mapping[str, Any] | None, found_at: float) -> Gap:
-        """Return the gap that says so to consumers."""
+        """Return the gap that tells consumers of the loss."""
         return Gap(source, label, None, reason, {"offsets": dict(self.offsets)}, end, found_at)
 
 
@@ -56,9 +56,9 @@ class LostState:
         self._config = config
 
     def require_plans(self, view: CheckpointView, sources: Iterable[Source], patience: float) -> None:
-        """Refuse sources whose checkpoints are lost: from its ``start``, one would skip changes or publish some again.
+        """Refuse sources whose checkpoints are lost: from ``start``, they would skip changes or publish some again.
 
-        ``view``: was read to its end. ``patience``: seconds, to read it again. Raises ``Unavailable``.
+        ``view``: checkpoints, read to their end. ``patience``: seconds for reading them again. Raises ``Unavailable``.
         """
         suspects = self.without_plan(view, sources)
         if not suspects:
@@ -67,8 +67,8 @@ class LostState:
         view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
         if lost := {name: loss for name, loss in suspects.items() if not view.planned.get(name)}:
             raise Unavailable(  # I1, I3
-                f"checkpoints are lost: topic {view.topic} has no plan of "
-                f"{'; nor of '.join(f'source {name}, but {_joined(loss.signs)}' for name, loss in lost.items())}. "
+                f"checkpoints are lost: topic {view.topic} has no plan for "
+                f"{'; nor for '.join(f'source {name}, but {_joined(loss.signs)}' for name, loss in lost.items())}. "
                 "Nothing was read: changes would be skipped, or published again. Restore the topic; or accept the loss "
                 "with `relay reset CONFIG --lost-state`, which begins where `start` says, or with `relay reset CONFIG "
                 f"{next(iter(lost))} --to ...`: both publish a gap, so that consumers know; or set another `name`, "
@@ -78,7 +78,7 @@ class LostState:
     def without_plan(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
         """Return, by name, the sources without a plan that were relayed before: the plan is committed before all else.
 
-        The records of a topic are no sign if it is also that of a table of another source, which has a plan.
+        Records of a topic are not a sign if another source, which has a plan, publishes a table to the same topic.
         """
         unplanned = [source for source in sources if not view.planned.get(source.name)]
         if not unplanned:
@@ -104,7 +104,7 @@ class LostState:
         return found
 
     def require_schemas(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> None:
-        """Refuse tables whose schemas are lost: nobody could decode what was published with an earlier one.
+        """Refuse tables whose schemas are lost: nobody could decode what was published with an earlier schema.
 
         Call it before schemas of ``tables`` are registered. Raises ``Unavailable``.
         """
@@ -118,7 +118,7 @@ class LostState:
             )
 
     def without_schema(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> dict[str, Loss]:
-        """Return, by source, what is on the topics of ``tables`` although no schema of them is known.
+        """Return, by source, what is on the topics of ``tables`` that have no known schema.
 
         A table that was never relayed may have the topic of one that was.
         """
@@ -145,7 +145,7 @@ class LostState:
         return [each for each, is_lacking in zip(tables, schemas.lacks(wanted), strict=True) if is_lacking]
 
     def _offsets(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many offsets were used in each topic that has had records, also if they were removed since."""
+        """Return how many offsets were used in each topic that has had records, even if they were removed since."""
         there = topics.list_topics(self._admin, self._config)
         wanted = sorted({name for name in names if name in there})
         partitions = [(name, number) for name in wanted for number in there[name].partitions]

@@ -79,7 +79,7 @@ class Planning:
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
     def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
-        """Return the plan of a stream whose plan is lost, and the gap that says so (I9). The rest as in `again`."""
+        """Return a new plan for a stream whose plan is lost, and the gap that says so (I9). Parameters: see `again`."""
         plan, expired = self.first(stream)
         to: dict[str, Any] = {"start": self.source.start, "planned_at": plan.planned_at}
         if expired is not None:

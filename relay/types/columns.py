@@ -70,7 +70,7 @@ class ColumnType:
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is a decimal that is too wide for Avro and Spark, and text there."""
+        """Whether it is a decimal that is too wide for Avro and Spark, and so is text there."""
         return self.precision > MAX_AVRO_PRECISION
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ TYPES = (
     ColumnType(ColumnKind.JSON, "string", "text", "string", "json", "*", "json", in_keys=False),
     ColumnType(ColumnKind.REST, "string", "text", "string", "json", "", "json", in_keys=False),
 )
-"""Each column type, that of decimals without its digits. Where two have one name elsewhere, the first one is meant."""
+"""Each column type; decimals are without digits. If two have one name elsewhere, the first one is meant."""
 
 _BY_NAME = {str(each.kind): each for each in TYPES}
 

@@ -52,7 +52,7 @@ class SqlType:
     ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``has_decimals``:
     whether its text ends in decimals of a second: DATETIME(3) has three, DATETIME has none. ``is_blob``: whether
     ``binlog_row_image=NOBLOB`` may leave it out. ``is_national``: whether it has a character set of its own, whatever
-    that of its table is.
+    its table has.
     """
 
     name: str

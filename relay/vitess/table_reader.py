@@ -1,7 +1,7 @@
 """Reads a table for a snapshot, beside the stream of its shard.
 
 vtgate names the position at which it reads the rows, so nothing depends on clocks
-(`relay.mysql_dialect.snapshot_times`): that has to contain what is published of the shard. A copy resumes after the key
+(`relay.mysql_dialect.snapshot_times`): it has to contain what is published of the shard. A copy resumes after the key
 of its last batch, at a later position. If its shard is resharded meanwhile, what is left of the table is read from the
 shards that continue it.
 """

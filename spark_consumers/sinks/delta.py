@@ -50,7 +50,7 @@ def sql_type(kind: str) -> str:
 
 
 def kind_of(found: DataType) -> str:
-    """Return the kind of a column by its type; of one that the copy did not make, the type's name."""
+    """Return the kind of a column by its type, or the type's name if the copy did not make the column."""
     sql = found.simpleString()
     return _KINDS.get(sql, sql)
 

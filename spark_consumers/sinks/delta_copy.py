@@ -89,7 +89,7 @@ class DeltaTable:
     def _refuse_other_format(self, batch: DataFrame) -> None:
         if (found := self.properties(batch).get(FORMAT)) != _OURS:
             raise RelayError(
-                f"{self.name}: is not a copy that this version can continue: its property {FORMAT} is {found}, not "
+                f"{self.name} is not a copy that this version can continue: its property {FORMAT} is {found}, not "
                 f"{_OURS}: keep the copy at another `copy.url`, with a new checkpoint"
             )
 

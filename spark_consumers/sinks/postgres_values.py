@@ -31,7 +31,7 @@ OURS = {
 _OF_EVERY_TABLE = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 """The columns that PostgreSQL gives each table itself."""
 
-# With decimals as they are without digits: a number.
+# Decimals without digits are numbers.
 _TYPES = {
     **{columns.NUMBER if each.kind is ColumnKind.DECIMAL else each.kind.value: each.postgres for each in TYPES},
     JSONB: "jsonb",

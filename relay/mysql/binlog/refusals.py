@@ -35,7 +35,7 @@ def rolled_back(place: str, table: str) -> NotCarried:
 
 
 def touched(database: str, said: Classified, wanted: Wanted) -> str | None:
-    """Return a relayed table that a statement in ``database`` may change without logging rows; None without one."""
+    """Return a relayed table that a statement in ``database`` may change without logging rows, or None."""
     found = [f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)]
     if said.calls:  # I1: nothing says which tables the function changes
         names = [schema for schema, _ in said.names]
