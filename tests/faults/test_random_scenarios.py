@@ -6,7 +6,7 @@ the topics is compared with what the streams know they were written. ``RELAY_SEE
 played, ``RELAY_SEED`` names one to be played alone.
 
 In the second test the network fails as well (``tests/kafka/drawn_faults.py``). Its seeds are those of networks, each
-with a few streams and one or two relays at a time; ``RELAY_NETWORKS`` says which are played, as in ``17`` or ``0-99``.
+with a few streams and one or two relays at a time; ``RELAY_NETWORKS`` says which are played, as in ``0-99,117``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.waiting import wait_until
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "100"))
 ALONE = os.environ.get("RELAY_SEED")
-FIRST, _, LAST = os.environ.get("RELAY_NETWORKS", "0-1").partition("-")
+NETWORKS = os.environ.get("RELAY_NETWORKS", "0,94")
 STREAMS = 6  # of a network
 LENGTH = 5  # of their histories, so that there are as many transactions as for a hundred streams
 AT_ONCE = 2
@@ -76,7 +76,13 @@ def test_whatever_a_stream_does_and_wherever_a_relay_dies(tmp_path: Path, kafka:
     assert not wrong, "\n".join(["play one of these alone with RELAY_SEED=<seed>:", *wrong[:30]])
 
 
-@pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
+def listed(numbers: str) -> list[int]:
+    """Return the numbers of a text as ``0-9,17``."""
+    ranges = (part.partition("-") for part in numbers.split(","))
+    return [number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)]
+
+
+@pytest.mark.parametrize("seed", listed(NETWORKS))
 def test_whatever_the_network_does_meanwhile(tmp_path: Path, broker: ProxiedBroker, unique: str, seed: int) -> None:
     """The same, while requests and answers are slow, cut off, and late beside their repetition."""
     seeds = range(seed * STREAMS, (seed + 1) * STREAMS)
@@ -107,8 +113,8 @@ class Group:
     ) -> None:
         self.scenarios = [Scenario(seed, self._count, LENGTH if faults else 1) for seed in seeds]
         self.faults = faults
-        # How often a relay ended because it did not reach its broker.
-        self.given_up = 0
+        # The last line of each relay that ended because it did not reach its broker.
+        self.given_up: list[str] = []
         self.chance = random.Random(f"kills/{seeds[0]}/{len(seeds)}")
         self.path = folder / "relay.yaml"
         self.path.write_text(
@@ -142,7 +148,7 @@ class Group:
         self._killed = threading.Event()
 
     def __repr__(self) -> str:
-        return f"<Group[{len(self.scenarios)} streams, {len(self.relays)} relays, {self.given_up} gave up]>"
+        return f"<Group[{len(self.scenarios)} streams, {len(self.relays)} relays, gave up: {self.given_up}]>"
 
     def play(self) -> None:
         self._create_topics()
@@ -205,7 +211,8 @@ class Group:
         code = relay.wait(240)
         assert code in codes, f"exit code {code}: {relay.log()}"
         assert code != GAVE_UP or self.faults is not None, relay.log()
-        self.given_up += code == GAVE_UP
+        if code == GAVE_UP:
+            self.given_up.append(relay.log().splitlines()[-1])
 
     def _finish(self) -> None:
         relay = self._start("-m", "relay.cli", "run", str(self.path), "--until-caught-up")
