@@ -192,7 +192,7 @@ def test_after_a_pause_a_shard_has_to_be_quiet_again(has_new_iterator: bool) -> 
         searching.new_iterator()
     for page in range(LATENESS):
         searching.empty()
-        assert not searching.is_idle
+        assert [searching.is_idle] == [False]
         assert searching.reached == (page + 1 >= QUIET_PAGES)
         clock.now += 1.0
     searching.empty()
