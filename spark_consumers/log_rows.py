@@ -39,7 +39,7 @@ class LoggedRows:
         self._layout = layout
         self._wanted = wanted
         self._of_table = f"source = {delta.literal(layout.source)} AND `table` = {delta.literal(layout.table)}"
-        marks = f"SELECT 1 FROM {self._path} WHERE {self._of_table} AND attributes['snapshot'] IN ('end', 'copied')"
+        marks = f"SELECT 1 FROM {self._path} WHERE {self._of_table} AND attributes['snapshot'] = 'end'"
         self.from_start = bool(session.sql(f"{marks} LIMIT 1").collect())
 
     def all(self) -> Iterator[KeptRow]:
