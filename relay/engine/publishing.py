@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, slots=True)
+class _Sent:
+    """A page in the open transaction.
+
+    ``before``: with a gap, the checkpoint to commit before it. ``checkpoint``: covers the page, if `is_covered`.
+    """
+
+    shard: OpenShard
+    page: Page
+    before: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
+    is_covered: bool = False
+
+
 class Publishing:
     """The open transaction and the pages in it.
 
@@ -66,8 +81,8 @@ class Publishing:
         self._metrics = metrics
         self._liveness = liveness
         self._stop_by = stop_by
-        # Published in the open transaction, in order. With a page that has a gap, the checkpoint to commit before it.
-        self._unconfirmed: list[tuple[OpenShard, Page, Checkpoint | None]] = []
+        # Published in the open transaction, in order.
+        self._unconfirmed: list[_Sent] = []
         self._watermarks = Watermarks()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, liveness)
         producers.open()
@@ -100,21 +115,21 @@ class Publishing:
 
     def page(self, shard: OpenShard, page: Page) -> None:
         """Publish ``page`` with its checkpoint."""
-        before: Checkpoint | None = None
+        sent = _Sent(shard, page)
         try:
             if page.gap is not None:
-                before = shard.owner.checkpoint_before_gap(page)
-                self._commit_before_gap(shard, before)
-                before = None
+                sent.before = shard.owner.checkpoint_before_gap(page)
+                self._commit_before_gap(sent)
         finally:  # I1: also if that commit was aborted, or nobody would publish the page again
-            self._unconfirmed.append((shard, page, before))
-        self._send(shard, page)
+            self._unconfirmed.append(sent)
+        self._send(sent)
 
-    def _commit_before_gap(self, shard: OpenShard, before: Checkpoint | None) -> None:
+    def _commit_before_gap(self, sent: _Sent) -> None:
         """Keep what came before a gap, whatever is decided about it."""
-        if before is not None:
-            self.record(shard.key, before.to_json())
+        if sent.before is not None:
+            self.record(sent.shard.key, sent.before.to_json())
         self.commit()
+        sent.before = None
 
     def gap(self, source: Source, gap: Gap) -> None:
         """Publish a gap once (I9). Under ``fail``, write it as pending and stop until a person accepts it."""
@@ -164,8 +179,8 @@ class Publishing:
             self._metrics.count_commit(time.monotonic() - begun)
             self._liveness.committed()
         # Also the pages without a checkpoint of their own: their position is that of the pages before.
-        for shard, page, _ in self._unconfirmed:
-            shard.owner.confirm(page)
+        for sent in self._unconfirmed:
+            sent.shard.owner.confirm(sent.page)
         self._unconfirmed.clear()
         return written
 
@@ -200,7 +215,7 @@ class Publishing:
                         self._aborts.aborted(str(why))
                 if was_open:
                     self._metrics.count_abort()
-                self._send_again([each for each in self._unconfirmed if not each[0].closed])
+                self._send_again([each for each in self._unconfirmed if not each.shard.closed])
                 return
             except Aborted as error:
                 why = error
@@ -208,17 +223,17 @@ class Publishing:
                 if self._is_stopping or isinstance(error, TooSlow):
                     return  # the next commit fails again, and meanwhile the group is served
 
-    def _send_again(self, left: list[tuple[OpenShard, Page, Checkpoint | None]]) -> None:
+    def _send_again(self, left: list[_Sent]) -> None:
         self._unconfirmed = []
         try:
             while left:
-                shard, page, before = left[0]
-                self._metrics.count_retry(shard.owner.source.name)
-                if page.gap is not None:  # I9: its id has where it begins, which is the same after a restart
-                    self._commit_before_gap(shard, before)
+                sent = left[0]
+                self._metrics.count_retry(sent.shard.owner.source.name)
+                if sent.page.gap is not None:  # I9: its id has where it begins, which is the same after a restart
+                    self._commit_before_gap(sent)
                 del left[0]
-                self._unconfirmed.append((shard, page, None))
-                self._send(shard, page)
+                self._unconfirmed.append(sent)
+                self._send(sent)
                 if left and self.is_long:  # I10: they may have been too many for one transaction
                     self.commit()
         finally:
@@ -245,16 +260,17 @@ class Publishing:
             self.producers.close()
             self.producers.release()
 
-    def _send(self, shard: OpenShard, page: Page) -> None:
-        owner = shard.owner
+    def _send(self, sent: _Sent) -> None:
+        shard, page, owner = sent.shard, sent.page, sent.shard.owner
         if page.gap is not None and not self._is_reported(owner.stream, page.gap):
             self.gap(owner.source, page.gap)
         if page.changes:
             self._send_changes(owner, page, yields=shard.yields)
         if page.schema_changes:
             self._send_schema_changes(owner, page.schema_changes)
-        checkpoint = owner.checkpoint(page)
-        if checkpoint is not None:
+        if not sent.is_covered:  # I4: later, it would tell of the pages that were sent after this one
+            sent.checkpoint, sent.is_covered = owner.checkpoint(page), True
+        if (checkpoint := sent.checkpoint) is not None:
             self.record(shard.key, checkpoint.to_json())
             if not is_snapshot(owner.stream):
                 record = self._watermarks.of_shard(owner.stream, page.shard.id, checkpoint)

@@ -14,10 +14,12 @@ from relay.errors import RelayError
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.lineage import Checkpoint, Shard, ShardState, StreamId
+from relay.lineage import Checkpoint, Lineage, Shard, ShardState, StreamId
 from relay.source import Page
+from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.table import TableSchema
 from relay.token import EventToken
+from tests.clock import Clock
 from tests.engine.publishing_bench import SETTINGS, STREAM, TABLE, Bench, gap, page, positions
 
 
@@ -94,6 +96,26 @@ def test_between_attempts_that_are_too_slow_the_group_is_served(monkeypatch: pyt
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"change-%d" % number for number in range(1, 4)]
     assert positions(bench) == [{"sequence": number} for number in range(1, 4)]
+
+
+def test_a_page_that_is_committed_before_others_says_nothing_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I4: once they have been sent, the shard's newest checkpoint is that of the last one."""
+    for bound in ("SMALLEST_TRANSACTION", "LARGEST_TRANSACTION"):
+        monkeypatch.setattr(f"relay.kafka.transaction.{bound}", 1)
+    bench = Bench()
+    checkpoints = ShardCheckpoints(Lineage(STREAM), lambda: None, dict, has_journals=False, clock=Clock())
+    checkpoints.open(Shard("s"), None)
+    monkeypatch.setattr(bench.owner, "checkpoint", checkpoints.covering)
+    shard = bench.shard()
+    for number in range(1, 4):
+        bench.publishing.page(shard, replace(page(number), progress=100.0 + number))
+    bench.broker.fails.append(Aborted("a rebalance"))
+    with pytest.raises(Aborted):
+        bench.publishing.commit()
+    bench.publishing.again(Aborted("a rebalance"))
+    bench.publishing.commit()
+    covered = [Checkpoint.from_json(value) for value in bench.broker.on("shop.checkpoints") if value]
+    assert [(each.position, each.progress) for each in covered] == [({"sequence": n}, 100.0 + n) for n in (1, 2, 3)]
 
 
 def test_the_watermark_of_a_pruned_shard_is_removed_with_its_checkpoint() -> None:
