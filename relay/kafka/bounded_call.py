@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from relay.errors import Unavailable
 T = TypeVar("T")
 
 
+_SLICE = 0.5  # seconds
 _MOST_KEPT = 32
 
 # The clients that are kept. Each thread that gives one up appends it, under the lock of the interpreter.
@@ -42,7 +44,7 @@ class CallTimedOut(Exception):
 
 
 class BoundedCaller:
-    """Runs calls in a thread of its own, one at a time. Do not use it again after a call has timed out."""
+    """Runs calls in a thread of its own, one at a time. Do not use it again after a wait without an answer."""
 
     def __init__(self, name: str) -> None:
         # Both threads use these two queues and share nothing else. The caller writes calls, None to end the thread.
@@ -54,13 +56,21 @@ class BoundedCaller:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def __call__(self, call: Callable[[], T], timeout: float) -> T:
-        """Return or raise what ``call`` does; raise ``CallTimedOut`` after ``timeout`` seconds."""
+    def __call__(self, call: Callable[[], T], timeout: float, check: Callable[[], object] = lambda: None) -> T:
+        """Return or raise what ``call`` does; raise ``CallTimedOut`` after ``timeout`` seconds.
+
+        ``check``: called while it waits; ends the wait with what it raises.
+        """
         self._calls.put(call)
-        try:
-            answer, error = self._answers.get(timeout=timeout)
-        except queue.Empty:
-            raise CallTimedOut(f"{self._thread.name} did not answer within {timeout:.0f} s") from None
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                answer, error = self._answers.get(timeout=max(0.0, min(_SLICE, deadline - time.monotonic())))
+                break
+            except queue.Empty:
+                check()
+                if time.monotonic() >= deadline:
+                    raise CallTimedOut(f"{self._thread.name} did not answer within {timeout:.0f} s") from None
         if error is not None:
             raise error
         result: T = answer

@@ -195,12 +195,13 @@ class Publisher:
             self._raise_failure("flush", error)
 
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
-        """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""
+        """Commit the open transaction with the group's ``offsets``. Raises ``Aborted``, ``Fenced``, ``NotDrained``."""
         self._probe("before_send_offsets")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
+        check = partial(self._check_stop, "send_offsets", "the call has not returned")  # it may ignore its timeout
         self._sends_offsets = True
         try:
-            self._call("send_offsets", lambda: self._bounded(send, self._timeout))
+            self._call("send_offsets", lambda: self._bounded(send, self._timeout, check))
         except CallTimedOut as error:
             self._abandon("send_offsets", error, error)
         except (Aborted, Fenced) as error:

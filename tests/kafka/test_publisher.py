@@ -203,6 +203,27 @@ def test_a_client_whose_call_was_abandoned_is_kept_and_sends_nothing_more(proxie
 
 
 @pytest.mark.services
+def test_a_stop_does_not_wait_until_a_call_is_abandoned(proxied: ProxiedBroker, unique: str) -> None:
+    """I3: the call ignores its own timeout, and its client is kept."""
+    client = {"bootstrap.servers": proxied.bootstrap_servers}
+    create(client, unique)
+    group = Consumer({**client, "group.id": unique})
+    stop_by = [math.inf]
+    publisher = Publisher({**client, "transaction.timeout.ms": 600_000}, unique, stop_by=lambda: stop_by[0])
+    publish(publisher, unique, b"1")
+    proxied.proxy.lose(Api.ADD_OFFSETS_TO_TXN)
+    threading.Timer(1.0, lambda: stop_by.__setitem__(0, time.monotonic())).start()
+    with pytest.raises(NotDrained, match=r"stopping, but no broker at .* answers send_offsets"):
+        publisher.commit([TopicPartition(unique, 0, 1)], group.consumer_group_metadata)
+    kept = publisher._producer
+    publisher.close()
+    group.close()
+    gc.collect()
+    # This variable, the argument, the call under way, and a reference that nobody gives back.
+    assert sys.getrefcount(kept) == 4
+
+
+@pytest.mark.services
 def test_a_producer_that_has_aborted_is_spent(kafka: Any, unique: str) -> None:
     """I3"""
     client = {"bootstrap.servers": kafka.bootstrap_servers}
