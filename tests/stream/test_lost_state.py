@@ -53,7 +53,7 @@ def test_lost_checkpoints_are_refused_until_somebody_accepts_the_loss(
     relay.put(3, ago=3000)
     for _ in range(2):  # the first creates the topic, so that the second finds it empty
         said = refusal(relay)
-        assert f"topic {relay.name}.checkpoints has no plan of source s" in said
+        assert f"topic {relay.name}.checkpoints has no plan for source s" in said
         assert f"topic {relay.name}.{TABLE} has had records" in said
         assert "`relay reset CONFIG --lost-state`" in said
     assert relay.versions() == before
@@ -157,7 +157,7 @@ def test_the_records_of_another_source_on_the_same_topic_are_no_sign_of_a_loss(
     source = relay.source()
     shards = [StreamId("second", source["stream"]).checkpoint_key(shard["shard"]) for shard in source["shards"]]
     relay.forget("checkpoints", [StreamId("second", source["stream"]).plan_key, *shards])
-    assert f"no plan of source second, but topic {relay.name}.watermarks has its watermarks" in refusal(relay)
+    assert f"no plan for source second, but topic {relay.name}.watermarks has its watermarks" in refusal(relay)
 
 
 def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(relay: LostRelay) -> None:
