@@ -20,7 +20,7 @@ class AnswerDates:
     def note(self, date: str | None) -> None:
         """Note the header ``Date`` of an answer that has just arrived, None if it has none.
 
-        One that is not a date says nothing: a proxy may have written it.
+        A header that is not a date is ignored: a proxy may have written it.
         """
         if date is not None and date != self._date:
             with suppress(ValueError):

@@ -15,12 +15,12 @@ from relay.kafka.checkpoints import CheckpointView
 log = logging.getLogger(__name__)
 
 _RELAYED_FOR = 60.0
-"""Seconds after a new record of a source for which another worker is taken to relay it: an idle shard has one every ten
+"""Seconds for which a new record of a source shows that another worker relays it: an idle shard has one every ten
 seconds."""
 
 
 class SameSources:
-    """Used by the worker's thread. ``sources``: the names in the config. ``clock``: monotonic seconds."""
+    """Used by the worker's thread. ``sources``: the sources in the config, by name. ``clock``: monotonic seconds."""
 
     def __init__(
         self, view: CheckpointView, sources: Collection[str], *, clock: Callable[[], float] = time.monotonic
@@ -28,7 +28,7 @@ class SameSources:
         self.clock = clock
         self._view = view
         self._sources = frozenset(sources)
-        # By source that this worker lacks: the version of its records when that last changed, and when it did.
+        # By source that this worker lacks: the version of its records, and when that last changed.
         self._changed: dict[str, tuple[int, float]] = {}
         self._warned_of: set[str] = set()
 

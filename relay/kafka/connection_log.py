@@ -1,8 +1,8 @@
 """Takes the log lines of a Kafka client, and notices when one of its connections fails.
 
-librdkafka tells an application of a failed connection only in its log: it sends what was under way again by itself, and
-the call reports success. It logs a failure before it sends anything again. Where a request has timed out it ends the
-connection itself, and logs only the timeout.
+librdkafka reports a failed connection only in its log: it sends again what was under way, and the call reports success.
+It logs the failure before it sends anything again. If a request times out, it ends the connection itself, and logs only
+the timeout.
 """
 
 from __future__ import annotations

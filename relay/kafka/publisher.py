@@ -39,7 +39,7 @@ _FLUSH_SHARE = 0.8
 _TRANSACTION_TIMEOUT = 60.0
 """Seconds, librdkafka's default."""
 
-_IF_SLOW = "if the way to it is slow, raise `transaction.timeout.ms` in `kafka.producer`"
+_IF_SLOW = "if the connection to it is slow, raise `transaction.timeout.ms` in `kafka.producer`"
 
 
 class Aborted(Exception):

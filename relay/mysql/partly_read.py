@@ -31,7 +31,7 @@ class PartlyRead:
         """Begin a transaction. Return whether rows of another one with the same GTID were published.
 
         A crash cut that one off, so it was made at another time. In MySQL all servers have one time for a transaction.
-        In MariaDB, that of the server that made it is the latest: others have the time of its last statement.
+        In MariaDB the server that made it has the latest time: others have the time of its last statement.
         """
         at, before = begun.committed_at or begun.timestamp, self._made_at.get(begun.gtid)
         is_exact = bool(begun.committed_at) or begun.made_here

@@ -109,7 +109,7 @@ class WorkerStatus:
     ``gained``: the partitions that have not passed it, which may take ``barrier_timeout`` seconds. ``read_delay``:
     seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
     ``checkpoints``, the monotonic time up to which everything committed to it is known. ``lacking``: the
-    sources that another worker relays, and that this one's config lacks.
+    sources that another worker relays and that this worker's config lacks.
     """
 
     group: str

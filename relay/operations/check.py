@@ -352,9 +352,7 @@ def _unfit(table: str, column: Column) -> str | None:
     if column.type == ColumnKind.SET:
         return f"`{column.name}` is a SET, so every change of {table} would invalidate the whole namespace"
     if column.type == ColumnKind.FLOAT:
-        return (
-            f"`{column.name}` is a FLOAT, of which databases print six digits, so applications would make another key"
-        )
+        return f"`{column.name}` is a FLOAT: databases print six of its digits, so applications would make another key"
     if column.is_address:  # I6
         return (
             f"`{column.name}` is in keys as base64, and drivers return its text, so applications would make another key"

@@ -288,7 +288,7 @@ class TestOnServices:
             "✗ cache key {Z}: " + unique + " has no column `Z`; its columns are id, owner, t, f",
             "✗ cache key {id}:{t}: `t` is a SET, so every change of " + unique + " would invalidate the whole "
             "namespace: use another column",
-            "✗ cache key {f}: `f` is a FLOAT, of which databases print six digits, so applications would make another "
+            "✗ cache key {f}: `f` is a FLOAT: databases print six of its digits, so applications would make another "
             "key: use another column",
         ]
 
