@@ -31,6 +31,7 @@ T = TypeVar("T")
 Probe = Callable[[str], None]
 """Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
 
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 _CALL_TIMEOUT = 2.0
 _FLUSH_SLICE = 0.5
 _FLUSH_SHARE = 0.8
@@ -162,6 +163,7 @@ class Publisher:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
                     # The transaction failed in the background. This error has no flag; abort() will raise Fenced if the
                     # failure was fatal.
+                    self._refuse_if_too_large()
                     raise Aborted(f"produce: {error.args[0].str()}") from error
                 self._raise_failure("produce", error)
 
@@ -279,9 +281,20 @@ class Publisher:
                 "The next start reads again what was not committed"
             )
 
+    def _refuse_if_too_large(self) -> None:
+        """Raise ``RelayError`` if the transaction has failed because a topic does not take a record.
+
+        A commit of a transaction that has failed is refused with the reason, which an error of ``produce`` lacks.
+        """
+        try:
+            self._producer.commit_transaction(_CALL_TIMEOUT)
+        except KafkaException as refused:
+            if refused.args[0].code() in _TOO_LARGE:
+                self._raise_failure("produce", refused)
+
     def _raise_failure(self, name: str, error: KafkaException) -> NoReturn:
         failure: KafkaError = error.args[0]
-        if failure.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+        if failure.code() in _TOO_LARGE:
             # I10: the broker would refuse the same records for ever.
             raise RelayError(
                 f"{self.transactional_id}: {name}: {failure.str()}: the max.message.bytes of a topic was lowered after "

@@ -61,6 +61,20 @@ def test_a_record_that_the_topic_refuses_is_final_and_says_what_to_do(kafka: Any
 
 
 @pytest.mark.services
+def test_a_record_that_the_topic_refused_before_a_checkpoint_is_sent_is_final_too(kafka: Any, unique: str) -> None:
+    """I10: the records are acknowledged, or refused, before the checkpoint is sent."""
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    create(client, unique, **{"max.message.bytes": "1000"})
+    publisher = Publisher(client, unique)
+    publisher.begin()
+    publisher.send(unique, bytes(5000), b"", 0)
+    publisher.flush()
+    with pytest.raises(RelayError, match=r"max\.message\.bytes of a topic was lowered .* restart the relay"):
+        publisher.send(unique, b"checkpoint", b"", 0)
+    publisher.close()
+
+
+@pytest.mark.services
 def test_a_fence_that_shows_before_any_call_is_a_fence(kafka: Any, unique: str) -> None:
     """I3: librdkafka then raises it wherever it is polled."""
     client = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": "0"}
