@@ -125,15 +125,3 @@ def test_a_table_without_its_key_is_waited_for_and_the_changes_go_on(mariadb: An
         execute("alter table t add primary key (b)")
         pages += pages_of(reader)
     assert set(numbers(pages)) == set(range(1, ROWS + 1))
-
-
-def test_a_position_of_an_earlier_version_goes_on_unless_the_key_has_other_columns(mariadb: Any, unique: str) -> None:
-    """I1, I3"""
-    with begun(mariadb, unique, "a int, b int", "a", NUMBER) as (execute, source, published, reader):
-        first = read_page(reader)
-        reader.close()
-        assert first.position is not None
-        position = {name: value for name, value in first.position.items() if name != "order"}
-        for altered, expected in (("comment 'x'", 400), ("drop primary key, add primary key (b, a)", ROWS)):
-            execute(f"alter table t {altered}")
-            assert len(numbers(rest(source, published, position))) == expected
