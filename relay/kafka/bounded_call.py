@@ -72,7 +72,10 @@ class BoundedCaller:
                 if time.monotonic() >= deadline:
                     raise CallTimedOut(f"{self._thread.name} did not answer within {timeout:.0f} s") from None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame, and the frame the client: it would wait for the collector
         result: T = answer
         return result
 

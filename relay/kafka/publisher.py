@@ -328,4 +328,7 @@ def _unmasked(call: Callable[[], T]) -> T:
         cause: BaseException | None = error
         while isinstance(cause, SystemError):
             cause = cause.__cause__
-        raise cause or error from None
+        try:
+            raise cause or error from None
+        finally:
+            del cause  # see BoundedCaller: a cycle would keep the client
