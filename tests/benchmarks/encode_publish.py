@@ -83,17 +83,24 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
         group.poll(0.1)
         group.fence()
     schemas = TopicSchemas(client, topics["schemas"])
-    contenders: dict[str, tuple[Sequence[Publisher], TopicWriter]] = {
-        "ours": ([Publisher({**client, **SETTINGS}, f"{name}-{turn}") for turn in range(2)], outbox),
+
+    def transactions(publishers: Sequence[Publisher]) -> OpenTransaction:
+        """Return what a worker keeps: it has learned how large a transaction may be."""
+        return OpenTransaction(cycle(publishers), group, topics["checkpoints"])
+
+    contenders: dict[str, tuple[OpenTransaction, TopicWriter]] = {
+        "ours": (
+            transactions([Publisher({**client, **SETTINGS}, f"{name}-{turn}") for turn in range(2)]),
+            outbox,
+        ),
         "untransacted": (
-            [Untransacted({**client, **SETTINGS})],
+            transactions([Untransacted({**client, **SETTINGS})]),
             TopicWriter(TABLE, topics["untransacted"], PARTITIONS, "hash", schemas),
         ),
     }
 
     def published(kind: str) -> float:
-        publishers, outbox = contenders[kind]
-        transaction = OpenTransaction(cycle(publishers), group, topics["checkpoints"])
+        transaction, outbox = contenders[kind]
         begun = time.perf_counter()
         for at in range(0, CHANGES, PAGE):
             page = changes[at : at + PAGE]
