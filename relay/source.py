@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from relay.change import Change, SchemaChange, Snapshot
-from relay.lineage import Checkpoint, Gap, Plan, Position, ReshardJournal, Shard, Start, StreamId
+from relay.records import Gap, Plan, Position, ReshardJournal, Shard, ShardCheckpoint, SnapshotPart, Start, StreamId
 from relay.table import TableSchema
 from relay.token import EventToken
 
@@ -106,13 +106,13 @@ class Opening:
     shard: Shard
     start: Start
     """Where reading begins if there is no checkpoint with a position."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: ShardCheckpoint | None = None
     """The last committed one."""
     floor: int = 0
     """Seconds: no token gets an earlier timestamp."""
     read_until: float = 0.0
     """Seconds up to which the topic is complete; what the source has dropped since then is a gap."""
-    parents: Mapping[str, Checkpoint] = field(default_factory=dict)
+    parents: Mapping[str, ShardCheckpoint] = field(default_factory=dict)
     """How the parents ended, by shard."""
     keys: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     """By table that was ever relayed, its key columns as (name, type), hash columns first: it may exist no longer."""
@@ -160,9 +160,9 @@ class Segment:
     count: int
     position: Position | None = None
     """Where reading continues. Has ``rows``, the number of rows read."""
-    part: Any = None
-    """What it reads, as ``measure`` named it; None if the number says that."""
-    published: Callable[[], Mapping[str, Checkpoint]] = dict
+    part: SnapshotPart = field(default_factory=SnapshotPart)
+    """What it reads, as ``measure`` named it."""
+    published: Callable[[], Mapping[str, ShardCheckpoint]] = dict
     """Returns the committed checkpoints of the stream, by shard."""
 
 
@@ -171,8 +171,7 @@ class Measured(NamedTuple):
 
     segments: int
     rows: int
-    parts: Sequence[Any] = ()
-    """As JSON. Empty if the number of a segment says what it reads."""
+    parts: Sequence[SnapshotPart] = ()
 
 
 class SnapshotSource(Protocol):
@@ -188,13 +187,13 @@ class SnapshotSource(Protocol):
     def is_initial(self, plan: Plan) -> bool:
         """Whether the reading of a stream with this ``plan`` begins with a snapshot."""
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot has to read. Raises ``Unavailable``, ``RelayError`` for what it can never read.
 
         ``published``: the committed checkpoints of the stream, by shard. ``tables``: those to read; None: all.
         """
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         """Whether a READ as of ``as_of``, in seconds, can undo no change: it sees all that have an earlier token."""
 
     def open(self, segment: Segment) -> ShardReader: ...

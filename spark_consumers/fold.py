@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from relay.change import REDRIVEN, UNDECODED, Images, Operation, Snapshot
 from relay.keyrange import KeyRange, shard_range
-from relay.lineage import INCARNATION
+from relay.records import INCARNATION
 from relay.token import EventToken, Order, compare
 
 KeyT = TypeVar("KeyT", bound=Hashable)

@@ -41,10 +41,19 @@ from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers
 from relay.kafka.schema_changes import statement_record
-from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
-from relay.snapshots.control import CONTROL, records_of
-from relay.snapshots.requests import SnapshotRequest
-from relay.stream.gap_decisions import Decision, PendingGap
+from relay.records import (
+    Decision,
+    Gap,
+    PendingGap,
+    Plan,
+    SegmentCheckpoint,
+    ShardCheckpoint,
+    SnapshotControl,
+    SnapshotRequest,
+    StreamId,
+)
+from relay.records.codec import Record
+from relay.records.key import request_key
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from tests import golden_inputs as inputs
@@ -188,45 +197,37 @@ def event_ids() -> Case:
 
 
 def checkpoints() -> Case:
-    cases = []
     stream = StreamId(**records.STREAM)
-    for name, given in records.CHECKPOINTS.items():
-        token = given.get("token")
-        fields = {
-            **given,
-            "state": ShardState(given["state"]),
-            "token": None if token is None else EventToken.from_json(orjson.dumps(token)),
-            "parents": tuple(given.get("parents", ())),
-            "children": tuple(given.get("children", ())),
-        }
-        cases.append(_record(name, given, stream.checkpoint_key(records.SHARD), Checkpoint(**fields).to_json()))
-    for name, given in records.PLANS.items():
-        cases.append(_record(name, given, stream.plan_key, Plan(**given).to_json()))
-    for name, given in records.LOSSES.items():
-        gap = json.loads(Gap(**records.GAPS[given["gap"]]).to_json())
+    cases = [
+        *(
+            _stored(name, given, stream.shard_key(records.SHARD), ShardCheckpoint)
+            for name, given in records.SHARDS.items()
+        ),
+        *(_stored(name, given, stream.plan_key, Plan) for name, given in records.PLANS.items()),
+        *(_stored(name, given, stream.snapshot_key, SnapshotControl) for name, given in records.SNAPSHOTS.items()),
+        *(
+            _stored(name, given, stream.segment_key(records.SEGMENT), SegmentCheckpoint)
+            for name, given in records.SEGMENTS.items()
+        ),
+    ]
+    for name, given in records.PENDING_GAPS.items():
+        gap = Gap(**records.GAPS[given["gap"]])
         decision = Decision(given["decision"]) if given["decision"] else None
-        loss = PendingGap(stream, gap, decision, given["updated_at"])
-        cases.append(_record(name, given, loss.key, loss.to_json()))
-    control = records_of(stream).checkpoint_key(CONTROL)
-    for name, given in records.SNAPSHOTS.items():
-        cases.append(
-            _record(name, given, control, Checkpoint(**{**given, "state": ShardState(given["state"])}).to_json())
-        )
-    return {"stream": records.STREAM, "shard": records.SHARD, "cases": cases}
+        pending = PendingGap(gap, decision, given["updated_at"])
+        cases.append(_record(name, given, pending.key, pending.to_json()))
+    return {"stream": records.STREAM, "shard": records.SHARD, "segment": records.SEGMENT, "cases": cases}
 
 
 def snapshot_requests() -> Case:
     cases = []
-    stream = StreamId(**records.STREAM)
     for name, given in records.SNAPSHOT_REQUESTS.items():
-        fields = {**given, "tables": tuple(given["tables"]), "requested_at": 1699999990.5, "updated_at": 1699999995.5}
-        request = SnapshotRequest(stream.source, **fields)
-        cases.append(_record(name, given, request.key, request.to_json()))
-    control = records_of(stream).checkpoint_key(CONTROL)
-    for name, given in records.REQUESTED.items():
-        fields = {**given, "state": ShardState(given["state"])}
-        cases.append(_record(name, given, control, Checkpoint(**fields).to_json()))
-    return {"stream": records.STREAM, "cases": cases}
+        key = request_key(given["source"], given["id"])
+        cases.append(_stored(name, given, key, SnapshotRequest))
+    return {"cases": cases}
+
+
+def _stored(name: str, given: Mapping[str, Any], key: bytes, kind: type[Record]) -> Case:
+    return _record(name, given, key, kind.from_json(orjson.dumps(given)).to_json())
 
 
 def gaps() -> Case:

@@ -11,8 +11,9 @@ from tests.golden_inputs import ITEM, ORDERS, TOKEN
 
 STREAM = {"source": "shop", "label": "2023-11-14T22:00:00.000"}
 SHARD = "shardId-00000001700000000000-aaaaaaaa"
+SEGMENT = "1700000000-00112233/2"
 
-CHECKPOINTS: dict[str, dict[str, Any]] = {
+SHARDS: dict[str, dict[str, Any]] = {
     "planned": {"state": "planned", "start": {"type": "trim_horizon"}, "updated_at": 1700000000.5},
     "reading": {
         "state": "reading",
@@ -31,6 +32,14 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         "updated_at": 1700010000.0,
     },
     "gone": {"state": "gone", "gap": "0011223344556677", "updated_at": 1700010000.0},
+    "ended by a reshard": {
+        "state": "finished",
+        "position": {"gtid": "MariaDB/0-1-7"},
+        "updated_at": 1700000001.0,
+        "journal": {"id": "17", "participants": ["-"], "targets": {"-80": {"gtid": "MariaDB/0-1-1"}}},
+        "reached": 1700000000.5,
+        "emptied": {"orders": 1699999999.5},
+    },
     "with a table that the plan lacks": {
         "state": "reading",
         "position": {"gtid": "MariaDB/0-1-7"},
@@ -108,50 +117,86 @@ GAPS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Records in the checkpoints topic. ``gap``: a name in GAPS.
-LOSSES: dict[str, dict[str, Any]] = {
-    "a pending loss": {"gap": "trimmed", "decision": None, "updated_at": 1700000001.0},
-    "an accepted loss": {"gap": "trimmed", "decision": "resnapshot", "updated_at": 1700000002.0},
+# ``gap``: a name in GAPS.
+PENDING_GAPS: dict[str, dict[str, Any]] = {
+    "a pending gap": {"gap": "trimmed", "decision": None, "updated_at": 1700000001.0},
+    "an accepted gap": {"gap": "trimmed", "decision": "resnapshot", "updated_at": 1700000002.0},
 }
 
 SNAPSHOTS: dict[str, dict[str, Any]] = {
-    "a running snapshot": {
+    "a planned snapshot": {
+        "state": "planned",
+        "id": "1700000000-00112233",
+        "after": 1699999999,
+        "gaps": ["0011223344556677"],
+        "updated_at": 1700000000.5,
+    },
+    "a running snapshot of a table": {
         "state": "reading",
-        "snapshot": {
-            "id": "1700000000-00112233",
-            "gaps": ["0011223344556677"],
-            "after": 1699999999,
-            "as_of": 1700000000,
-            "segments": 3,
-            "rows": 1000,
-        },
+        "id": "1700000000-00112233",
+        "after": 1699999999,
+        "as_of": 1700000000,
+        "segments": 1,
+        "rows": 1000,
+        "parts": [{"table": "orders", "created": 1699990000.25}],
+        "gaps": ["0011223344556677"],
+        "covered": ["orders"],
         "updated_at": 1700000001.0,
+    },
+    "a requested snapshot of one table that runs": {
+        "state": "reading",
+        "id": "1700000000-00112233",
+        "as_of": 1700000000,
+        "segments": 1,
+        "rows": 1000,
+        "parts": [{"shard": "-", "table": "customer"}],
+        "tables": ["customer"],
+        "requests": ["1699999990-44556677"],
+        "repaired": ["0011223344556677"],
+        "read": True,
+        "emptied": {"-": 1699990000.25},
+        "updated_at": 1700000001.0,
+    },
+    "a finished snapshot, of which a table is read again": {
+        "state": "finished",
+        "id": "1700000000-00112233",
+        "as_of": 1700000000,
+        "segments": 2,
+        "rows": 1000,
+        "covered": ["customer", "orders"],
+        "left_out": ["orders"],
+        "again": ["orders"],
+        "read_until": 1700000001.5,
+        "repetitions": 1,
+        "updated_at": 1700000002.0,
     },
 }
 
-REQUESTED: dict[str, dict[str, Any]] = {
-    "a requested snapshot of one table that runs": {
+SEGMENTS: dict[str, dict[str, Any]] = {
+    "a segment": {
         "state": "reading",
-        "snapshot": {
-            "id": "1700000000-00112233",
-            "gaps": [],
-            "after": 0,
-            "as_of": 1700000000,
-            "segments": 1,
-            "rows": 1000,
-            "requests": ["1699999990-44556677"],
-            "repaired": ["0011223344556677"],
-            "tables": ["customer"],
-            "read": True,
-            "parts": [{"shard": "-", "table": "customer"}],
-        },
+        "position": {"type": "rows", "rows": 500},
         "updated_at": 1700000001.0,
+        "unplanned": {"later": {"key": [["a", "int"]], "hashed": 1}},
     },
 }
 
 SNAPSHOT_REQUESTS: dict[str, dict[str, Any]] = {
-    "of all tables": {"id": "1699999990-44556677", "tables": [], "stopped": False},
-    "of two tables, stopped": {"id": "1699999990-8899aabb", "tables": ["customer", "orders"], "stopped": True},
+    "of all tables": {
+        "source": "shop",
+        "id": "1699999990-44556677",
+        "tables": [],
+        "requested_at": 1699999990.5,
+        "updated_at": 1699999990.5,
+    },
+    "of two tables, stopped": {
+        "source": "shop",
+        "id": "1699999990-8899aabb",
+        "tables": ["customer", "orders"],
+        "requested_at": 1699999990.5,
+        "stopped": True,
+        "updated_at": 1699999995.5,
+    },
 }
 
 # The change, the largest size of a record, and the reason.

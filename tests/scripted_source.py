@@ -20,9 +20,9 @@ from relay.kafka import topics
 from relay.kafka.publisher import Probe
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import Shard, StreamId
 from relay.observe.observer import Observer
 from relay.process.slow_call import call_all
+from relay.records import Shard, StreamId
 from relay.source import Opening, Page, ReadResult, ShardReader, SnapshotSource, StartingPoints
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken

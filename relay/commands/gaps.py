@@ -57,7 +57,7 @@ def gaps_accept(
     """Let the relay continue after a pending gap. It then publishes the gap for all consumers."""
     loaded = load_config(config, settings, every_table=False)
     from relay.operations.gaps import accept
-    from relay.stream.gap_decisions import Decision
+    from relay.records import Decision
 
     found = accept(loaded, gap_id, Decision(decision.value))
     if as_json:

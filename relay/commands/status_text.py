@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relay.lineage import position_text
 from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
+from relay.records import position_text
 
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}

@@ -26,7 +26,7 @@ from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
 from relay.dynamodb.stream_shard import OnGap, StreamShard
 from relay.errors import RelayError
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from relay.dynamodb.head import LATENESS, HeadSearch
 from relay.dynamodb.records import RecordFormat, chosen
 from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
-from relay.lineage import Gap, Start, StreamId
+from relay.records import Gap, Start, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.stream_token import TRIM_HORIZON, Position
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.stream_token import TRIM_HORIZON, InvalidStream, Position, StreamToken
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from relay.aws import Refused
 from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.pace import Pace
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.stream_token import ITERATOR_TYPES, TRIM_HORIZON, Position
 
 if TYPE_CHECKING:

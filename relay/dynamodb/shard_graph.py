@@ -1,6 +1,6 @@
 """The lineage of a stream's shards as one `Stream` knows it, and which of them have ended.
 
-`relay.lineage.Lineage` is the relay's: its state is the checkpoints in Kafka. A `Stream` has none, and takes in partial
+`relay.records.Lineage` is the relay's: its state is the checkpoints in Kafka. A `Stream` has none, and takes in partial
 listings, too. Both decide with `ready_shards` which shards may be read.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from relay.lineage import PRUNE_AFTER, Shard, ready_shards
+from relay.records import PRUNE_AFTER, Shard, ready_shards
 
 
 class ShardGraph:

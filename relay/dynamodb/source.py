@@ -22,8 +22,8 @@ from relay.dynamodb.start_at_token import HORIZON, begin_at_token
 from relay.dynamodb.table_snapshots import TableSnapshots
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
-from relay.lineage import Shard, Start, StreamId
 from relay.process.service_clock import ServiceClock
+from relay.records import Shard, Start, StreamId
 from relay.source import Opening, StartingPoints
 from relay.stream_token import LATEST, StreamToken
 from relay.table import TableSchema

@@ -7,7 +7,7 @@ from typing import Any
 
 from relay.dynamodb.resume_at_token import resume
 from relay.errors import Unavailable
-from relay.lineage import PASSED, Checkpoint, Plan, Shard, ShardState, Start
+from relay.records import PASSED, Plan, Shard, ShardCheckpoint, ShardState, Start
 from relay.source import StartingPoints
 from relay.stream_token import LATEST, TRIM_HORIZON, Position, ShardToken, StreamToken
 
@@ -45,13 +45,13 @@ def begin_at_token(
     return StartingPoints({shard: start(shard) for shard in found.shards}, now, lost)
 
 
-def token_of(stream_arn: str, checkpoints: Mapping[str, Checkpoint], plan: Plan) -> StreamToken:
+def token_of(stream_arn: str, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan) -> StreamToken:
     """Return the token of a relay with these ``checkpoints``: what it has relayed is before it, all else after it.
 
     A shard that has not been read is at its start, or at its horizon if the start is a time: a token has no position
     for a time, so older records are read, too (I1).
     """
-    shards = {**dict.fromkeys(sorted(plan.passed), Checkpoint(ShardState.FINISHED)), **checkpoints}
+    shards = {**dict.fromkeys(sorted(plan.passed), ShardCheckpoint(ShardState.FINISHED)), **checkpoints}
     return StreamToken(
         stream_arn,
         tuple(shard for shard, checkpoint in shards.items() if not checkpoint.state.ended),
@@ -62,7 +62,7 @@ def token_of(stream_arn: str, checkpoints: Mapping[str, Checkpoint], plan: Plan)
     )
 
 
-def _position(checkpoint: Checkpoint) -> Position | None:
+def _position(checkpoint: ShardCheckpoint) -> Position | None:
     position = checkpoint.position or checkpoint.start
     if checkpoint.state.ended or position is None or "sequence" not in position:
         return None

@@ -43,7 +43,7 @@ class Stream:
     ``model``: a class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys objects of
     which only the key was read.
 
-    ``on_gap``: called with a ``relay.lineage.Gap`` before the first record after a gap. Reasons: ``trimmed`` (records
+    ``on_gap``: called with a ``relay.records.Gap`` before the first record after a gap. Reasons: ``trimmed`` (records
     are older than 24 hours), ``gone`` (the stream no longer has the shard), ``expired`` (the iterator expired before it
     returned a record). If the callback raises, the stream stays before the gap. Without a callback, gaps are logged as
     warnings, and an iterator that expires before its first record raises ``IteratorExpired``.

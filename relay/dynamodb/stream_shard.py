@@ -18,7 +18,7 @@ from relay.dynamodb.pace import Pace
 from relay.dynamodb.session import IteratorExpired, StreamSession, retried
 from relay.dynamodb.stream_record import Record, stream_record
 from relay.errors import RelayError
-from relay.lineage import Gap
+from relay.records import Gap
 from relay.stream_token import TRIM_HORIZON, IteratorType, Position, ShardToken
 
 log = logging.getLogger(__name__)

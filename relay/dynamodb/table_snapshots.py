@@ -18,7 +18,7 @@ from relay.dynamodb.records import chosen, key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
-from relay.lineage import Checkpoint, Plan
+from relay.records import Plan, ShardCheckpoint, SnapshotPart
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.table import TableSchema
 
@@ -71,13 +71,13 @@ class TableSnapshots:
     def is_initial(self, plan: Plan) -> bool:
         return self._config.snapshot == "initial"
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot of the table has to read. ``tables``: names it, if anything."""
         size, rows, birth = describe.measure(self.client, self._config)
         segments = min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES)
-        return Measured(segments, rows, [{"created": birth}] * segments)
+        return Measured(segments, rows, [SnapshotPart(created=birth)] * segments)
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         """Always: DynamoDB's times are those of the writes, but for the margin."""
         return True
 
@@ -129,7 +129,7 @@ class SegmentReader:
         self.clock = clock
         self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
         # When the table that the snapshot reads was created.
-        self._birth: float = segment.part["created"]
+        self._birth = segment.part.created
         # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
         self._has_begun = False
 

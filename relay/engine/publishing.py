@@ -25,14 +25,13 @@ from relay.kafka.publisher import Aborted, TooSlow
 from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
-from relay.lineage import Checkpoint, Gap, StreamId
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard, ShardOwner
-from relay.snapshots.control import is_snapshot
+from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
-from relay.stream.watermarks import Watermarks
+from relay.stream.watermarks import Watermarks, key_beside
 
 if TYPE_CHECKING:
     from relay.native._core import ChangeBlock
@@ -49,8 +48,8 @@ class _Sent:
 
     shard: OpenShard
     page: Page
-    before: Checkpoint | None = None
-    checkpoint: Checkpoint | None = None
+    before: ShardCheckpoint | None = None
+    checkpoint: ShardCheckpoint | SegmentCheckpoint | None = None
     is_covered: bool = False
 
 
@@ -169,7 +168,8 @@ class Publishing:
     def forget(self, key: bytes) -> None:
         """Remove a checkpoint or a plan in the open transaction, and its watermark."""
         self.record(key, None)
-        self._transaction.publisher.send(self.settings.watermarks, None, key, 0)  # I11
+        if (watermark := key_beside(key)) is not None:
+            self._transaction.publisher.send(self.settings.watermarks, None, watermark, 0)  # I11
 
     def commit(self) -> set[int]:
         """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and such."""
@@ -272,7 +272,7 @@ class Publishing:
             sent.checkpoint, sent.is_covered = owner.checkpoint(page), True
         if (checkpoint := sent.checkpoint) is not None:
             self.record(shard.key, checkpoint.to_json())
-            if not is_snapshot(owner.stream):
+            if isinstance(checkpoint, ShardCheckpoint):
                 record = self._watermarks.of_shard(owner.stream, page.shard.id, checkpoint)
                 if record is not None:
                     self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)

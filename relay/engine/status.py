@@ -12,7 +12,6 @@ from relay.engine.same_sources import SameSources
 from relay.kafka.assignment import Assignment
 from relay.observe.status import Poll, SourceView, WorkerStatus
 from relay.reading.open_shard import OpenShard
-from relay.snapshots.control import records_of
 from relay.stream.gap_decisions import all_pending_gaps
 from relay.stream.source_state import SourceState
 
@@ -39,11 +38,13 @@ def take(
                 low_watermark=source.low_watermark(),
                 open=polls(source.open),
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
-                snapshots=records_of(source.stream),
+                snapshots=source.stream.snapshots,
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
                 held_up_since=_here(source, source.succession.held_up_since),
                 pending_gaps=tuple(
-                    gap.gap for gap in all_pending_gaps(group.view, source.stream.source) if gap.decision is None
+                    pending.gap.published()
+                    for pending in all_pending_gaps(group.view, source.stream.source)
+                    if pending.decision is None
                 ),
                 has_snapshots=source.snapshots is not None,
             )

@@ -9,7 +9,7 @@ from relay.engine.publishing import Publishing
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import CommittedRecords
+from relay.records import CommittedRecords
 from relay.snapshots.lifecycle import Snapshots
 from relay.snapshots.report import Show
 from relay.stream.source_state import SourceState

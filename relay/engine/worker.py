@@ -29,11 +29,11 @@ from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
-from relay.lineage import StreamId
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
 from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard
 from relay.reading.reader_pool import ReaderPool
+from relay.records import StreamId
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
 from relay.stream.lost_state import LostState
 from relay.stream.source_state import SourceState

@@ -28,7 +28,7 @@ from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
 from relay.kafka.transient_errors import is_transient
-from relay.lineage import CommittedRecords
+from relay.records import CommittedRecords
 
 _READ_PATIENCE = 60.0
 """Seconds without progress after which a command gives up reading."""
@@ -274,7 +274,7 @@ class CheckpointView(CommittedRecords):
         for key, (where, offset, value) in unapplied.items():
             try:
                 self.apply(key, value)
-            except (ValueError, KeyError, TypeError) as bad:
+            except ValueError as bad:
                 raise RelayError(
                     f"{self.topic}[{where}] offset {offset}: this version of the relay cannot read the record: {bad}"
                 ) from bad

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
-from relay.lineage import StreamId
 from relay.mysql.binlog.events import BinlogEvent, EventStream
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Diverged
@@ -17,6 +16,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.roles import role_of
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
+from relay.records import StreamId
 
 log = logging.getLogger(__name__)
 

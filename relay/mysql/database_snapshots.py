@@ -19,7 +19,6 @@ from relay.change import Change
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
-from relay.lineage import Checkpoint, Plan, Shard
 from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
@@ -31,6 +30,7 @@ from relay.mysql.text_rows import values_of
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
 from relay.mysql_dialect.snapshot_times import MARGIN, as_of_rows, lowest, may_begin, reads
 from relay.mysql_dialect.tables import Row, Table
+from relay.records import Plan, Shard, ShardCheckpoint, SnapshotPart
 from relay.source import Measured, Page, Segment, Unreadable
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class DatabaseSnapshots:
     def is_initial(self, plan: Plan) -> bool:
         return self._config.snapshot == "initial"
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return the ``tables`` of each shard that has not ended, the largest first.
 
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
@@ -106,10 +106,10 @@ class DatabaseSnapshots:
                     ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
                     found.append((rows.get(table, 0), shard, table))
         found.sort(key=lambda each: (-each[0], *each[1:]))
-        parts = [{"shard": shard, "table": table} for _, shard, table in found]
+        parts = [SnapshotPart(shard, table) for _, shard, table in found]
         return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
 
-    def _shards(self, published: Mapping[str, Checkpoint]) -> list[str]:
+    def _shards(self, published: Mapping[str, ShardCheckpoint]) -> list[str]:
         """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
         found = {Shard(shard).name: shard for shard, checkpoint in published.items() if not checkpoint.state.ended}
         try:
@@ -121,7 +121,7 @@ class DatabaseSnapshots:
             raise Unavailable(f"source {self._config.name}: not all shards are being read yet, only {known}")
         return list(found.values())
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         return may_begin(as_of, published)
 
     def open(self, segment: Segment) -> ChunkReader:
@@ -224,7 +224,7 @@ class ChunkReader:
     ) -> None:
         self.shard = segment.shard
         self.segment = segment
-        self.table: str = segment.part["table"]
+        self.table = segment.part.table
         self.clock = clock
         self._config = config
         self._layouts = layouts
@@ -241,7 +241,7 @@ class ChunkReader:
         self._limit = _FIRST
 
     def __repr__(self) -> str:
-        return f"<ChunkReader[{self.table} of shard {self.segment.part['shard']}, {self._position.rows} rows]>"
+        return f"<ChunkReader[{self.table} of shard {self.segment.part.shard}, {self._position.rows} rows]>"
 
     def close(self) -> None:
         if self._server is not None:
@@ -268,7 +268,7 @@ class ChunkReader:
 
     def _open(self) -> ServerConnection:
         """Connect to a server that shows what is published of the shard."""
-        shard = self.segment.part["shard"]
+        shard = self.segment.part.shard
         checkpoint = self.segment.published().get(shard)
         if checkpoint is None or checkpoint.position is None:
             raise Unavailable(f"source {self._config.name}: nothing of shard {shard} is published yet")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.lineage import Position
 from relay.mysql_dialect.published_rows import PublishedRows, position_fields, rows_in_position
+from relay.records import Position
 
 
 @dataclass(frozen=True, slots=True)

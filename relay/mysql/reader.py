@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet
-from relay.lineage import Gap, Shard, StreamId
 from relay.mysql.binlog.files import purged
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import CurrentServer, OpenEvents
@@ -27,6 +26,7 @@ from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.snapshot_times import LATENESS
+from relay.records import Gap, Shard, StreamId
 from relay.source import Page, ReadResult, Unreadable
 
 log = logging.getLogger(__name__)

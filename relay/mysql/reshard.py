@@ -17,12 +17,12 @@ from functools import lru_cache
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
-from relay.lineage import Checkpoint, ReshardJournal
 from relay.mysql.connection import ServerConnection
 from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointRow, CheckpointTable
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
+from relay.records import ReshardJournal, ShardCheckpoint
 
 _RETRY = 1.0  # seconds between two questions to targets that are not ready
 
@@ -286,7 +286,7 @@ def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> l
     return [found for row in rows if (found := checkpoints.read(names, row)) is not None]
 
 
-def start_of_target(shard: str, parents: Mapping[str, Checkpoint]) -> GtidSet:
+def start_of_target(shard: str, parents: Mapping[str, ShardCheckpoint]) -> GtidSet:
     """Return the GTID set after which a target is read: the earliest that its parents' last positions have.
 
     Raises ``RelayError`` if no parent ended with a handover.

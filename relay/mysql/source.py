@@ -18,7 +18,6 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
-from relay.lineage import Checkpoint, Shard, StreamId
 from relay.mysql import connection
 from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.events import EventStream, Statement
@@ -41,6 +40,7 @@ from relay.mysql_dialect.snapshot_times import lowest
 from relay.mysql_dialect.tables import Table, dropped_tables, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
+from relay.records import Shard, ShardCheckpoint, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.table import Column, TableSchema
 
@@ -327,7 +327,7 @@ class MySQLSource:
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
         return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, raw=True)
 
-    def _open_replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:
+    def _open_replicated(self, parents: Mapping[str, ShardCheckpoint]) -> OpenEvents:
         """Return what opens the binlog of a shard that a reshard has created."""
         ended = {
             Shard(name).name: Parent(self.stream.qualified(name), BinlogPosition.from_json(parent.position).executed)

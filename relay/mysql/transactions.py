@@ -15,7 +15,6 @@ from relay import native
 from relay.change import Change, ChangeParts, SchemaChange
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
-from relay.lineage import StreamId
 from relay.mysql.binlog.events import (
     BinlogEvent,
     Commit,
@@ -36,6 +35,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.tables import Table
+from relay.records import StreamId
 from relay.source import STREAMED_PAGE
 from relay.table import TableSchema
 from relay.token import EventToken

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from relay.change import Change, Images, Operation, Snapshot
-from relay.lineage import Checkpoint, is_inside_transaction
 from relay.mysql_dialect.row_functions import RowMapper
 from relay.mysql_dialect.tables import Row, Table
+from relay.records import ShardCheckpoint, is_inside_transaction
 
 LATENESS = 30.0
 """Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
@@ -26,7 +26,7 @@ def latest_timestamp(now: float) -> int:
     return int(now + LATENESS)
 
 
-def lowest(checkpoint: Checkpoint) -> int:
+def lowest(checkpoint: ShardCheckpoint) -> int:
     """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
 
     It is what makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
@@ -37,7 +37,7 @@ def lowest(checkpoint: Checkpoint) -> int:
     return max(last, int(checkpoint.reached - LATENESS))
 
 
-def may_begin(as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+def may_begin(as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
     """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later.
 
     ``published``: the committed checkpoints, by shard.

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from relay.lineage import StreamId
 from relay.observe.status import SourceView, WorkerStatus
+from relay.records import StreamId
 
 _MOOT_AFTER = 30.0
 """Seconds after which a failed commit no longer counts if nothing waits: an open shard has a checkpoint every ten."""

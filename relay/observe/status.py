@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, Plan, Shard, StreamId, has_ended
+from relay.records import Plan, Shard, ShardCheckpoint, StreamId, has_ended
 
 
 class Poll(NamedTuple):  # made for every open shard, in a third of the time of a frozen dataclass
@@ -34,7 +34,7 @@ class SourceView:
 
     ``listed_at``: when that was, in seconds since the epoch, 0 before the first. ``listing_wanted_at``: when a listing
     was last requested. ``listing_took``: how many seconds the latest took. ``resume_timestamp``, ``low_watermark``: see
-    ``relay.lineage``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
+    ``relay.records``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
     a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
     connects to its stream; None if it does neither. ``pending_gaps``: those that a person has to decide about, as on
     the gaps topic. ``has_snapshots``: whether its tables can be read again.
@@ -42,7 +42,7 @@ class SourceView:
 
     stream: StreamId
     plan: Plan | None
-    checkpoints: Mapping[str, Checkpoint]
+    checkpoints: Mapping[str, ShardCheckpoint]
     listed: Mapping[str, Shard]
     listed_at: float
     listing_wanted_at: float
@@ -99,7 +99,7 @@ class SourceView:
 
     def partition(self, shard: str) -> int:
         """The checkpoint partition of ``shard``, whose owner reads the shard."""
-        return partition_of(self.stream.checkpoint_key(shard))
+        return partition_of(self.stream.shard_key(shard))
 
 
 @dataclass(frozen=True, slots=True)

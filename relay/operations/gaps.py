@@ -18,8 +18,8 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.committed import read_all_committed
 from relay.kafka.settings import KafkaSettings
+from relay.records import Decision, PendingGap
 from relay.stream import gap_decisions
-from relay.stream.gap_decisions import Decision, PendingGap
 
 
 class GapState(StrEnum):
@@ -65,7 +65,7 @@ def list_gaps(config: Config, admin: AdminClient | None = None) -> list[ListedGa
                 # A worker may have published it and not yet removed its record.
                 if gap.id not in published:
                     state = GapState.ACCEPTED if gap.decision else GapState.PENDING
-                    unpublished.append(ListedGap(gap.gap, state, gap.decision))
+                    unpublished.append(ListedGap(gap.gap.published(), state, gap.decision))
     return [*unpublished, *published.values()]
 
 
@@ -87,7 +87,7 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
     if pending is None:
         raise ConfigError(f"gap {gap_id} has just been published, so there is nothing left to decide")
     gap_decisions.write(KafkaSettings.from_config(config), replace(pending, decision=decision, updated_at=time.time()))
-    return ListedGap(pending.gap, GapState.ACCEPTED, decision)
+    return ListedGap(pending.gap.published(), GapState.ACCEPTED, decision)
 
 
 def _unpublished_gaps(view: CheckpointView, config: Config) -> list[PendingGap]:

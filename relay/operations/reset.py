@@ -28,16 +28,14 @@ from relay.kafka.identity import Identity
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
-from relay.lineage import Checkpoint, Gap, Plan, StreamId
 from relay.operations.status import find_source
 from relay.process.slow_call import call_all
-from relay.snapshots.control import CONTROL
-from relay.snapshots.control import records_of as snapshots_of
+from relay.records import Gap, Plan, SnapshotControl, StreamId
 from relay.source import Source
-from relay.stream.gap_decisions import records_of as losses_of
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning, newest_planned
 from relay.stream.snapshot_after_reset import restarted
+from relay.stream.watermarks import key_beside
 
 _JOIN_TIMEOUT = 60.0
 """Seconds until this process must be the only member of the group."""
@@ -57,7 +55,7 @@ class Reset:
     gap: Gap
     removed_keys: tuple[bytes, ...]
     workers: tuple[str, ...]
-    snapshot: Checkpoint | None = None
+    snapshot: SnapshotControl | None = None
 
     @property
     def start(self) -> str:
@@ -149,9 +147,10 @@ def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIE
             stack.callback(_abort, transaction)
             for key in decided.removed_keys:
                 transaction.record(key, None)
-                transaction.publisher.send(settings.watermarks, None, key, 0)
+                if (watermark := key_beside(key)) is not None:
+                    transaction.publisher.send(settings.watermarks, None, watermark, 0)
             if decided.snapshot is not None:
-                transaction.record(_control_key(decided.stream), decided.snapshot.to_json())
+                transaction.record(decided.stream.snapshot_key, decided.snapshot.to_json())
             transaction.record(decided.stream.plan_key, decided.plan.to_json())
             transaction.publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
             group.poll()
@@ -246,13 +245,9 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
         source.connect(stream.label)
         plan, gap = Planning(source, view).again(stream, requested)
     snapshot = restarted(view, stream, gap, plan.floor)
-    removed_keys = [
-        key
-        for records in (stream, snapshots_of(stream), losses_of(stream))
-        for key in map(records.checkpoint_key, view.checkpoints.get(records, {}))
-        if snapshot is None or key != _control_key(stream)
-    ]
-    return Reset(stream, plan, gap, tuple(removed_keys), workers, snapshot)
+    kept = stream.snapshot_key if snapshot is not None else None
+    removed_keys = tuple(key for key, _ in view.beside_plan(stream) if key != kept)
+    return Reset(stream, plan, gap, removed_keys, workers, snapshot)
 
 
 def _after_loss(
@@ -265,13 +260,9 @@ def _after_loss(
     if loss is None:
         raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of a reset")
     plan, gap = Planning(source, view).after_loss(stream, requested, loss)
-    left = {records: shards for records, shards in view.checkpoints.items() if records.source == source.name}
-    removed_keys = [key for records, shards in left.items() for key in map(records.checkpoint_key, shards)]
-    return Reset(stream, plan, gap, tuple(removed_keys), workers)
-
-
-def _control_key(stream: StreamId) -> bytes:
-    return snapshots_of(stream).checkpoint_key(CONTROL)
+    left = [key for each in view.streams(source.name) for key, _ in view.beside_plan(each)]
+    left += [request.key for request in view.requests.get(source.name, {}).values()]
+    return Reset(stream, plan, gap, tuple(left), workers)
 
 
 def _abort(transaction: OpenTransaction) -> None:

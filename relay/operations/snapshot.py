@@ -17,11 +17,11 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.group import members
 from relay.kafka.settings import KafkaSettings
-from relay.lineage import Checkpoint
 from relay.operations.status import find_source
+from relay.records import SnapshotControl, SnapshotRequest
 from relay.snapshots import requests as snapshot_requests
-from relay.snapshots.control import control_of, fields_of, fulfilled_by, is_running, is_stopped
-from relay.snapshots.requests import SnapshotRequest, requests_of
+from relay.snapshots.control import fulfilled_by, is_running, is_stopped
+from relay.snapshots.requests import requests_of
 from relay.stream.planning import newest_planned
 
 
@@ -72,7 +72,7 @@ def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapsh
     control, waiting = _read(settings, name)
     same = [each for each in waiting if each.stopped and each.tables == wanted]
     others = [each for each in waiting if each.stopped and each.id in fulfilled_by(control)]
-    running = str(fields_of(control)["id"]) if is_running(control) else None
+    running = control.id if control is not None and is_running(control) else None
     if same:
         goes_on = any(each in others for each in same)
         # A snapshot that fulfils several requests is stopped while one of them is.
@@ -102,12 +102,12 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
     stopped = _served(name, control, waiting)
     withdrawn = [each for each in waiting if each not in stopped]
     if not stopped and not withdrawn:
-        fields, why = fields_of(control), "none is running or waiting"
-        if is_running(control):
+        why = "none is running or waiting"
+        if control is not None and is_running(control):
             what = "is the initial one or repairs a gap"
-            if "repetitions" in fields:
+            if control.repetitions:
                 what = "reads again what was emptied or renamed during the one before it"
-            why = f"snapshot {fields['id']} {what}, and copies wait for it"
+            why = f"snapshot {control.id} {what}, and copies wait for it"
         raise RelayError(f"source {name}: there is no requested snapshot to stop: {why}")
     for each in stopped:
         snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
@@ -120,16 +120,16 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
         for each in taken:
             snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
         stopped, withdrawn = [*stopped, *taken], [each for each in withdrawn if each not in taken]
-    return StoppedSnapshot(str(fields_of(control)["id"]) if stopped else None, stopped, withdrawn)
+    return StoppedSnapshot(control.id if control is not None and stopped else None, stopped, withdrawn)
 
 
-def _served(name: str, control: Checkpoint | None, waiting: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
+def _served(name: str, control: SnapshotControl | None, waiting: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
     """Return the requests that the running snapshot fulfils. ``waiting``: those that are not fulfilled."""
     if control is None or not is_running(control):
         return []
-    ids, fields = fulfilled_by(control), fields_of(control)
+    ids = fulfilled_by(control)
     # First the one that says what it reads.
-    tables = tuple(fields.get("tables", ()))
+    tables = control.tables or ()
     found = sorted((each for each in waiting if each.id in ids), key=lambda each: each.tables != tables)
     if ids and not found:
         # A worker took it while it was withdrawn.
@@ -156,8 +156,8 @@ def _connect(config: Config) -> tuple[KafkaSettings, int]:
     return settings, len(members(admin, settings.group, settings.checkpoints))
 
 
-def _read(settings: KafkaSettings, name: str) -> tuple[Checkpoint | None, list[SnapshotRequest]]:
+def _read(settings: KafkaSettings, name: str) -> tuple[SnapshotControl | None, list[SnapshotRequest]]:
     """Return the control record of the newest snapshot of a source, and the requests that are not fulfilled."""
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
         stream = newest_planned(view, name)
-        return control_of(view, stream) if stream is not None else None, requests_of(view, name)
+        return view.controls.get(stream) if stream is not None else None, requests_of(view, name)

@@ -10,7 +10,7 @@ from relay.config import Config, DynamoDBConfig, MySQLConfig
 from relay.errors import ConfigError, Unavailable
 from relay.extras import needs
 from relay.kafka.checkpoints import read_checkpoints
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.stream.planning import newest_planned
 from relay.table import TableSchema
 

@@ -21,11 +21,11 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
 from relay.kafka.group import Member, members, offsets_behind
 from relay.kafka.group_offsets import group as group_of
-from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
-from relay.snapshots.control import CONTROL, fulfilled_by, is_stopped, records_of
-from relay.snapshots.requests import SnapshotRequest, requests_of
+from relay.records import ShardCheckpoint, ShardState, SnapshotRequest, StreamId
+from relay.snapshots.control import is_stopped
+from relay.snapshots.requests import requests_of
 from relay.stream.planning import newest_planned
 from relay.stream.progress import resume_timestamp
 
@@ -211,7 +211,7 @@ def _source(
 
 
 def _shard(
-    stream: StreamId, shard: str, checkpoint: Checkpoint, owners: Mapping[int, Mapping[str, str]], now: float
+    stream: StreamId, shard: str, checkpoint: ShardCheckpoint, owners: Mapping[int, Mapping[str, str]], now: float
 ) -> ShardStatus:
     lag = None
     if not checkpoint.state.ended and checkpoint.progress is not None:
@@ -219,7 +219,7 @@ def _shard(
     return ShardStatus(
         shard=shard,
         state=checkpoint.state.value,
-        owner=owners.get(partition_of(stream.checkpoint_key(shard))),
+        owner=owners.get(partition_of(stream.shard_key(shard))),
         position=checkpoint.position,
         token=asdict(checkpoint.token) if checkpoint.token is not None else None,
         parents=checkpoint.parents,
@@ -237,25 +237,23 @@ def _owner(worker: Member) -> dict[str, str]:
 
 
 def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
-    records = view.checkpoints.get(records_of(stream), {})
-    control = records.get(CONTROL)
-    if control is None or control.snapshot is None:
+    if (control := view.controls.get(stream)) is None:
         return None
-    segments = [c for name, c in records.items() if name.startswith(f"{control.snapshot['id']}/")]
+    known = view.segments.get(stream, {})
+    segments = [known[name] for name in control.segment_names if name in known]
     over = control.state is ShardState.FINISHED
-    read = sum(c.position["rows"] for c in segments if c.position)
     return {
-        "id": control.snapshot["id"],
+        "id": control.id,
         "state": control.state.value,
-        "as_of": control.snapshot["as_of"],
-        "segments": control.snapshot["segments"],
-        "segments_finished": control.snapshot["segments"] if over else sum(c.state.ended for c in segments),
+        "as_of": control.as_of or None,
+        "segments": control.segments,
+        "segments_finished": control.segments if over else sum(segment.state.ended for segment in segments),
         # The checkpoints of its segments are removed soon after its end.
-        "rows_read": None if over else read,
-        "rows_estimated": control.snapshot["rows"],
-        "repairs": control.snapshot["gaps"],
-        "tables": control.snapshot.get("tables"),
-        "requests": sorted(fulfilled_by(control)),
+        "rows_read": None if over else sum(segment.rows for segment in segments),
+        "rows_estimated": control.rows,
+        "repairs": control.gaps,
+        "tables": control.tables,
+        "requests": control.requests,
         "stopped": is_stopped(control, requests_of(view, stream.source)),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from relay.lineage import Checkpoint, Position, StreamId
+from relay.records import Position, SegmentCheckpoint, ShardCheckpoint, StreamId
 from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Source, Unreadable
 from relay.table import TableSchema
 
@@ -39,10 +39,10 @@ class ShardOwner(Protocol):
     source: Source
     stream: StreamId
 
-    def checkpoint(self, page: Page) -> Checkpoint | None:
+    def checkpoint(self, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
         """Return the checkpoint to write with ``page``, None if that is not worth a record yet."""
 
-    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already."""
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
 
 from relay.errors import Unavailable
-from relay.lineage import Checkpoint
 from relay.process.slow_call import SlowCall
+from relay.records import ShardCheckpoint, SnapshotControl
 from relay.snapshots.emptied_tables import emptied
 from relay.source import Measured, SnapshotSource
 
@@ -27,7 +27,7 @@ class BeginningSnapshot:
         self,
         source: str,
         tables: SnapshotSource,
-        published: Callable[[], Mapping[str, Checkpoint]],
+        published: Callable[[], Mapping[str, ShardCheckpoint]],
         clock: Callable[[], float],
     ) -> None:
         self._source = source
@@ -37,7 +37,7 @@ class BeginningSnapshot:
         # When to check again whether a snapshot can begin.
         self._retry_at = 0.0
         # The measurement under way, with the id and ``as_of`` of its snapshot, and what was emptied before.
-        self._measuring: tuple[str, int, Mapping[str, Any], SlowCall[Measured]] | None = None
+        self._measuring: tuple[str, int, Mapping[str, float], SlowCall[Measured]] | None = None
 
     def __repr__(self) -> str:
         return f"<BeginningSnapshot[{self._source}: {self._measuring[0] if self._measuring else 'none'}]>"
@@ -49,26 +49,26 @@ class BeginningSnapshot:
             return False
         return self._tables.may_begin(self._measuring[1], self._published())
 
-    def measure(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return ``as_of``, ``segments``, ``rows``, ``parts`` of a snapshot that begins now; None if it cannot yet.
+    def measure(self, control: SnapshotControl) -> SnapshotControl | None:
+        """Return ``control`` with what a snapshot that begins now reads; None if it cannot yet.
 
         And ``emptied``: a table that gets another name later is not among those that were measured.
 
-        ``snapshot``: the fields of its control record. Raises ``RelayError`` for tables that cannot be read.
+        Raises ``RelayError`` for tables that cannot be read.
         """
-        if self._measuring is None or self._measuring[0] != snapshot["id"]:
+        if self._measuring is None or self._measuring[0] != control.id:
             as_of = int(self._clock() - self._tables.margin)
             if self._clock() < self._retry_at:
                 return None
             self._retry_at = self._clock() + _RETRY_AFTER
-            if as_of <= snapshot["after"]:
+            if as_of <= control.after:
                 # A READ could not yet replace what was published before a gap, nor the end what was read before.
-                wait = snapshot["after"] + 1 - as_of
+                wait = control.after + 1 - as_of
                 log.info("source %s: the snapshot starts in %d s, later than what it repairs", self._source, wait)
                 return None
-            published, tables = dict(self._published()), snapshot.get("tables")
+            published, tables = dict(self._published()), control.tables
             call = SlowCall(f"measure-{self._source}", lambda: self._tables.measure(published, tables))
-            self._measuring = snapshot["id"], as_of, emptied(published), call  # I1
+            self._measuring = control.id, as_of, emptied(published), call  # I1
         _, as_of, before, measuring = self._measuring
         if not self.is_measured:
             if measuring.done and self._clock() >= self._retry_at:
@@ -84,7 +84,5 @@ class BeginningSnapshot:
         except Unavailable as error:
             log.warning("source %s: the snapshot cannot start yet: %s", self._source, error)
             return None
-        more: dict[str, Any] = {"parts": list(measured.parts)} if measured.parts else {}
-        if before:
-            more["emptied"] = before
-        return {"as_of": as_of, "segments": measured.segments, "rows": measured.rows, **more}
+        segments, rows, parts = measured
+        return replace(control, as_of=as_of, segments=segments, rows=rows, parts=tuple(parts), emptied=before)

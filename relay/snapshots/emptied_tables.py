@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
 
 from relay.change import ChangeParts, Operation
-from relay.lineage import Checkpoint
-from relay.snapshots.control import fields_of, is_partial, is_running
+from relay.records import ShardCheckpoint, SnapshotControl
+from relay.snapshots.control import is_running
 from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
@@ -47,11 +47,11 @@ def emptied_by(page: Page) -> set[str]:
     return found
 
 
-def forget_before(control: Checkpoint | None, now: float) -> float:
+def forget_before(control: SnapshotControl | None, now: float) -> float:
     """Return the time, in seconds, before which nobody asks what was emptied. ``control``: of the newest snapshot."""
     if control is None or not is_running(control):
         return now - _KEPT
-    return min(fields_of(control)["as_of"] or control.updated_at, now) - _KEPT
+    return min(control.as_of or control.updated_at, now) - _KEPT
 
 
 def noted(before: Mapping[str, float], page: Page, now: float, oldest: Callable[[], float]) -> Mapping[str, float]:
@@ -70,12 +70,12 @@ def noted(before: Mapping[str, float], page: Page, now: float, oldest: Callable[
     return {table: at for table, at in before.items() if at >= since}
 
 
-def emptied(published: Mapping[str, Checkpoint]) -> dict[str, float]:
+def emptied(published: Mapping[str, ShardCheckpoint]) -> dict[str, float]:
     """Return, by shard, when a table was last emptied, for the control record of a snapshot that begins."""
     return {shard: max(each.emptied.values()) for shard, each in published.items() if each.emptied}
 
 
-def is_published_to(time: float, shard: Checkpoint) -> bool:
+def is_published_to(time: float, shard: ShardCheckpoint) -> bool:
     """Whether all that a shard committed before ``time``, in seconds, is published.
 
     Under load it may never be at its head. Then the time of its last transaction says it, which began that late.
@@ -84,49 +84,45 @@ def is_published_to(time: float, shard: Checkpoint) -> bool:
     return shard.state.ended or max(shard.reached or 0.0, token) >= time
 
 
-def emptied_since(control: Checkpoint, published: Mapping[str, Checkpoint]) -> list[str]:
+def emptied_since(control: SnapshotControl, published: Mapping[str, ShardCheckpoint]) -> list[str]:
     """Return the tables of a snapshot that were emptied since it began; `EVERY` may be among those of all tables."""
-    fields = fields_of(control)
-    before = fields.get("emptied", {})
     found = {
         table
         for shard, each in published.items()
         for table, when in each.emptied.items()
-        if when > before.get(shard, 0.0)
+        if when > control.emptied.get(shard, 0.0)
     }
-    if not is_partial(control):
+    if control.tables is None:
         return sorted(found)
-    return sorted(fields["tables"] if EVERY in found else found & set(fields["tables"]))
+    return sorted(control.tables if EVERY in found else found & set(control.tables))
 
 
 def ended(
-    source: Source, control: Checkpoint, published: Mapping[str, Checkpoint], *, read_until: float
-) -> Mapping[str, Any]:
-    """Return what the control record says of a snapshot that has been read.
+    source: Source, control: SnapshotControl, published: Mapping[str, ShardCheckpoint], *, read_until: float
+) -> SnapshotControl:
+    """Return the control record of a snapshot that has been read, with what has to be read again.
 
     ``published``: the committed checkpoints of the stream, with all that was committed before its last row was read.
     ``read_until``: seconds, when that was, by the clock of the worker that read it.
     """
-    fields = fields_of(control)
     if not (again := emptied_since(control, published)):
-        return fields
+        return control
     every = [table.table for table in source.tables()] if EVERY in again else []
     names = ", ".join(sorted({*again, *every} - {EVERY}))
-    if fields.get("repetitions", 0) >= MOST_REPETITIONS:
+    if control.repetitions >= MOST_REPETITIONS:
         log.warning(
             "source %s: table %s is emptied or renamed more often than it can be read: copies may keep rows of it. "
             "Take a snapshot of it when it is not",
             source.name,
             names,
         )
-        return fields
+        return control
     log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source.name, names)
-    left_out = sorted({*fields.get("left_out", ()), *again, *every})  # I7
-    # Or the names of many tables may not fit into the record, once more than when it began.
-    kept = {name: value for name, value in fields.items() if name not in ("parts", "emptied")}
-    return {**kept, "again": again, "left_out": left_out, "read_until": read_until}
+    left_out = tuple(sorted({*control.left_out, *again, *every}))  # I7
+    # Without parts: the names of many tables may not fit into the record, once more than when it began.
+    return replace(control, again=tuple(again), left_out=left_out, read_until=read_until, parts=(), emptied={})
 
 
-def after_reading(control: Checkpoint | None, now: float, margin: float) -> int:
+def after_reading(control: SnapshotControl, now: float, margin: float) -> int:
     """Return what the next snapshot begins later than: its end deletes the rows that were read, by any clock."""
-    return int(max(now, min(fields_of(control).get("read_until", 0.0), now + margin)) - margin)  # I7
+    return int(max(now, min(control.read_until, now + margin)) - margin)  # I7

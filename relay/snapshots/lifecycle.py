@@ -1,7 +1,7 @@
 """Snapshots of tables beside their stream: every row once as READ, in segments that survive restarts.
 
-Their checkpoints are like those of shards, under a stream of their own (``<label>/snapshot``): one control record,
-which only its owner advances (*planned -> reading -> finished*), and one record per segment, read by whoever owns it.
+Beside the checkpoints of the stream there are one control record, which only its owner advances (*planned -> reading
+-> finished*), and one record per segment, read by whoever owns it.
 A snapshot that is to repair a gap replaces one that runs, since rows read before a gap do not repair it. One that a
 person has requested waits until none runs.
 
@@ -14,24 +14,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from relay.change import Change, Snapshot
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, CommittedRecords, Plan, Shard, ShardState, StreamId
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
+from relay.records import (
+    CommittedRecords,
+    Plan,
+    SegmentCheckpoint,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotControl,
+    SnapshotPart,
+    StreamId,
+    UnplannedTable,
+)
 from relay.snapshots.beginning import BeginningSnapshot
 from relay.snapshots.control import (
-    CONTROL,
     again_of,
     covered_by,
-    fields_of,
-    is_partial,
     is_running,
     is_unread,
     planned,
-    records_of,
     repaired_by,
     requested,
     without_absent,
@@ -64,7 +71,7 @@ class SnapshottedStream(Protocol):
     def gaps_to_repair(self) -> Set[str]: ...
     def resume_timestamp(self) -> int: ...
     def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
-    def unplanned_tables(self) -> Mapping[str, Any]: ...
+    def unplanned_tables(self) -> Mapping[str, UnplannedTable]: ...
 
 
 class Snapshots:
@@ -77,15 +84,15 @@ class Snapshots:
         readers: ReaderPool,
     ) -> None:
         self.source = beside.source
-        self.stream = records_of(beside.stream)
+        self.stream = beside.stream
         self.tables = tables
         self.readers = readers
         self.clock = clock = beside.source.clock
-        self.control_key = self.stream.checkpoint_key(CONTROL)
+        self.control_key = self.stream.snapshot_key
         self._beside = beside
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
-        self._latest: dict[str, Checkpoint] = {}
+        self._latest: dict[str, SegmentCheckpoint] = {}
         self._report = SnapshotReport(beside.source.name, clock)
         self._beginning = BeginningSnapshot(beside.source.name, tables, self._published, clock)
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
@@ -103,15 +110,16 @@ class Snapshots:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
 
     @property
-    def checkpoints(self) -> Mapping[str, Checkpoint]:
-        return self._beside.view.checkpoints.get(self.stream, {})
+    def checkpoints(self) -> Mapping[str, SegmentCheckpoint]:
+        """The committed ones of segments, of all workers."""
+        return self._beside.view.segments.get(self.stream, {})
 
     def resume_timestamp(self) -> int:
         return self._beside.resume_timestamp()
 
     @property
-    def control(self) -> Checkpoint | None:
-        return self.checkpoints.get(CONTROL)
+    def control(self) -> SnapshotControl | None:
+        return self._beside.view.controls.get(self.stream)
 
     @property
     def repaired(self) -> Set[str]:
@@ -137,7 +145,7 @@ class Snapshots:
         """Whether a measurement has ended, and the snapshot may begin."""
         return self._beginning.is_measured
 
-    def next_step(self) -> tuple[Checkpoint, str | None] | None:
+    def next_step(self) -> tuple[SnapshotControl, str | None] | None:
         """Return the control record to write next, and which mark to publish with it; None if nothing is due.
 
         For the owner of ``control_key``.
@@ -153,12 +161,12 @@ class Snapshots:
                     return remaining, None
         if self._is_wanted(control):
             return self._request(), None
-        if again := again_of(control):
+        if control is not None and (again := again_of(control)):
             if self._requested.fulfilled(control):
                 return None
-            named, more = () if EVERY in again else again, {"repetitions": fields_of(control).get("repetitions", 0) + 1}
             after = after_reading(control, self.clock(), self.tables.margin)
-            return requested(control, named, (), set(), after, self.clock(), **more), None
+            repeated = requested(control, () if EVERY in again else again, (), set(), after, self.clock())
+            return replace(repeated, repetitions=control.repetitions + 1), None
         if added := self._added(control):
             log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
             after = beside.last_timestamp if beside.gaps() - self.repaired else 0
@@ -166,36 +174,36 @@ class Snapshots:
         if (request := self._requested.next(control)) is not None:
             now = self.clock()
             return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
-        if control is None or control.snapshot is None:
+        if control is None:
             return None
         if control.state is ShardState.PLANNED:
             if self.is_stopped:
                 return None
-            if (measured := self._beginning.measure(control.snapshot)) is None:
+            if (measured := self._beginning.measure(control)) is None:
                 return None
-            fields = {**control.snapshot, **measured, **self._covered(control.snapshot)}
-            log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], fields["rows"])
-            return self._advance(control, ShardState.READING, fields), "begin"
-        if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
-            if not self._may_end(control.snapshot["id"]):
+            log.info("source %s: snapshot %s starts, about %d rows", self.source.name, measured.id, measured.rows)
+            begun = replace(measured, covered=self._covered(control))
+            return self._advance(begun, ShardState.READING), "begin"
+        if control.state is ShardState.READING and all(map(self._has_finished, control.segment_names)):
+            if not self._may_end(control.id):
                 return None
-            log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
-            read = (self.checkpoints[name].updated_at for name, _ in self._segments(control))
+            log.info("source %s: snapshot %s is finished", self.source.name, control.id)
+            read = (self.checkpoints[name].updated_at for name in control.segment_names)
             last = ended(self.source, control, self._published(), read_until=max(read, default=0.0))
-            return self._advance(control, ShardState.FINISHED, last), "end"
+            return self._advance(last, ShardState.FINISHED), "end"
         return None
 
-    def _published(self) -> Mapping[str, Checkpoint]:
+    def _published(self) -> Mapping[str, ShardCheckpoint]:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
         return self._beside.view.checkpoints.get(self._beside.stream, {})
 
-    def tables_of(self, control: Checkpoint) -> list[TableSchema]:
+    def tables_of(self, control: SnapshotControl) -> list[TableSchema]:
         """See ``SnapshotTables.of``."""
         return self._tables_of.of(control)
 
-    def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
+    def mark(self, control: SnapshotControl, kind: str) -> Iterator[Change]:
         """See ``SnapshotTables.marks``."""
-        return self._tables_of.marks(control, kind, self.stream.label, self.clock)
+        return self._tables_of.marks(control, kind, self.stream.snapshots.label, self.clock)
 
     @property
     def is_due(self) -> bool:
@@ -215,20 +223,16 @@ class Snapshots:
 
     def prunable(self) -> list[bytes]:
         """Return the keys of segments that nobody will read again."""
-        control = self.control if self.checkpoints.keys() - {CONTROL} else None
+        control = self.control if self.checkpoints else None
         if control is None:
             return []
-        current = {name for name, _ in self._segments(control)} if control.state is ShardState.READING else set()
-        return [
-            self.stream.checkpoint_key(name)
-            for name in self.checkpoints
-            if name != CONTROL and name not in current and name not in self.open
-        ]
+        needed = {*self.open, *(control.segment_names if control.state is ShardState.READING else ())}
+        return [self.stream.segment_key(name) for name in self.checkpoints if name not in needed]
 
-    def _is_wanted(self, control: Checkpoint | None) -> bool:
+    def _is_wanted(self, control: SnapshotControl | None) -> bool:
         if not self._beside.gaps_to_repair() <= repaired_by(control):
             return True
-        if control is not None and control.snapshot is not None and not is_partial(control):
+        if control is not None and control.tables is None:
             return False
         return self._is_initial() and is_unread(self._beside.view, self.source.name)
 
@@ -236,7 +240,7 @@ class Snapshots:
         plan = self._beside.plan
         return plan is not None and self.tables.is_initial(plan)
 
-    def _added(self, control: Checkpoint | None) -> list[str]:
+    def _added(self, control: SnapshotControl | None) -> list[str]:
         """Return the tables that were added to the config since the initial snapshot."""
         if not self.tables.is_selective or (covered := covered_by(control)) is None or not self._is_initial():
             return []
@@ -254,27 +258,23 @@ class Snapshots:
         self.awaited = 0.0
         return True
 
-    def _covered(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _covered(self, control: SnapshotControl) -> tuple[str, ...] | None:
         """Return what the control record says of the tables that are read once the snapshot has finished."""
-        if "tables" not in fields:
-            dropped = self._tables_of.dropped() if fields.get("gaps") else []
-            return {"covered": sorted(table.table for table in (*self.source.tables(), *dropped))}
+        if control.tables is None:
+            dropped = self._tables_of.dropped() if control.gaps else []
+            return tuple(sorted(table.table for table in (*self.source.tables(), *dropped)))
         # Before the first snapshot of all tables, none is covered.
-        return {"covered": sorted({*fields["covered"], *fields["tables"]})} if "covered" in fields else {}
+        return None if control.covered is None else tuple(sorted({*control.covered, *control.tables}))
 
-    def _request(self) -> Checkpoint:
+    def _request(self) -> SnapshotControl:
         """Return the control record of a new snapshot, which starts after everything published before a gap."""
         gaps = self._beside.gaps()
         return planned(gaps, self._beside.last_timestamp if gaps else 0, self.clock())
 
-    def _advance(self, control: Checkpoint, state: ShardState, fields: Mapping[str, Any]) -> Checkpoint:
-        return replace(control, state=state, snapshot=fields, updated_at=self.clock())
+    def _advance(self, control: SnapshotControl, state: ShardState) -> SnapshotControl:
+        return replace(control, state=state, updated_at=self.clock())
 
     # ------------------------------------------------------------------ segments
-
-    def _segments(self, control: Checkpoint) -> list[tuple[str, int]]:
-        fields = control.snapshot or {}
-        return [(f"{fields['id']}/{number}", number) for number in range(fields["segments"])]
 
     def _has_finished(self, name: str) -> bool:
         checkpoint = self.checkpoints.get(name)
@@ -283,36 +283,34 @@ class Snapshots:
     def open_ready_segments(self, owned: set[int]) -> None:
         """Open segments of ``owned``, after the fence and a few at a time, and close those that are finished."""
         control = self.control
-        current = self._segments(control) if control is not None and control.state is ShardState.READING else []
+        current = control.segment_names if control is not None and control.state is ShardState.READING else []
         if self.is_stopped or self.unseen:
             return
-        names = {name for name, _ in current}
-        for name in [name for name in self.open if name not in names or self._has_finished(name)]:
+        for name in [name for name in self.open if name not in current or self._has_finished(name)]:
             self._close(name)
-        if control is None or control.snapshot is None:
+        if control is None:
             return
-        for name, number in current:
+        for number, name in enumerate(current):
             if len(self.open) >= _OPEN_SEGMENTS:
                 return
             if name in self.open or self._has_finished(name):
                 continue
-            key = self.stream.checkpoint_key(name)
+            key = self.stream.segment_key(name)
             if partition_of(key) not in owned:
                 continue
             committed = self.checkpoints.get(name)
-            fields = control.snapshot
-            snapshot = Snapshot(fields["id"], fields["as_of"])
+            snapshot = Snapshot(control.id, control.as_of)
             position = committed.position if committed else None
-            part = fields["parts"][number] if "parts" in fields else None
-            segment = Segment(Shard(name), snapshot, number, fields["segments"], position, part, self._published)
+            part = control.parts[number] if control.parts else SnapshotPart()
+            segment = Segment(Shard(name), snapshot, number, control.segments, position, part, self._published)
             reader = self.tables.open(segment)
             self.open[name] = self.readers.open(reader, key, self, most_at_once=self.tables.reads_at_once)
-            self._latest[name] = committed or Checkpoint(ShardState.PLANNED)
+            self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 
     def close_stopped(self) -> None:
         """Close the open segments if the snapshot is stopped. They are opened again once ``unseen`` is cleared (I3)."""
-        if self.open and self.is_stopped:
-            log.info("source %s: snapshot %s is stopped", self.source.name, fields_of(self.control)["id"])
+        if self.open and self.is_stopped and self.control is not None:
+            log.info("source %s: snapshot %s is stopped", self.source.name, self.control.id)
             self.unseen |= {partition_of(segment.key) for segment in self.open.values()}  # I3
             self.close_segments()
 
@@ -326,7 +324,7 @@ class Snapshots:
         self.readers.shut(self.open.pop(name))
         self._latest.pop(name, None)
 
-    def checkpoint(self, page: Page) -> Checkpoint | None:
+    def checkpoint(self, page: Page) -> SegmentCheckpoint | None:
         """Return the checkpoint that covers ``page``; None if it has nothing new."""
         before = self._latest[page.shard.id]
         if page.position == before.position and not page.finished and not page.has_content:  # I3: after an abort
@@ -339,7 +337,7 @@ class Snapshots:
         self._latest[page.shard.id] = after
         return after
 
-    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         """Return None: a table has no gaps."""
         return None
 
@@ -355,13 +353,11 @@ class Snapshots:
     def progress(self) -> tuple[int, int] | None:
         """Return the rows read and estimated of the running snapshot, by all workers; None if none runs."""
         control = self.control
-        if control is None or control.snapshot is None or control.state is not ShardState.READING or self.is_stopped:
+        if control is None or control.state is not ShardState.READING or self.is_stopped:
             return None
-        read = 0
-        for name, _ in self._segments(control):
-            checkpoint = self._latest.get(name) or self.checkpoints.get(name)
-            read += checkpoint.position["rows"] if checkpoint and checkpoint.position else 0
-        return read, max(read, control.snapshot["rows"])
+        known = {**self.checkpoints, **self._latest}
+        read = sum(known[name].rows for name in control.segment_names if name in known)
+        return read, max(read, control.rows)
 
     def report_progress(self, show: Show | None = None) -> None:
         """Show the progress or, from time to time, log it with an estimate."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
-from relay.lineage import Checkpoint, Plan
-from relay.snapshots.control import fields_of, is_partial
+from relay.records import Plan, SnapshotControl
 from relay.source import Source
 from relay.table import TableSchema
 
@@ -38,29 +37,27 @@ class SnapshotTables:
         found = self._planned.source.dropped(plan.keys, plan.hashed) if plan is not None else ()
         return [self._known_dropped.setdefault(table, table) for table in found]
 
-    def of(self, control: Checkpoint) -> list[TableSchema]:
+    def of(self, control: SnapshotControl) -> list[TableSchema]:
         """Return the tables that a snapshot reads: the end also deletes what is left of those that were dropped (I7).
 
         If nothing was lost, the change of the DROP has done that where it came before the beginning.
         """
-        fields = fields_of(control)
-        names = fields.get("tables", fields.get("covered", ()))
-        every = fields.get("gaps") or (not is_partial(control) and "repetitions" in fields)
+        names = (control.covered if control.tables is None else control.tables) or ()
+        every = control.gaps or (control.tables is None and control.repetitions)
         dropped = [table for table in self.dropped() if every or table.table in names]
         of_all = [*self._planned.source.tables(), *dropped]
-        return [table for table in of_all if table.table in fields.get("tables", (table.table,))]
+        return [table for table in of_all if control.tables is None or table.table in control.tables]
 
-    def marks(self, control: Checkpoint, kind: str, label: str, clock: Callable[[], float]) -> Iterator[Change]:
+    def marks(self, control: SnapshotControl, kind: str, label: str, clock: Callable[[], float]) -> Iterator[Change]:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition.
 
         ``label``: of the stream of the snapshot.
         """
-        fields = fields_of(control)
         for table in self.of(control):
-            if table.table in fields.get("left_out", ()):  # I7: no end for a table of which only a part was read
+            if table.table in control.left_out:  # I7: no end for a table of which only a part was read
                 continue
             yield Change(
-                event_id=event_id(label, f"{fields['id']}/{kind}", table.table, b"", 0),
+                event_id=event_id(label, f"{control.id}/{kind}", table.table, b"", 0),
                 operation=Operation.READ,
                 source=self._planned.source.name,
                 table=table.table,
@@ -70,6 +67,6 @@ class SnapshotTables:
                 images=Images.KEYS_ONLY,
                 token=None,
                 committed_at=int(clock() * 1_000_000),
-                snapshot=Snapshot(fields["id"], fields["as_of"]),
+                snapshot=Snapshot(control.id, control.as_of),
                 attributes={MARK: kind},
             )

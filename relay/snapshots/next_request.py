@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Set
 
-from relay.lineage import Checkpoint, CommittedRecords
+from relay.records import CommittedRecords, SnapshotControl, SnapshotRequest
 from relay.snapshots.control import fulfilled_by, is_running, is_stopped, repaired_by, requested
-from relay.snapshots.requests import SnapshotRequest, requests_of
+from relay.snapshots.requests import requests_of
 from relay.source import Source
 
 log = logging.getLogger(__name__)
@@ -25,16 +25,16 @@ class RequestedSnapshots:
     def __repr__(self) -> str:
         return f"<RequestedSnapshots[{self._source.name}: {len(self._requests())} requests]>"
 
-    def is_stopped(self, control: Checkpoint | None) -> bool:
+    def is_stopped(self, control: SnapshotControl | None) -> bool:
         """Whether a person has stopped the snapshot that runs."""
         return is_stopped(control, self._requests())
 
-    def fulfilled(self, control: Checkpoint | None) -> list[bytes]:
+    def fulfilled(self, control: SnapshotControl | None) -> list[bytes]:
         """Return the keys of the requests whose snapshot has finished."""
         done = set() if is_running(control) else fulfilled_by(control)
         return [request.key for request in self._requests() if request.id in done]
 
-    def waiting(self, control: Checkpoint | None) -> list[SnapshotRequest]:
+    def waiting(self, control: SnapshotControl | None) -> list[SnapshotRequest]:
         """Return the requests that wait for a snapshot, the oldest first."""
         requests, mine = self._requests(), fulfilled_by(control)
         waiting = [each for each in requests if each.id not in mine and not each.stopped and self._is_known(each)]
@@ -43,7 +43,7 @@ class RequestedSnapshots:
             return [each for each in waiting if not each.tables]
         return waiting
 
-    def next(self, control: Checkpoint | None) -> SnapshotRequest | None:
+    def next(self, control: SnapshotControl | None) -> SnapshotRequest | None:
         """Return the request whose snapshot begins now, None if none does."""
         waiting = self.waiting(control)
         if not waiting or (is_running(control) and not self.is_stopped(control)) or self.fulfilled(control):
@@ -51,8 +51,8 @@ class RequestedSnapshots:
         return waiting[0]
 
     def begin(
-        self, control: Checkpoint | None, request: SnapshotRequest, gaps: Set[str], last: int, now: float
-    ) -> Checkpoint:
+        self, control: SnapshotControl | None, request: SnapshotRequest, gaps: Set[str], last: int, now: float
+    ) -> SnapshotControl:
         """Return the control record of the snapshot of ``request``.
 
         ``gaps``: all known ones. ``last``: seconds, the newest timestamp that may have been published.

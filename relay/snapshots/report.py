@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from relay.lineage import Checkpoint
+from relay.records import SnapshotControl
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class SnapshotReport:
         return f"<SnapshotReport[{self._source}]>"
 
     def take(
-        self, control: Checkpoint | None, progress: Callable[[], tuple[int, int] | None], show: Show | None
+        self, control: SnapshotControl | None, progress: Callable[[], tuple[int, int] | None], show: Show | None
     ) -> None:
         """Show or log ``progress``, if it is time to. ``control``: the record of the snapshot."""
         now = self._clock()

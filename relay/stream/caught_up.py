@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from relay.lineage import Checkpoint, Shard
+from relay.records import Shard, ShardCheckpoint
 from relay.source import Page
 from relay.stream.watermarks import MARGIN
 
@@ -50,7 +50,7 @@ class CaughtUp:
         self._at_head &= known
         self._past_start &= known
 
-    def has(self, shard: Shard, checkpoint: Checkpoint | None, listed_at: float) -> bool:
+    def has(self, shard: Shard, checkpoint: ShardCheckpoint | None, listed_at: float) -> bool:
         """Whether ``shard`` is caught up, as a listing shows it that began at ``listed_at`` (seconds)."""
         if checkpoint is not None and checkpoint.state.ended:
             # Only after a listing that can have its children.

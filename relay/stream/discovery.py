@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from relay.errors import RelayError, StreamGone, Unavailable
-from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from relay.process.slow_call import SlowCall
+from relay.records import PRUNE_AFTER, Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Source
 from relay.stream.journals import shards_of
 from relay.stream.pruning import unpruned
@@ -86,7 +86,7 @@ class JournaledShards:
         """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
         self._again = True
 
-    def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
+    def poll(self, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None) -> bool:
         """Derive the shards. Return whether they have changed, or are wanted once more."""
         if plan is None:
             return False
@@ -162,7 +162,7 @@ class ListedShards:
         self._wait = _RELIST_SOON  # also for the listing after that one: a single one may lack shards
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
-    def poll(self, checkpoints: Mapping[str, Checkpoint], plan: Plan | None) -> bool:
+    def poll(self, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None) -> bool:
         """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
         if self._under_way is not None and self._under_way.done:
             under_way, self._under_way = self._under_way, None
@@ -174,7 +174,7 @@ class ListedShards:
         return False
 
     def _take(
-        self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint], plan: Plan | None
+        self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None
     ) -> bool:
         self._next_at = self.monotonic() + _RELIST
         try:
@@ -213,7 +213,7 @@ class ListedShards:
                 raise
             return [], following  # replaced so long ago that it is gone, with everything that was not read
 
-    def _is_uncertain(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def _is_uncertain(self, checkpoints: Mapping[str, ShardCheckpoint]) -> bool:
         """Whether a shard is missing, or has ended while its children are not listed yet.
 
         One that no checkpoint names, or that has ended, is missing for good after the second time.

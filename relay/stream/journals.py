@@ -1,22 +1,21 @@
 """Lineage that the streams themselves announce: reshards, by their journals.
 
 A source with journals has no listing of shards. Its shards follow from the plan and from the last checkpoint of each
-shard that a journal ended: ``{"id", "participants", "targets": {shard: start}}``. A shard there has a number behind its
-name if an earlier shard had the same name. Every worker derives the same shards.
+shard that a journal ended. A shard there has a number behind its name if an earlier shard had the same name. Every
+worker derives the same shards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from relay.errors import RelayError
-from relay.lineage import INCARNATION, Checkpoint, Plan, ReshardJournal, Shard, has_ended
+from relay.records import INCARNATION, Plan, ReshardJournal, Shard, ShardCheckpoint, Start, has_ended
 
 
 def record_of(
-    journal: ReshardJournal, shard: Shard, plan: Plan, checkpoints: Mapping[str, Checkpoint]
-) -> dict[str, Any]:
+    journal: ReshardJournal, shard: Shard, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]
+) -> ReshardJournal:
     """Return the journal that ended ``shard``, as its last checkpoint keeps it.
 
     Raises ``RelayError`` if the journal does not name the shard.
@@ -27,17 +26,8 @@ def record_of(
             f"{', '.join(journal.participants)}"
         )
     for other in checkpoints.values():
-        if (
-            other.journal is not None
-            and other.journal["id"] == journal.id
-            and shard.id in other.journal["participants"]
-        ):
-            # Another participant has ended already, and named the shards for all.
-            return {
-                "id": journal.id,
-                "participants": other.journal["participants"],
-                "targets": other.journal["targets"],
-            }
+        if (named := other.journal) is not None and named.id == journal.id and shard.id in named.participants:
+            return named  # another participant has ended already, and named the shards for all
     there = [each.id for each in shards_of(plan, checkpoints)]
     known = [*there, *plan.past]
     for name in journal.participants:
@@ -47,27 +37,26 @@ def record_of(
                 "key range no longer covers whole shards. Widen `keyrange`, then run `relay reset` to begin with the "
                 "current shards"
             )
-    return {
-        "id": journal.id,
-        "participants": [shard.id if name == shard.name else _newest(name, there) for name in journal.participants],
-        "targets": {_following(name, known): dict(start) for name, start in sorted(journal.targets.items())},
-    }
+    return ReshardJournal(
+        journal.id,
+        tuple(shard.id if name == shard.name else _newest(name, there) for name in journal.participants),
+        {_following(name, known): start for name, start in sorted(journal.targets.items())},
+    )
 
 
-def shards_of(plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
+def shards_of(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> list[Shard]:
     """Return every shard of the stream, past and present: those of the plan, and those that journals announced."""
     shards = {name: Shard(name) for name in plan.shards}
     for checkpoint in checkpoints.values():
         if checkpoint.journal is not None:
-            parents = tuple(checkpoint.journal["participants"])
-            for name, start in checkpoint.journal["targets"].items():
-                shards[name] = Shard(name, parents, start)
+            for name, start in checkpoint.journal.targets.items():
+                shards[name] = Shard(name, checkpoint.journal.participants, start)
     return list(shards.values())
 
 
 def renamed(
-    starts: Mapping[str, Mapping[str, Any]], before: Plan, checkpoints: Mapping[str, Checkpoint]
-) -> tuple[dict[str, Mapping[str, Any]], tuple[str, ...]]:
+    starts: Mapping[str, Start], before: Plan, checkpoints: Mapping[str, ShardCheckpoint]
+) -> tuple[dict[str, Start], tuple[str, ...]]:
     """Return ``starts``, by shard, for a stream that is reset, and the newest shard of each name so far.
 
     If a shard had ended, one of the same name is another shard now: its positions may be of another sequence, so tokens
@@ -75,7 +64,7 @@ def renamed(
     """
     there = {shard.id for shard in shards_of(before, checkpoints)}
     known = {*there, *before.past}
-    ids: dict[str, Mapping[str, Any]] = {}
+    ids: dict[str, Start] = {}
     for name, start in starts.items():
         newest = _newest(name, known)
         goes_on = newest in there and not has_ended(checkpoints, newest)

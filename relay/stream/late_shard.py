@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from relay.lineage import Gap, Plan, Start, StreamId
+from relay.records import Gap, Plan, Start, StreamId
 from relay.source import Page, ReadResult, ShardReader
 
 

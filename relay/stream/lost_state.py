@@ -16,7 +16,7 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.committed import read_all_committed
 from relay.kafka.settings import KafkaSettings
-from relay.lineage import CommittedRecords, Gap
+from relay.records import CommittedRecords, Gap
 from relay.source import Source
 from relay.table import TableSchema
 
@@ -87,9 +87,7 @@ class LostState:
         records = read_all_committed(self._admin, self._config, watermarks)
         keys = (orjson.loads(record.key() or b"[]") for record in records)
         watermarked = {key[1] for key in keys if len(key) > 1}
-        with_checkpoints = {
-            stream.source for stream, found in view.checkpoints.items() if found and "/" not in stream.label
-        }
+        with_checkpoints = {stream.source for stream, found in view.checkpoints.items() if found}
         planned = {self._config.topic(table) for plan in view.plans.values() for table in plan.keys}
         found = {}
         for source in unplanned:

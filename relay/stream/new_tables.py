@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
 
-from relay.lineage import Checkpoint, Plan
+from relay.records import Plan, SegmentCheckpoint, ShardCheckpoint, UnplannedTable
 from relay.stream.planning import Planning, unplanned
 from relay.table import TableSchema
 
@@ -20,7 +19,10 @@ class NewTables:
     """Used by the worker's thread. ``plan``: the committed one. ``checkpoints``: of the stream and its snapshots."""
 
     def __init__(
-        self, planning: Planning, plan: Callable[[], Plan | None], checkpoints: Callable[[], Iterable[Checkpoint]]
+        self,
+        planning: Planning,
+        plan: Callable[[], Plan | None],
+        checkpoints: Callable[[], Iterable[ShardCheckpoint | SegmentCheckpoint]],
     ) -> None:
         self._planning = planning
         self._plan = plan
@@ -65,7 +67,7 @@ class NewTables:
         """Return ``plan`` with the tables that the committed checkpoints say it lacks."""
         return self._planning.added(plan, self._announced()) or plan
 
-    def unplanned(self) -> Mapping[str, Any]:
+    def unplanned(self) -> Mapping[str, UnplannedTable]:
         """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
         plan = self._plan()
         if not self._met or plan is None:
@@ -73,5 +75,5 @@ class NewTables:
         self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
         return unplanned(islice(self._met.values(), _MOST_NAMED))
 
-    def _announced(self) -> Mapping[str, Any]:
+    def _announced(self) -> Mapping[str, UnplannedTable]:
         return {name: table for each in self._checkpoints() for name, table in each.unplanned.items()}

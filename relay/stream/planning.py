@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
-from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId
 from relay.process.slow_call import SlowCall
+from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint, StreamId, TableKey, UnplannedTable
 from relay.source import Source
 from relay.stream.journals import renamed
 from relay.stream.lost_state import CHECKPOINTS_LOST, Loss
@@ -170,10 +170,10 @@ class Planning:
             )
         self._check_keys(plan)
 
-    def _keys(self) -> dict[str, list[list[str]]]:
+    def _keys(self) -> dict[str, TableKey]:
         return _keys(self.source.tables())
 
-    def added(self, plan: Plan, tables: Mapping[str, Any]) -> Plan | None:
+    def added(self, plan: Plan, tables: Mapping[str, UnplannedTable]) -> Plan | None:
         """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all.
 
         ``tables``: as `unplanned` makes them, of this worker and of others.
@@ -181,7 +181,8 @@ class Planning:
         new = {name: table for name, table in tables.items() if name not in plan.keys}
         if not new:
             return None
-        keys, hashed = ({name: table[part] for name, table in new.items()} for part in ("key", "hashed"))
+        keys = {name: table.key for name, table in new.items()}
+        hashed = {name: table.hashed for name, table in new.items()}
         return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
@@ -214,20 +215,22 @@ class Planning:
         return None
 
 
-def unplanned(tables: Iterable[TableSchema]) -> dict[str, Any]:
+def unplanned(tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
     """Return what a plan has to know of tables, as checkpoints keep it."""
-    of = list(tables)
-    keys, hashed = _keys(of), _hashed(of)
-    return {name: {"key": key, "hashed": hashed[name]} for name, key in keys.items()}
+    return {table.table: UnplannedTable(_key(table), table.hash_columns) for table in tables}
 
 
-def _keys(tables: Iterable[TableSchema]) -> dict[str, list[list[str]]]:
-    return {table.table: [[column.name, column.type] for column in table.key] for table in tables}
+def _keys(tables: Iterable[TableSchema]) -> dict[str, TableKey]:
+    return {table.table: _key(table) for table in tables}
+
+
+def _key(table: TableSchema) -> TableKey:
+    return tuple((column.name, column.type) for column in table.key)
 
 
 def _hashed(tables: Iterable[TableSchema]) -> dict[str, int]:
     return {table.table: table.hash_columns for table in tables}
 
 
-def _unfinished(checkpoints: Mapping[str, Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:
+def _unfinished(checkpoints: Mapping[str, ShardCheckpoint]) -> Iterator[tuple[str, ShardCheckpoint]]:
     return ((shard, checkpoint) for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended)

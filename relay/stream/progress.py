@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
-from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard
+from relay.records import PRUNE_AFTER, Lineage, Plan, Shard, ShardCheckpoint
 
 _RECENT = 0.1  # seconds
 _SHARE = 50
@@ -27,7 +27,7 @@ class Progress:
     last: int = 0
 
     @classmethod
-    def of(cls, checkpoints: Mapping[str, Checkpoint]) -> Self:
+    def of(cls, checkpoints: Mapping[str, ShardCheckpoint]) -> Self:
         return cls(
             resume_timestamp(checkpoints),
             max((c.token.timestamp for c in checkpoints.values() if c.token), default=0),
@@ -42,7 +42,7 @@ class CommittedProgress:
 
     def __init__(
         self,
-        checkpoints: Callable[[], Mapping[str, Checkpoint]],
+        checkpoints: Callable[[], Mapping[str, ShardCheckpoint]],
         version: Callable[[], int],
         gap_version: Callable[[], int],
         *,
@@ -100,7 +100,7 @@ class CommittedProgress:
 
 
 def read_until(
-    shard: Shard, plan: Plan, committed: Checkpoint | None, parents: Mapping[str, Checkpoint], now: float
+    shard: Shard, plan: Plan, committed: ShardCheckpoint | None, parents: Mapping[str, ShardCheckpoint], now: float
 ) -> float:
     """Return the seconds up to which the topic has everything of ``shard``: its progress, or where it began."""
     if committed is not None and committed.progress is not None:
@@ -112,7 +112,7 @@ def read_until(
     return min(known, default=committed.updated_at if committed else now)
 
 
-def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Checkpoint]) -> float:
+def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, ShardCheckpoint]) -> float:
     """Return the same for a shard that was planned together with its parents and is read after them.
 
     Its records continue where theirs ended. Only records that expired after its parents were read count as missed:
@@ -125,7 +125,7 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Chec
     return max(since, min(ends))
 
 
-def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
+def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint]) -> int:
     """Return where a restart would have to begin, in seconds: the least progress of the unfinished shards.
 
     A shard that has not been read yet begins at the progress of its parents. 0 if that is not known either. A
@@ -142,7 +142,7 @@ def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
     return max(0, int(min(unfinished, default=0)))
 
 
-def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:
+def low_watermark(checkpoints: Mapping[str, ShardCheckpoint], lineage: Lineage) -> float | None:
     """Return the seconds before which every change of the stream is on the topic; None while that is not known.
 
     Unlike ``resume_timestamp`` it counts shards that have no checkpoint yet, and the children of an ended shard that
@@ -159,7 +159,7 @@ def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> fl
     return low if low > 0 else None
 
 
-def _progress_of_parents(checkpoint: Checkpoint, checkpoints: Mapping[str, Checkpoint]) -> float:
+def _progress_of_parents(checkpoint: ShardCheckpoint, checkpoints: Mapping[str, ShardCheckpoint]) -> float:
     parents = [checkpoints.get(parent) for parent in checkpoint.parents]
     known = [parent.progress for parent in parents if parent is not None and parent.progress is not None]
     return min(known) if known and len(known) == len(parents) else 0.0

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from relay.lineage import PRUNE_AFTER, Checkpoint, CommittedRecords, Plan, Shard, ShardState, StreamId
-from relay.snapshots.control import CONTROL, proves_read, records_of
-from relay.stream import gap_decisions
+from relay.records import PRUNE_AFTER, CommittedRecords, Plan, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.snapshots.control import proves_read
 
 
 def unpruned(
-    shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint], plan: Plan | None = None, now: float = 0.0
+    shards: Iterable[Shard], checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None = None, now: float = 0.0
 ) -> list[Shard]:
     """Return the listed ``shards`` without those that were pruned and are listed again. ``now``: seconds.
 
@@ -38,9 +37,8 @@ def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[
 
     The newest plan stays, whichever stream it is of: it says which stream is read, also if a listing of streams lags.
     """
-    planned = view.planned.get(current.source, set())
-    newest = max((stream.label for stream in planned), default=current.label)
-    for stream in {*planned, *(_stream(key) for key in view.checkpoints if key.source == current.source)}:
+    newest = max((stream.label for stream in view.planned.get(current.source, ())), default=current.label)
+    for stream in view.streams(current.source):
         if stream.label < min(newest, current.label):
             yield from _expired(view, stream, now)
 
@@ -48,32 +46,18 @@ def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[
 def _expired(view: CommittedRecords, stream: StreamId, now: float) -> Iterator[bytes]:
     shards = view.checkpoints.get(stream, {})
     plan = view.plans.get(stream)
-    beside = [
-        (records, name, checkpoint)
-        for records in (stream, records_of(stream), gap_decisions.records_of(stream))
-        for name, checkpoint in view.checkpoints.get(records, {}).items()
-    ]
-    last = max(
-        [checkpoint.updated_at for _, _, checkpoint in beside] + ([plan.planned_at] if plan else []), default=now
-    )
+    written = dict(view.beside_plan(stream))
+    last = max([*written.values(), *([plan.planned_at] if plan else [])], default=now)
     if now - last < PRUNE_AFTER or not all(checkpoint.state.ended for checkpoint in shards.values()):
         return
-    for records, name, checkpoint in beside:
-        if not (records == records_of(stream) and name == CONTROL and _is_only_proof(view, stream, checkpoint)):
-            yield records.checkpoint_key(name)
+    if _is_only_proof(view, stream):
+        del written[stream.snapshot_key]
+    yield from written
     if plan is not None:
         yield stream.plan_key
 
 
-def _is_only_proof(view: CommittedRecords, stream: StreamId, control: Checkpoint) -> bool:
-    """Whether no newer stream proves that the source has had its initial snapshot."""
-    if not proves_read(control):
-        return False
-    newer = (other for other in view.planned.get(stream.source, ()) if other.label > stream.label)
-    controls = (view.checkpoints.get(records_of(other), {}).get(CONTROL) for other in newer)
-    return not any(other is not None and proves_read(other) for other in controls)
-
-
-def _stream(records: StreamId) -> StreamId:
-    """Return the stream that ``records`` belong to: the labels of streams contain no slash."""
-    return StreamId(records.source, records.label.partition("/")[0])
+def _is_only_proof(view: CommittedRecords, stream: StreamId) -> bool:
+    """Whether ``stream``, and no newer one, proves that the source has had its initial snapshot."""
+    since = {stream, *(other for other in view.planned.get(stream.source, ()) if other.label > stream.label)}
+    return {other for other in since & view.controls.keys() if proves_read(view.controls[other])} == {stream}

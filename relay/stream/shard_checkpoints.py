@@ -10,7 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, has_ended, is_inside_transaction
+from relay.records import (
+    Gap,
+    Lineage,
+    Plan,
+    ReshardJournal,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    UnplannedTable,
+    has_ended,
+    is_inside_transaction,
+)
 from relay.snapshots.emptied_tables import noted
 from relay.source import Page
 from relay.stream.journals import record_of
@@ -25,19 +36,19 @@ class ShardCheckpoints:
     """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers.
 
     ``forget_before``: seconds, when what was emptied is no longer asked for. ``awaited``: seconds, up to when shards
-    have to be published before a snapshot can end. ``unplanned``: see `Checkpoint`.
+    have to be published before a snapshot can end. ``unplanned``: see `ShardCheckpoint`.
     """
 
     def __init__(
         self,
         lineage: Lineage,
         plan: Callable[[], Plan | None],
-        committed: Callable[[], Mapping[str, Checkpoint]],
+        committed: Callable[[], Mapping[str, ShardCheckpoint]],
         *,
         has_journals: bool,
         forget_before: Callable[[], float] = lambda: 0.0,
         awaited: Callable[[], float] = lambda: 0.0,
-        unplanned: Callable[[], Mapping[str, Any]] = dict,
+        unplanned: Callable[[], Mapping[str, UnplannedTable]] = dict,
         clock: Callable[[], float],
     ) -> None:
         self.lineage = lineage
@@ -49,7 +60,7 @@ class ShardCheckpoints:
         self._awaited = awaited
         self._unplanned = unplanned
         # The newest checkpoint of each open shard, published or about to be.
-        self._latest: dict[str, Checkpoint] = {}
+        self._latest: dict[str, ShardCheckpoint] = {}
         # Gaps reported since the start, which the view may not show yet.
         self.reported_gaps: set[str] = set()
 
@@ -58,13 +69,13 @@ class ShardCheckpoints:
         latest = self._latest.get(shard)
         return latest is not None and latest.state is not ShardState.PLANNED
 
-    def open(self, shard: Shard, committed: Checkpoint | None) -> None:
+    def open(self, shard: Shard, committed: ShardCheckpoint | None) -> None:
         self._latest[shard.id] = committed or self.first(shard)
 
     def close(self, shard: str) -> None:
         self._latest.pop(shard, None)
 
-    def first(self, shard: Shard, state: ShardState = ShardState.PLANNED) -> Checkpoint:
+    def first(self, shard: Shard, state: ShardState = ShardState.PLANNED) -> ShardCheckpoint:
         """Return the first checkpoint of a shard."""
         return self._make(shard, state)
 
@@ -72,7 +83,7 @@ class ShardCheckpoints:
         """Whether this worker has read ``shard`` to its end."""
         return has_ended(self._latest, shard)
 
-    def covering(self, page: Page) -> Checkpoint | None:
+    def covering(self, page: Page) -> ShardCheckpoint | None:
         """Return the checkpoint that covers ``page``; None if that is not worth a record yet."""
         shard = page.shard
         before = self._latest[shard.id]
@@ -105,7 +116,7 @@ class ShardCheckpoints:
             self.reported_gaps.add(page.gap.id)
         return after
 
-    def before_gap(self, page: Page) -> Checkpoint | None:
+    def before_gap(self, page: Page) -> ShardCheckpoint | None:
         """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already.
 
         The pages before the gap may have left no checkpoint, and where a gap begins is part of its id: after a restart
@@ -120,7 +131,7 @@ class ShardCheckpoints:
         self._latest[page.shard.id] = after
         return after
 
-    def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
+    def gone(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
         """Return the last checkpoint of a shard that the source no longer has, and its gap (I9)."""
         now, stream = self.clock(), self.lineage.stream
         # The checkpoint of this worker is newer than the committed one.
@@ -132,13 +143,13 @@ class ShardCheckpoints:
         gap = Gap(stream.source, stream.label, shard, "shard lost", begin, None, now)
         return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
 
-    def _emptied(self, page: Page, before: Checkpoint) -> Mapping[str, float]:
+    def _emptied(self, page: Page, before: ShardCheckpoint) -> Mapping[str, float]:
         """Return when tables were last emptied, those of ``page`` included, as long as a snapshot may ask for it."""
         if not self._has_journals:
             return before.emptied
         return noted(before.emptied, page, self.clock(), self._forget_before)
 
-    def _journal(self, page: Page) -> Mapping[str, Any] | None:
+    def _journal(self, page: Page) -> ReshardJournal | None:
         """Return what the last checkpoint of a shard says about the shards that continue it."""
         plan, stream = self._plan(), self.lineage.stream
         if page.journal is None or plan is None:
@@ -148,14 +159,14 @@ class ShardCheckpoints:
             "source %s: shard %s ended with journal %s and continues as %s",
             stream.source,
             page.shard.id,
-            record["id"],
-            ", ".join(record["targets"]),
+            record.id,
+            ", ".join(record.targets),
         )
         return record
 
-    def _make(self, shard: Shard, state: ShardState, **fields: Any) -> Checkpoint:
+    def _make(self, shard: Shard, state: ShardState, **fields: Any) -> ShardCheckpoint:
         plan = self._plan()
-        return Checkpoint(
+        return ShardCheckpoint(
             state=state,
             parents=shard.parents,
             children=self.lineage.children(shard.id),

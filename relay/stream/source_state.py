@@ -11,20 +11,22 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import (
-    Checkpoint,
+from relay.reading.open_shard import OpenShard
+from relay.reading.reader_pool import ReaderPool
+from relay.records import (
     CommittedRecords,
     Gap,
     Lineage,
     Plan,
+    SegmentCheckpoint,
+    ShardCheckpoint,
     ShardState,
     StreamId,
+    UnplannedTable,
     has_ended,
     position_text,
 )
-from relay.reading.open_shard import OpenShard
-from relay.reading.reader_pool import ReaderPool
-from relay.snapshots.control import control_of, unfinished_repairs
+from relay.snapshots.control import unfinished_repairs
 from relay.snapshots.emptied_tables import forget_before
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Opening, Page, Source
@@ -94,7 +96,7 @@ class SourceState:
             lambda: self.plan,
             lambda: self.checkpoints,
             has_journals=self.source.has_journals,
-            forget_before=lambda: forget_before(control_of(view, stream), self.clock()),
+            forget_before=lambda: forget_before(view.controls.get(stream), self.clock()),
             awaited=lambda: self.snapshots.awaited if self.snapshots is not None else 0.0,
             unplanned=self.new_tables.unplanned,
             clock=self.clock,
@@ -111,13 +113,12 @@ class SourceState:
         return f"<SourceState[{self.source.name}: {len(self.open)} open]>"
 
     @property
-    def checkpoints(self) -> Mapping[str, Checkpoint]:
+    def checkpoints(self) -> Mapping[str, ShardCheckpoint]:
         """The committed checkpoints of this stream, all workers' shards."""
         return self.view.checkpoints.get(self.stream, {})
 
-    def _all_checkpoints(self) -> list[Checkpoint]:
-        read = self.snapshots.checkpoints if self.snapshots is not None else {}
-        return [*self.checkpoints.values(), *read.values()]
+    def _all_checkpoints(self) -> list[ShardCheckpoint | SegmentCheckpoint]:
+        return [*self.checkpoints.values(), *self.view.segments.get(self.stream, {}).values()]
 
     @property
     def plan(self) -> Plan | None:
@@ -164,7 +165,7 @@ class SourceState:
         """Return the plan with the tables that appeared since it was made, None if it has them all."""
         return self.new_tables.added() if self.source.has_journals else None
 
-    def unplanned_tables(self) -> Mapping[str, Any]:
+    def unplanned_tables(self) -> Mapping[str, UnplannedTable]:
         """See ``NewTables.unplanned``."""
         return self.new_tables.unplanned()
 
@@ -188,7 +189,7 @@ class SourceState:
         self.discovery.soon()
         self.look.ask_soon()
 
-    def first_checkpoints(self, owned: set[int]) -> dict[bytes, Checkpoint]:
+    def first_checkpoints(self, owned: set[int]) -> dict[bytes, ShardCheckpoint]:
         """Return checkpoints for listed shards of the partitions ``owned`` that have none yet."""
         plan = self.plan
         if plan is None:
@@ -200,7 +201,7 @@ class SourceState:
             for shard in unpruned(self.lineage.listed.values(), self.checkpoints, plan, self.clock())
             if shard.id not in self.checkpoints
             and not self._open_checkpoints.has_begun(shard.id)
-            and partition_of(key := self.stream.checkpoint_key(shard.id)) in owned
+            and partition_of(key := self.stream.shard_key(shard.id)) in owned
         }
 
     def open_ready_shards(self, owned: set[int]) -> None:
@@ -215,7 +216,7 @@ class SourceState:
         for shard in unpruned(ready, self.checkpoints, plan, self.clock()):
             if shard.id in self.open:
                 continue
-            key = self.stream.checkpoint_key(shard.id)
+            key = self.stream.shard_key(shard.id)
             if partition_of(key) not in owned:
                 continue
             committed = self.checkpoints.get(shard.id)
@@ -265,7 +266,7 @@ class SourceState:
             self.readers.shut(self.open.pop(shard))
         self._open_checkpoints.close(shard)
 
-    def gone_shards(self, owned: set[int]) -> dict[bytes, tuple[Checkpoint, Gap]]:
+    def gone_shards(self, owned: set[int]) -> dict[bytes, tuple[ShardCheckpoint, Gap]]:
         """Return, by checkpoint key, the shards of ``owned`` that the source lost before they were read to the end."""
         plan = self.plan
         if plan is None:
@@ -276,7 +277,7 @@ class SourceState:
             # Not one that this worker read to its end while the view does not show it yet.
             if not self._open_checkpoints.has_ended(shard)
             and not self._may_be_read(shard)
-            and partition_of(key := self.stream.checkpoint_key(shard)) in owned
+            and partition_of(key := self.stream.shard_key(shard)) in owned
         }
 
     def _may_be_read(self, shard: str) -> bool:
@@ -285,7 +286,7 @@ class SourceState:
             return not self.open[shard].is_unknown  # I1
         return self.lineage.is_asked_for(shard, self.checkpoints)
 
-    def _give_up(self, shard: str) -> tuple[Checkpoint, Gap]:
+    def _give_up(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
         last = self._open_checkpoints.gone(shard)
         self._close(shard)  # pages that are read and not published are part of the gap
         return last
@@ -295,15 +296,15 @@ class SourceState:
         if self.plan is None:
             return []
         now = self.clock()
-        ended = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, now))
+        ended = map(self.stream.shard_key, self.lineage.prunable(self.checkpoints, now))
         return [*ended, *replaced(self.view, self.stream, now)]
 
     # ------------------------------------------------------------------ pages
 
-    def checkpoint(self, page: Page) -> Checkpoint | None:
+    def checkpoint(self, page: Page) -> ShardCheckpoint | None:
         return self._open_checkpoints.covering(page)
 
-    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         return self._open_checkpoints.before_gap(page)
 
     def confirm(self, page: Page) -> None:
@@ -346,7 +347,7 @@ class SourceState:
 
     def resolved_gaps(self) -> list[bytes]:
         """Return the keys of pending gaps that are published and need no repair."""
-        if gap_decisions.records_of(self.stream) not in self.view.checkpoints:
+        if not self.view.pending_gaps.get(self.stream):
             return []
         published = self._progress.gaps() | ({self.plan.gap} if self.plan is not None else set())
         repaired = self.snapshots.repaired if self.snapshots is not None else set()

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from relay.errors import StreamGone, Unavailable
-from relay.lineage import Checkpoint, Lineage, Plan, StreamId
 from relay.process.slow_call import SlowCall
+from relay.records import Lineage, Plan, ShardCheckpoint, StreamId
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Source
 from relay.stream.discovery import JournaledShards, ListedShards
@@ -34,7 +34,7 @@ class SucceededStream(Protocol):
     @property
     def plan(self) -> Plan | None: ...
     @property
-    def checkpoints(self) -> Mapping[str, Checkpoint]: ...
+    def checkpoints(self) -> Mapping[str, ShardCheckpoint]: ...
 
     def switch_to(self, stream: StreamId) -> None:
         """Read ``stream``, which the source is connected to, from here on."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import orjson
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, ShardState, StreamId
+from relay.records import RecordKind, ShardCheckpoint, ShardState, StreamId, parse_key
 
 OVERALL = orjson.dumps(["v1"])
 
@@ -42,11 +42,11 @@ class Watermarks:
         # When those were last looked for.
         self._looked_at = -math.inf
 
-    def of_shard(self, stream: StreamId, shard: str, checkpoint: Checkpoint) -> tuple[bytes, bytes] | None:
+    def of_shard(self, stream: StreamId, shard: str, checkpoint: ShardCheckpoint) -> tuple[bytes, bytes] | None:
         """Return the record of a shard whose ``checkpoint`` is being written, None if it is not due."""
         if checkpoint.progress is None:
             return None
-        key, now = stream.checkpoint_key(shard), self.clock()
+        key, now = _key(stream, shard), self.clock()
         finished = checkpoint.state is ShardState.FINISHED
         if not finished and _is_recent(self._written_at.get(key, -math.inf), now):
             return None
@@ -67,7 +67,7 @@ class Watermarks:
         self._written_at = {key: at for key, at in self._written_at.items() if _is_recent(at, now)}
         found = list(streams())
         known = [watermark for _, watermark in found if watermark is not None]
-        wanted = [(stream.plan_key, watermark) for stream, watermark in found]
+        wanted = [(_key(stream), watermark) for stream, watermark in found]
         wanted.append((OVERALL, min(known) if known and len(known) == len(found) else None))
         for key, watermark in wanted:
             if partition_of(key) not in owned:
@@ -78,6 +78,16 @@ class Watermarks:
 
     def _value(self, watermark: float, finished: bool) -> bytes:
         return orjson.dumps({"watermark": watermark - MARGIN, "finished": finished, "updated_at": self.wall()})
+
+
+def key_beside(record: bytes) -> bytes | None:
+    """Return the key of the watermark of the shard or the stream whose checkpoint or plan has the key ``record``."""
+    kind, stream, name = parse_key(record)
+    return _key(stream, *([name] if name else [])) if kind in (RecordKind.SHARD, RecordKind.PLAN) else None
+
+
+def _key(stream: StreamId, *shard: str) -> bytes:
+    return orjson.dumps(["v1", stream.source, stream.label, *shard])
 
 
 def _is_recent(at: float, now: float) -> bool:

@@ -12,10 +12,10 @@ from enum import IntEnum
 
 from relay.errors import RelayError
 from relay.gtid import GtidError
-from relay.lineage import ReshardJournal
 from relay.mysql_dialect.published_rows import PublishedRows, furthest
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.statements import classify
+from relay.records import ReshardJournal
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.lineage import ReshardJournal
+from relay.records import ReshardJournal
 from relay.vitess.failures import participants
 from relay.vitess.http2 import CallEnded
 from relay.vitess.position import canonical

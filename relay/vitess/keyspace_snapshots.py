@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from relay.errors import RelayError, Unavailable
 from relay.keyrange import KeyRange, shards_covering
-from relay.lineage import Checkpoint, Plan, Shard, StreamId
 from relay.mysql_dialect.snapshot_times import MARGIN, may_begin
 from relay.process.slow_call import call_all
+from relay.records import Plan, Shard, ShardCheckpoint, SnapshotPart, StreamId
 from relay.source import Measured, Segment
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
@@ -56,7 +56,7 @@ class KeyspaceSnapshots:
     def is_initial(self, plan: Plan) -> bool:
         return any(start.get("type") == "copy" for start in plan.shards.values())
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return the ``tables`` of each shard that has not ended, the largest first.
 
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be copied.
@@ -79,14 +79,14 @@ class KeyspaceSnapshots:
             for name in wanted
         ]
         found.sort(key=lambda each: (-each[0], *each[1:]))
-        parts = [{"shard": shard, "table": table} for _, shard, table in found]
+        parts = [SnapshotPart(shard, table) for _, shard, table in found]
         return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
 
     @property
     def _stream(self) -> StreamId:
         return StreamId(self._config.name, self._config.keyspace)
 
-    def _shards(self, published: Mapping[str, Checkpoint]) -> list[str]:
+    def _shards(self, published: Mapping[str, ShardCheckpoint]) -> list[str]:
         """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
         found = [shard for shard, checkpoint in published.items() if not checkpoint.state.ended]
         names = [Shard(shard).name.rpartition("/")[2] for shard in found]
@@ -99,7 +99,7 @@ class KeyspaceSnapshots:
             raise Unavailable(f"source {self._config.name}: not all shards are being read yet, only {known}")
         return found
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         return may_begin(as_of, published)
 
     def open(self, segment: Segment) -> CopiedTableReader:

@@ -13,8 +13,8 @@ from typing import Any
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
-from relay.lineage import Position, Start
 from relay.mysql_dialect.published_rows import PublishedRows, position_fields, rows_in_position
+from relay.records import Position, Start
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Gap, StreamId
 from relay.mysql_dialect.snapshot_times import LATENESS
+from relay.records import Gap, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents

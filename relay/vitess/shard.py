@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relay.lineage import Shard, StreamId
+from relay.records import Shard, StreamId
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange, shards_covering
-from relay.lineage import Shard, StreamId
 from relay.mysql_dialect.definitions import Definition, ask, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
@@ -30,6 +29,7 @@ from relay.mysql_dialect.snapshot_times import lowest
 from relay.mysql_dialect.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
+from relay.records import Shard, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.table import Column, TableSchema
 from relay.vitess.cascades import warn_of_cascades

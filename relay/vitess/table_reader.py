@@ -22,10 +22,10 @@ from relay import gtid
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet
-from relay.lineage import Checkpoint, Shard, StreamId
 from relay.mysql_dialect.compiled_changes import copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
 from relay.mysql_dialect.tables import Row, Table
+from relay.records import Shard, ShardCheckpoint, StreamId
 from relay.source import Page, Segment, Unreadable
 from relay.vitess.client import Vtgate
 from relay.vitess.compiled_rows import rows_of
@@ -91,9 +91,9 @@ class CopiedUpTo:
     def of(cls, segment: Segment) -> CopiedUpTo:
         """Return that of a segment. Raises ``RelayError`` for a position that cannot be read."""
         if segment.position is None:
-            return cls((ShardRest(segment.part["shard"]),))
+            return cls((ShardRest(segment.part.shard),))
         try:
-            left = tuple(ShardRest.from_json(raw, segment.part["table"]) for raw in segment.position["left"])
+            left = tuple(ShardRest.from_json(raw, segment.part.table) for raw in segment.position["left"])
             return cls(left, segment.position["rows"])
         except (KeyError, TypeError, DecodeError, binascii.Error) as error:
             raise RelayError(f"a snapshot cannot resume at {dict(segment.position)!r}: {error}") from None
@@ -108,7 +108,7 @@ class PublishedShard:
     promised: int
 
     @classmethod
-    def of(cls, stream: StreamId, shard: str, published: Mapping[str, Checkpoint]) -> PublishedShard:
+    def of(cls, stream: StreamId, shard: str, published: Mapping[str, ShardCheckpoint]) -> PublishedShard:
         """Return that of a shard now. Raises ``Unavailable`` if nothing of it is published yet."""
         checkpoint = published.get(shard)
         if checkpoint is None or checkpoint.position is None:
@@ -141,7 +141,7 @@ class CopiedTableReader:
         self.stream = stream
         self.shard = segment.shard
         self.segment = segment
-        self.table: str = segment.part["table"]
+        self.table = segment.part.table
         self.settings = settings
         self.clock = clock
         # Of the last page.
@@ -165,7 +165,7 @@ class CopiedTableReader:
         self._reopened = 0
 
     def __repr__(self) -> str:
-        return f"<CopiedTableReader[{self.table} of shard {self.segment.part['shard']}, {self.position.rows} rows]>"
+        return f"<CopiedTableReader[{self.table} of shard {self.segment.part.shard}, {self.position.rows} rows]>"
 
     def close(self) -> None:
         if self._copy is not None:
@@ -348,7 +348,7 @@ class CopiedTableReader:
         return f"the copy of table {self.table} has ended: {ended}"
 
 
-def _continued(left: Sequence[ShardRest], published: Mapping[str, Checkpoint]) -> tuple[ShardRest, ...]:
+def _continued(left: Sequence[ShardRest], published: Mapping[str, ShardCheckpoint]) -> tuple[ShardRest, ...]:
     """Return what is left after reshards: the shards that continue the first one, in its place, once it has ended."""
     if not left:
         return ()
@@ -357,7 +357,7 @@ def _continued(left: Sequence[ShardRest], published: Mapping[str, Checkpoint]) -
     if checkpoint is None or not checkpoint.state.ended:
         return tuple(left)
     # A shard that was lost has none, and its gap says so.
-    targets = checkpoint.journal["targets"] if checkpoint.journal is not None else ()
+    targets = checkpoint.journal.targets if checkpoint.journal is not None else ()
     return _continued([*(replace(first, shard=shard) for shard in sorted(targets)), *others], published)
 
 

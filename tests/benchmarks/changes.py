@@ -8,7 +8,7 @@ from relay.change import Change, ChangeParts, Images, Operation, event_id
 from relay.dynamodb.values import image_json
 from relay.kafka.limits import Headers
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import StreamId
+from relay.records import StreamId
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 

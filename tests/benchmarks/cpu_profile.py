@@ -27,7 +27,7 @@ from relay.kafka import keys
 from relay.kafka.publisher import Publisher
 from relay.kafka.settings import PRODUCER
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import Checkpoint, ShardState
+from relay.records import ShardCheckpoint, ShardState
 from relay.services.kafka import KafkaBroker
 from relay.token import EventToken
 from tests.benchmarks.changes import STREAM, Message, finished
@@ -135,7 +135,7 @@ def _checkpoints(changes: list[Change]) -> list[bytes]:
     """Return the checkpoint of each page."""
     position = {"type": "after_sequence", "sequence": "1"}
     return [
-        Checkpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
+        ShardCheckpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
         for last in changes[PAGE - 1 :: PAGE]
     ]
 
@@ -145,7 +145,7 @@ def _produce(publisher: Publisher, topics: dict[str, str], messages: list[Messag
     topic = topics["ours"]
     for value, key, partition, headers in messages:
         publisher.send(topic, value, key, partition, headers)
-    publisher.send(topics["checkpoints"], checkpoints[-1], STREAM.checkpoint_key("shard"), 0)
+    publisher.send(topics["checkpoints"], checkpoints[-1], STREAM.shard_key("shard"), 0)
     publisher.commit_without_offsets()
 
 

@@ -15,7 +15,6 @@ from relay.config import MySQLConfig
 from relay.dynamodb.raw_records import parse_answer
 from relay.dynamodb.records import RecordFormat
 from relay.gtid import parse
-from relay.lineage import StreamId
 from relay.mysql import connection
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
@@ -23,6 +22,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.tables import Table, lay_out
+from relay.records import StreamId
 from relay.table import TableSchema
 from relay.vitess.events import EventKind, ShardEvents
 from relay.vitess.position import VStreamPosition

@@ -25,7 +25,7 @@ from relay.kafka.settings import PRODUCER
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import OpenTransaction
-from relay.lineage import Checkpoint, ShardState
+from relay.records import ShardCheckpoint, ShardState
 from relay.services.kafka import KafkaBroker
 from tests.benchmarks.changes import STREAM, TABLE, Message, change, finished
 from tests.benchmarks.harness import Benchmark, count_committed, in_turn, median, pin
@@ -106,7 +106,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
             page = changes[at : at + PAGE]
             transaction.begin()
             transaction.size += outbox.send_page(transaction.publisher, page, 1_700_000_000)
-            transaction.record(STREAM.checkpoint_key("shard"), _checkpoint(page[-1]))
+            transaction.record(STREAM.shard_key("shard"), _checkpoint(page[-1]))
             if transaction.is_long:
                 transaction.commit()
                 group.poll(0)
@@ -151,7 +151,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
 
 def _checkpoint(last: Change) -> bytes:
     position = {"type": "after_sequence", "sequence": "1"}
-    return Checkpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
+    return ShardCheckpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
 
 
 def _bare(producer: Producer, topic: str, messages: list[Message]) -> float:

@@ -26,8 +26,8 @@ from relay.engine.worker import Worker
 from relay.kafka import topics
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import Shard, StreamId
 from relay.observe.observer import Observer
+from relay.records import Shard, StreamId
 from relay.source import Opening, Page, ShardReader, StartingPoints
 from relay.table import TableSchema
 from relay.token import EventToken

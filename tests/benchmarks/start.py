@@ -27,8 +27,8 @@ from relay.demo.dynamodb_orders import create_table
 from relay.errors import RelayError
 from relay.kafka import topics
 from relay.kafka.checkpoints import partition_of, read_checkpoints
-from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.process.managed import ManagedProcess
+from relay.records import ShardCheckpoint, ShardState, StreamId
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.token import EventToken
@@ -133,7 +133,7 @@ class _Started:
 
     def _write(self) -> None:
         """Write the checkpoints, from several producers at once."""
-        keys = [_BUSY.checkpoint_key(f"shardId-{n:020d}-{n:08x}") for n in range(min(self.count, BUSY_SHARDS))]
+        keys = [_BUSY.shard_key(f"shardId-{n:020d}-{n:08x}") for n in range(min(self.count, BUSY_SHARDS))]
         each = max(1, self.count // len(keys) // _PRODUCERS)
         count = self.count // len(keys) // each
         writers = [threading.Thread(target=self._commit, args=(n, each, keys)) for n in range(count)]
@@ -161,7 +161,7 @@ class _Started:
 def _checkpoint(number: int) -> bytes:
     sequence, now = f"4000000000{number:025d}", time.time()
     token = EventToken(int(now), _BUSY.qualified("shardId-00000001700000000000-0000000a"), f"DynamoDB/{sequence}", None)
-    return Checkpoint(
+    return ShardCheckpoint(
         ShardState.READING,
         position={"type": "after_sequence", "sequence": sequence},
         token=token,

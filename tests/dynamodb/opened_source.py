@@ -10,7 +10,7 @@ import orjson
 
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.source import DynamoDBSource
-from relay.lineage import Checkpoint, Shard, ShardState
+from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.source import Opening, Page
 from tests.dynamodb.endpoint import full
 
@@ -18,7 +18,7 @@ from tests.dynamodb.endpoint import full
 def reader(
     source: DynamoDBSource, shard: str = "s", position: Mapping[str, Any] | None = None, **options: Any
 ) -> DynamoDBShardReader:
-    checkpoint = Checkpoint(ShardState.READING, position, options.pop("token", None)) if position else None
+    checkpoint = ShardCheckpoint(ShardState.READING, position, options.pop("token", None)) if position else None
     options = {"start": {"type": "trim_horizon"}, "read_until": time.time(), **options}
     return source.open(Opening(Shard(full(shard)), checkpoint=checkpoint, **options))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relay.lineage import Checkpoint
+from relay.records import ShardCheckpoint
 from tests.dynamodb.answering_server import Dropped, Refused
 from tests.dynamodb.endpoint import ScriptedShard, ScriptedStream, full
 
@@ -111,7 +111,7 @@ class Scenario(ScriptedStream):
             for shard in self.shards.values():
                 shard.empties = dict.fromkeys(shard.empties, 20)
 
-    def while_no_relay_runs(self, checkpoints: Mapping[str, Checkpoint]) -> None:
+    def while_no_relay_runs(self, checkpoints: Mapping[str, ShardCheckpoint]) -> None:
         """Continue for a while. ``checkpoints``: those that the relays have committed for this stream."""
         with self._lock:
             for _ in range(self._calls.choice((0, 5, 20))):

@@ -13,8 +13,8 @@ from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.source import DynamoDBSource
 from relay.dynamodb.table_snapshots import MARGIN
 from relay.errors import Unavailable
-from relay.lineage import Shard
 from relay.process.service_clock import ServiceClock
+from relay.records import Shard, SnapshotPart
 from relay.source import Page, Segment
 from tests.clock import Clock
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -86,7 +86,7 @@ def test_rows_of_a_snapshot_are_dated_before_what_is_still_to_come(
     before = time.time
     monkeypatch.setattr(time, "time", lambda: before() + HOUR)
     assert service.source.snapshots is not None
-    segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", 1), 0, 1, part={"created": 0.0})
+    segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", 1), 0, 1, part=SnapshotPart())
     page = service.source.snapshots.open(segment).read()
     assert isinstance(page, Page)
     [row] = page.changes

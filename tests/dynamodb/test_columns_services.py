@@ -15,7 +15,7 @@ from relay.change import Change, Operation, Snapshot
 from relay.config import DynamoDBConfig
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import Unavailable
-from relay.lineage import Shard
+from relay.records import Shard, SnapshotPart
 from relay.source import Opening, Segment
 from tests.dynamodb.items import carried, item_of, with_base64
 from tests.reads import read_page
@@ -194,7 +194,7 @@ def test_rows_of_a_snapshot_equal_rows_of_changes(
         database.put_item(TableName=unique, Item=written)
     source = opened(dynamodb, unique, columns)
     kinds = {column.name: column.type for column in source.table.row or ()}
-    page = read_page(source.snapshots.open(Segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1, part={"created": 0.0})))
+    page = read_page(source.snapshots.open(Segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1, part=SnapshotPart())))
     source.close()
     assert page.finished
     assert page.size > 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay.dynamodb.source import DynamoDBSource
-from relay.lineage import Plan
+from relay.records import Plan
 from relay.stream.late_shard import LateShard, start_of_late
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.opened_source import reader

@@ -34,10 +34,10 @@ from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
+from relay.records import Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Opening, Page, ReadResult
 from relay.table import TableSchema
 from relay.token import EventToken
@@ -104,7 +104,9 @@ class SourceShard:
                 self.form["wanted"] = {table.key[0].name: "k1"}
         self.table: TableSchema = table
         self.expires = set(draw.sample(range(1, 8), draw.choice([0, 0, 0, 1, 2])))
-        checkpoint = Checkpoint(ShardState.READING, token=EventToken(NOW - 90_000, f"{name}/label/s", "DynamoDB/1"))
+        checkpoint = ShardCheckpoint(
+            ShardState.READING, token=EventToken(NOW - 90_000, f"{name}/label/s", "DynamoDB/1")
+        )
         self.opening: dict[str, Any] = {
             "start": draw.choice([{"type": "trim_horizon"}, {"since": NOW - 50.5}]),
             "checkpoint": draw.choice([None, checkpoint]),
@@ -140,10 +142,10 @@ class Owner:
         self.stream = StreamId(name, "label")
         self.confirmed = 0
 
-    def checkpoint(self, page: Page) -> Checkpoint:
-        return Checkpoint(ShardState.READING, page.position, page.token, progress=page.progress)
+    def checkpoint(self, page: Page) -> ShardCheckpoint:
+        return ShardCheckpoint(ShardState.READING, page.position, page.token, progress=page.progress)
 
-    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         return None
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
@@ -307,7 +309,7 @@ class Outcome:
         )
         publishing._aborts = RepeatedAborts(SETTINGS, list, liveness, sleep=lambda _: None)
         owners = [Owner(shard.table.source) for shard in shards]
-        opened = [OpenShard(cast(Any, None), owner.stream.checkpoint_key("s"), cast(Any, owner)) for owner in owners]
+        opened = [OpenShard(cast(Any, None), owner.stream.shard_key("s"), cast(Any, owner)) for owner in owners]
         self.error: Any = None
         self.states: list[Any] = []
         try:

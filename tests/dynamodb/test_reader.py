@@ -11,7 +11,7 @@ from relay.config import DynamoDBConfig
 from relay.dynamodb.reader import RETENTION
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.source import UnknownShard
 from relay.token import EventToken
 from tests.dynamodb.answering_server import Refused

@@ -13,7 +13,7 @@ from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.resume_at_token import Resumption, resume, resumption
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.start_at_token import begin_at_token
-from relay.lineage import Gap, Shard
+from relay.records import Gap, Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, Position, ShardToken, StreamToken
 from tests.dynamodb.direct import DirectClient
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full

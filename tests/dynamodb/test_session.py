@@ -17,7 +17,7 @@ from relay.dynamodb.session import (
     retried,
 )
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.stream_token import TRIM_HORIZON
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.dynamodb.shard_graph import ShardGraph
-from relay.lineage import Checkpoint, Lineage, Shard, ShardState, StreamId
+from relay.records import Lineage, Shard, ShardCheckpoint, ShardState, StreamId
 
 
 @st.composite
@@ -23,13 +23,13 @@ def test_a_stream_and_the_relay_read_the_same_shards_next(shards: list[Shard], d
     graph, lineage = ShardGraph(lambda: 0.0), Lineage(StreamId("orders", "label"))
     graph.add(shards)
     lineage.update(shards)
-    checkpoints: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, ShardCheckpoint] = {}
     planned = [shard.id for shard in shards]
     while ready := graph.ready((), complete=True):
         assert ready == [shard.id for shard in lineage.ready(checkpoints, planned)]
         ended = data.draw(st.sampled_from(ready))
         graph.end(ended)
-        checkpoints[ended] = Checkpoint(ShardState.FINISHED)
+        checkpoints[ended] = ShardCheckpoint(ShardState.FINISHED)
     assert list(lineage.ready(checkpoints, planned)) == []
     assert graph.ended.keys() == set(planned)
 

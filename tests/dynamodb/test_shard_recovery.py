@@ -13,7 +13,7 @@ from relay.dynamodb import IteratorExpired
 from relay.dynamodb.cursor import ShardCursor
 from relay.dynamodb.session import ShardNotFound, StreamSession
 from relay.errors import Unavailable
-from relay.lineage import Gap
+from relay.records import Gap
 from relay.stream_token import IteratorType, Position
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full

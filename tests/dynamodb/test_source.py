@@ -14,7 +14,7 @@ from relay.config import DynamoDBConfig
 from relay.dynamodb import describe
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
-from relay.lineage import Shard
+from relay.records import Shard, SnapshotPart
 from relay.source import Segment
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import LABEL, TABLE, ScriptedStream, full
@@ -218,7 +218,7 @@ def test_a_snapshot_row_that_is_not_valid_text_is_passed_on_unchanged(
     source = DynamoDBSource(config)
     source.connect()
     (change,) = read_page(
-        source.snapshots.open(Segment(Shard("segment"), Snapshot("one", 0), 0, 1, part={"created": 0.0}))
+        source.snapshots.open(Segment(Shard("segment"), Snapshot("one", 0), 0, 1, part=SnapshotPart()))
     ).changes
     source.close()
     assert isinstance(change.new, Uncarriable)

@@ -18,7 +18,7 @@ from relay.cli import app
 from relay.dynamodb import InvalidStream, Stream
 from relay.dynamodb.start_at_token import begin_at_token, token_of
 from relay.errors import Unavailable
-from relay.lineage import Checkpoint, Plan, Shard, ShardState
+from relay.records import Plan, Shard, ShardCheckpoint, ShardState
 from relay.stream_token import StreamToken
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, token
@@ -97,10 +97,12 @@ def test_a_token_without_a_listed_shard_is_refused() -> None:
 def test_the_checkpoints_of_a_relay_and_its_token_are_the_same_positions() -> None:
     position = {"type": "after_sequence", "sequence": "7"}
     checkpoints = {
-        full("0"): Checkpoint(ShardState.FINISHED, position),
-        full("1"): Checkpoint(ShardState.READING, position, parents=(full("0"),)),
-        full("2"): Checkpoint(ShardState.READING, parents=(full("0"),), start={"type": "at_sequence", "sequence": "9"}),
-        full("3"): Checkpoint(ShardState.PLANNED, parents=(full("1"),), start=HORIZON),
+        full("0"): ShardCheckpoint(ShardState.FINISHED, position),
+        full("1"): ShardCheckpoint(ShardState.READING, position, parents=(full("0"),)),
+        full("2"): ShardCheckpoint(
+            ShardState.READING, parents=(full("0"),), start={"type": "at_sequence", "sequence": "9"}
+        ),
+        full("3"): ShardCheckpoint(ShardState.PLANNED, parents=(full("1"),), start=HORIZON),
     }
     plan = Plan("token:0", NOW, {full("a"): PASSED}, {})
     made = token_of(ARN, checkpoints, plan)

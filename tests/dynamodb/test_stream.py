@@ -12,7 +12,7 @@ import pytest
 
 import relay.dynamodb
 from relay.dynamodb import InvalidPosition, InvalidStream, Stream
-from relay.lineage import Gap
+from relay.records import Gap
 from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full

@@ -9,7 +9,7 @@ import pytest
 
 from relay.dynamodb import InvalidStream
 from relay.dynamodb.coordinator import DISCOVER_EVERY
-from relay.lineage import PRUNE_AFTER, Gap
+from relay.records import PRUNE_AFTER, Gap
 from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.direct import DirectClient

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from relay.dynamodb import Record, Stream
 from relay.dynamodb.coordinator import DISCOVER_EVERY, Coordinator
 from relay.dynamodb.stream_shard import StreamShard
-from relay.lineage import Gap
+from relay.records import Gap
 from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.direct import DirectClient

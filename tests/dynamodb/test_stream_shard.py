@@ -12,7 +12,7 @@ from relay.dynamodb import InvalidPosition
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_shard import StreamShard
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.stream_token import TRIM_HORIZON, Position
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions

@@ -10,7 +10,7 @@ import pytest
 
 from relay.dynamodb import InvalidPosition, InvalidStream, StreamToken
 from relay.dynamodb.coordinator import DISCOVER_EVERY
-from relay.lineage import Gap
+from relay.records import Gap
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import (

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from relay.engine.upkeep import Upkeep
 from relay.kafka.publisher import Aborted
-from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan
 from relay.reading.reader_pool import ReaderPool
+from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
 from tests.scripted_source import ScriptedSource
@@ -110,15 +110,15 @@ class Maintained:
             time.sleep(0.01)
 
     @property
-    def checkpoints(self) -> dict[str, Checkpoint]:
+    def checkpoints(self) -> dict[str, ShardCheckpoint]:
         return self.view.checkpoints.get(self.stream, {})
 
     def held_up_since(self) -> float | None:
         return self.state.succession.held_up_since
 
-    def write(self, shard: str, checkpoint: Checkpoint) -> None:
+    def write(self, shard: str, checkpoint: ShardCheckpoint) -> None:
         """Commit ``checkpoint``, as another worker does."""
-        self.view.apply(self.stream.checkpoint_key(shard), checkpoint.to_json())
+        self.view.apply(self.stream.shard_key(shard), checkpoint.to_json())
 
 
 class NoRows:
@@ -131,10 +131,10 @@ class NoRows:
     def is_initial(self, plan: Plan) -> bool:
         return False
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         return Measured(0, 0)
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         return True
 
     def open(self, segment: Segment) -> ShardReader:

@@ -11,10 +11,10 @@ from relay.change import Change, Images, Operation
 from relay.engine.publishing import Publishing
 from relay.engine.topic_writers import TopicWriters
 from relay.kafka.settings import KafkaSettings
-from relay.lineage import Checkpoint, Gap, Shard, ShardState, StreamId
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
+from relay.records import Gap, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
 from relay.table import KeyColumn, TableSchema
 
@@ -118,13 +118,13 @@ class Owner:
         self.source = SimpleNamespace(name="orders", on_gap=on_gap)
         self.stream = STREAM
         self.confirmed: list[Page] = []
-        self.before_gap: Checkpoint | None = None
+        self.before_gap: ShardCheckpoint | None = None
 
-    def checkpoint(self, page: Page) -> Checkpoint:
+    def checkpoint(self, page: Page) -> ShardCheckpoint:
         gap = page.gap.id if page.gap else None
-        return Checkpoint(ShardState.READING, page.position, gap=gap, progress=1.0)
+        return ShardCheckpoint(ShardState.READING, page.position, gap=gap, progress=1.0)
 
-    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         return self.before_gap
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
@@ -163,7 +163,7 @@ class Bench:
         )
 
     def shard(self, name: str = "s") -> OpenShard:
-        return OpenShard(cast(Any, None), STREAM.checkpoint_key(name), cast(Any, self.owner))
+        return OpenShard(cast(Any, None), STREAM.shard_key(name), cast(Any, self.owner))
 
 
 def page(number: int, *, shard: str = "s", gap: Gap | None = None) -> Page:
@@ -178,4 +178,4 @@ def gap(found_at: float = 0.0, seconds: int = 1) -> Gap:
 
 
 def positions(bench: Bench) -> list[Any]:
-    return [Checkpoint.from_json(value).position for value in bench.broker.on("shop.checkpoints") if value]
+    return [ShardCheckpoint.from_json(value).position for value in bench.broker.on("shop.checkpoints") if value]

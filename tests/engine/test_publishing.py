@@ -14,7 +14,7 @@ from relay.errors import RelayError
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.lineage import Checkpoint, Lineage, Shard, ShardState, StreamId
+from relay.records import Lineage, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.table import TableSchema
@@ -114,14 +114,14 @@ def test_a_page_that_is_committed_before_others_says_nothing_of_them(monkeypatch
         bench.publishing.commit()
     bench.publishing.again(Aborted("a rebalance"))
     bench.publishing.commit()
-    covered = [Checkpoint.from_json(value) for value in bench.broker.on("shop.checkpoints") if value]
+    covered = [ShardCheckpoint.from_json(value) for value in bench.broker.on("shop.checkpoints") if value]
     assert [(each.position, each.progress) for each in covered] == [({"sequence": n}, 100.0 + n) for n in (1, 2, 3)]
 
 
 def test_the_watermark_of_a_pruned_shard_is_removed_with_its_checkpoint() -> None:
     """I11: the topics are compacted, and keep the last record of each key for ever."""
     bench = Bench()
-    bench.publishing.forget(STREAM.checkpoint_key("pruned"))
+    bench.publishing.forget(STREAM.shard_key("pruned"))
     bench.publishing.commit()
     assert sorted(bench.broker.transactions[0]) == [("shop.checkpoints", None), ("shop.watermarks", None)]
 
@@ -144,7 +144,7 @@ def test_what_came_before_a_gap_is_committed_first_and_the_gap_with_the_page_tha
     """I4, I9"""
     bench = Bench()
     shard = bench.shard()
-    bench.owner.before_gap = Checkpoint(ShardState.READING, {"sequence": 3})  # pages without changes were read
+    bench.owner.before_gap = ShardCheckpoint(ShardState.READING, {"sequence": 3})  # pages without changes were read
     bench.publishing.page(shard, page(1))
     bench.publishing.page(shard, page(5, gap=gap()))
     assert bench.broker.on("shop.orders") == [b"change-1"]
@@ -214,7 +214,7 @@ def test_what_came_before_a_gap_is_committed_before_a_person_is_asked_also_after
     shard = bench.shard()
     if has_changes:
         bench.publishing.page(shard, page(1))
-    bench.owner.before_gap = Checkpoint(ShardState.READING, {"sequence": 3})
+    bench.owner.before_gap = ShardCheckpoint(ShardState.READING, {"sequence": 3})
     bench.broker.fails += [Aborted("a rebalance"), Aborted("another one")]
     with pytest.raises(Aborted):
         bench.publishing.page(shard, page(5, gap=gap()))
@@ -246,7 +246,7 @@ def test_a_worker_that_is_expelled_while_it_publishes_again_keeps_its_pages_in_o
 def test_a_gap_that_is_met_again_before_anything_was_read_after_it_is_reported_once() -> None:
     """I9, I10: under `fail` nobody could accept it a second time, and the relay would never start again."""
     bench = Bench(on_gap="fail")
-    bench.view.checkpoints[STREAM] = {"s": Checkpoint(ShardState.READING, gap=gap().id)}
+    bench.view.checkpoints[STREAM] = {"s": ShardCheckpoint(ShardState.READING, gap=gap().id)}
     bench.publishing.page(bench.shard(), page(5, gap=gap(found_at=9.0)))
     bench.publishing.commit()
     assert bench.broker.on("shop.gaps") == []
@@ -255,13 +255,13 @@ def test_a_gap_that_is_met_again_before_anything_was_read_after_it_is_reported_o
 @pytest.mark.parametrize(
     ("committed", "other"),
     [
-        ({STREAM: {"s": Checkpoint(ShardState.READING, gap=gap(seconds=2).id)}}, "another gap of the shard"),
-        ({StreamId("orders", "other"): {"s": Checkpoint(ShardState.READING, gap=gap().id)}}, "another stream"),
-        ({STREAM: {"t": Checkpoint(ShardState.READING, gap=gap().id)}}, "another shard"),
+        ({STREAM: {"s": ShardCheckpoint(ShardState.READING, gap=gap(seconds=2).id)}}, "another gap of the shard"),
+        ({StreamId("orders", "other"): {"s": ShardCheckpoint(ShardState.READING, gap=gap().id)}}, "another stream"),
+        ({STREAM: {"t": ShardCheckpoint(ShardState.READING, gap=gap().id)}}, "another shard"),
     ],
 )
 def test_a_gap_is_reported_although(
-    committed: dict[StreamId, dict[str, Checkpoint]], other: str, monkeypatch: pytest.MonkeyPatch
+    committed: dict[StreamId, dict[str, ShardCheckpoint]], other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: ... the last gap of ``other`` is committed. Under `fail` it stops the relay, and is not passed."""
     bench = Bench(on_gap="fail")
@@ -304,7 +304,7 @@ def test_what_was_committed_earlier_is_waited_for_with_what_is_committed_now() -
     bench.publishing.commit_and_see()
     assert bench.waited_for == []
     bench.publishing.commit_and_see({7})
-    key = STREAM.checkpoint_key("s")
+    key = STREAM.shard_key("s")
     bench.publishing.record(key, b"{}")
     bench.publishing.commit_and_see({7})
     assert bench.waited_for == [{7}, {7, partition_of(key)}]

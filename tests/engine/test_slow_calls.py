@@ -14,7 +14,7 @@ from relay.avro.schema_registry import RegistrySchemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
 from relay.errors import NoAnswer, RelayError
-from relay.lineage import Checkpoint, Plan
+from relay.records import Plan, ShardCheckpoint
 from relay.services.registry import SchemaRegistry
 from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
@@ -196,11 +196,11 @@ class SlowSnapshot:
     def is_initial(self, plan: Plan) -> bool:
         return True
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         self._source.arrive("measure")
         return Measured(0, 0)
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         return True
 
     def open(self, segment: Segment) -> ShardReader:

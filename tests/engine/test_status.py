@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.engine.status import polls, take
-from relay.lineage import CommittedRecords, Shard
 from relay.observe.health import find_stalls
 from relay.reading.reader_pool import ReaderPool
+from relay.records import CommittedRecords, Shard
 from relay.source import ReadResult, Unreadable
 from relay.stream.source_state import SourceState
 from tests.clock import Clock

@@ -7,10 +7,17 @@ import pytest
 from relay.engine.config_reload import ReloadedConfig
 from relay.errors import Unavailable
 from relay.kafka.publisher import Aborted
-from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
-from relay.snapshots.control import CONTROL, records_of
+from relay.records import (
+    PRUNE_AFTER,
+    Plan,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotControl,
+    SnapshotRequest,
+    StreamId,
+)
 from relay.snapshots.lifecycle import Snapshots
-from relay.snapshots.requests import SnapshotRequest
 from relay.source import UnknownShard
 from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of
@@ -49,8 +56,8 @@ def test_a_stream_with_a_journal_is_not_caught_up_before_its_new_shards_are_know
     relay.state.look.soon()
     relay.serve()
     journal = {"id": "1", "participants": ["shard-00000"], "targets": {"-80": {}, "80-": {}}}
-    relay.write("shard-00000", Checkpoint(ShardState.FINISHED, journal=journal, updated_at=1009.0))
-    relay.write("shard-00001", Checkpoint(ShardState.FINISHED, updated_at=1009.0))
+    relay.write("shard-00000", ShardCheckpoint(ShardState.FINISHED, journal=journal, updated_at=1009.0))
+    relay.write("shard-00001", ShardCheckpoint(ShardState.FINISHED, updated_at=1009.0))
     assert not relay.state.is_caught_up()
     relay.serve()
     assert set(relay.state.lineage.listed) == {"shard-00000", "shard-00001", "-80", "80-"}
@@ -66,12 +73,12 @@ def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_
     relay.serve()
     source.wait_for("starting_points")
     shards = {shard.id: {"type": "trim_horizon"} for shard in source.shards()}
-    keys = {"orders": [["id", "S"]]}
+    keys = {"orders": (("id", "S"),)}
     relay.view.apply(relay.stream.plan_key, Plan(source.start, 999.0, shards, keys, "scripted").to_json())
     let_go()
     relay.serve()
     for shard in shards:
-        relay.write(shard, Checkpoint(ShardState.FINISHED, updated_at=999.0))
+        relay.write(shard, ShardCheckpoint(ShardState.FINISHED, updated_at=999.0))
     source.label = FOLLOWING.label
     relay.serve_until(lambda: FOLLOWING in relay.view.plans)
     assert [gap.reason for gap in relay.committed.gaps] == ["new stream"]
@@ -116,7 +123,7 @@ def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_of
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     for shard in source.shards():
-        relay.write(shard.id, Checkpoint(ShardState.FINISHED, updated_at=999.0))
+        relay.write(shard.id, ShardCheckpoint(ShardState.FINISHED, updated_at=999.0))
 
     def refuse(label: str | None = None) -> StreamId:
         raise Unavailable("no")
@@ -155,7 +162,7 @@ def test_the_first_listing_after_the_end_of_a_shard_may_lack_its_children(
     relay.serve_until(lambda: relay.state.lineage.listings == 2)
     relay.now = 1010.0
     for shard in source.shards():
-        relay.write(shard.id, Checkpoint(ShardState.FINISHED, updated_at=1009.0))
+        relay.write(shard.id, ShardCheckpoint(ShardState.FINISHED, updated_at=1009.0))
     if is_replaced:
         source.label = FOLLOWING.label
     relay.state.list_soon()
@@ -176,10 +183,10 @@ def test_a_planned_shard_that_the_first_listing_lacks_is_not_taken_for_read(
     relay = Maintained(source, until_caught_up=True)
     relay.now = 1010.0
     relay.serve_until(lambda: kept.id in relay.checkpoints)
-    relay.write(kept.id, Checkpoint(ShardState.READING, {"type": "scripted", "sequence": 1}, progress=1011.0))
+    relay.write(kept.id, ShardCheckpoint(ShardState.READING, {"type": "scripted", "sequence": 1}, progress=1011.0))
     assert not relay.state.is_caught_up()
     relay.serve_until(lambda: lacking.id in relay.checkpoints)
-    relay.write(lacking.id, Checkpoint(ShardState.READING, {"type": "scripted", "sequence": 1}, progress=1011.0))
+    relay.write(lacking.id, ShardCheckpoint(ShardState.READING, {"type": "scripted", "sequence": 1}, progress=1011.0))
     relay.serve_until(relay.state.is_caught_up)
 
 
@@ -188,7 +195,7 @@ def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: Sc
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     for shard in source.shards():
-        relay.write(shard.id, Checkpoint(ShardState.FINISHED, updated_at=999.0))
+        relay.write(shard.id, ShardCheckpoint(ShardState.FINISHED, updated_at=999.0))
     source.removed = {FOLLOWING.label}
     source.label = FOLLOWING.label
     relay.serve_until(lambda: relay.state.succession.is_waiting)
@@ -222,9 +229,9 @@ def test_a_shard_that_was_begun_is_opened_although_the_first_listings_lack_it(so
     source.lists([kept])
     relay = Maintained(source)
     shards = {shard.id: {"type": "trim_horizon"} for shard in (kept, lacking)}
-    plan = Plan(source.start, 999.0, shards, {"orders": [["id", "S"]]}, "scripted")
+    plan = Plan(source.start, 999.0, shards, {"orders": (("id", "S"),)}, "scripted")
     relay.view.apply(relay.stream.plan_key, plan.to_json())
-    relay.write(lacking.id, Checkpoint(ShardState.READING, {"type": "scripted", "sequence": 1}))
+    relay.write(lacking.id, ShardCheckpoint(ShardState.READING, {"type": "scripted", "sequence": 1}))
     relay.serve_until(lambda: relay.state.lineage.is_gone(lacking.id))
     relay.serve()
     assert set(relay.state.open) == {kept.id, lacking.id}
@@ -236,11 +243,10 @@ def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: Scripted
     source.on_gap = "resnapshot"
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    plan = Plan(source.start, 1000.0, {}, {"orders": [["id", "S"]]}, "scripted", "between", 0)
+    plan = Plan(source.start, 1000.0, {}, {"orders": (("id", "S"),)}, "scripted", "between", 0)
     relay.view.apply(FOLLOWING.plan_key, plan.to_json())
-    fields = {"id": "1", "gaps": ["between"], "after": 0, "as_of": None, "segments": 0, "rows": 0}
-    control = Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=1000.0)
-    relay.view.apply(records_of(FOLLOWING).checkpoint_key(CONTROL), control.to_json())
+    control = SnapshotControl(ShardState.PLANNED, "1", gaps=("between",), updated_at=1000.0)
+    relay.view.apply(FOLLOWING.snapshot_key, control.to_json())
     assert relay.state.gaps_to_repair() == set()
 
 
@@ -250,12 +256,12 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
     source.lists([parent, child])
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    relay.write("parent", Checkpoint(ShardState.FINISHED))
-    relay.write("child", Checkpoint(ShardState.READING, parents=("parent",)))
+    relay.write("parent", ShardCheckpoint(ShardState.FINISHED))
+    relay.write("child", ShardCheckpoint(ShardState.READING, parents=("parent",)))
     relay.now += PRUNE_AFTER
     relay.owned.clear()
     relay.serve()
-    relay.view.apply(relay.stream.checkpoint_key("parent"), None)
+    relay.view.apply(relay.stream.shard_key("parent"), None)
     relay.state.close_shards()
     relay.owned.update(range(64))
     relay.serve()
@@ -301,7 +307,7 @@ def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_a
     assert snapshots.control is None
     assert not snapshots.is_settled()
     relay.committed.show()
-    relay.serve_until(lambda: snapshots.control is not None and snapshots.control.snapshot is not None)
+    relay.serve_until(lambda: snapshots.control is not None)
 
 
 def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: ScriptedSource) -> None:

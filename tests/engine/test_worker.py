@@ -23,8 +23,8 @@ from relay.kafka.keys import partition
 from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import Checkpoint, Plan, ShardState
 from relay.reading.open_shard import LARGEST_PAGE
+from relay.records import Plan, ShardCheckpoint, ShardState
 from relay.source import Opening, ReadResult, ShardReader
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
@@ -200,15 +200,15 @@ def test_a_shard_is_opened_only_when_the_transaction_of_its_previous_owner_has_e
     settings = KafkaSettings.from_config(config)
     stream = source.connect()
     before, position = ({"type": "scripted", "sequence": sequence} for sequence in (0, 1))
-    starts, keys = {"shard-00000": {"type": "trim_horizon"}}, {"orders": [["id", "S"]]}
+    starts, keys = {"shard-00000": {"type": "trim_horizon"}}, {"orders": (("id", "S"),)}
     plan = Plan(source.start, time.time(), starts, keys, source.config_hash())
     open_schemas_of(config).close()
     previous = Producer({**config.kafka.client(), "transactional.id": unique})
     previous.init_transactions(30)
-    key, topic = stream.checkpoint_key("shard-00000"), settings.checkpoints
+    key, topic = stream.shard_key("shard-00000"), settings.checkpoints
 
     def send_checkpoint(position: Any) -> None:
-        value = Checkpoint(ShardState.READING, position, progress=time.time()).to_json()
+        value = ShardCheckpoint(ShardState.READING, position, progress=time.time()).to_json()
         previous.produce(topic, key=key, value=value, partition=partition_of(key))
 
     previous.begin_transaction()

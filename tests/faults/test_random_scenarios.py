@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
-from relay.lineage import Checkpoint, StreamId, parse_key
+from relay.records import ShardCheckpoint, StreamId, parse_key
 from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
 from tests.faults.harness import Relay
@@ -265,14 +265,14 @@ class Group:
             )
         return seen
 
-    def _committed(self) -> dict[StreamId, dict[str, Checkpoint]]:
+    def _committed(self) -> dict[StreamId, dict[str, ShardCheckpoint]]:
         """What the relays have committed; what a dead one left open may still be missing."""
         config = load(self.path)
-        found: dict[StreamId, dict[str, Checkpoint]] = defaultdict(dict)
+        found: dict[StreamId, dict[str, ShardCheckpoint]] = defaultdict(dict)
         for message in _committed(config, [config.internal("checkpoints")]):
             stream, shard = parse_key(message.key() or b"")
             if shard is not None:
-                found[stream][shard] = Checkpoint.from_json(message.value() or b"")
+                found[stream][shard] = ShardCheckpoint.from_json(message.value() or b"")
         return found
 
 

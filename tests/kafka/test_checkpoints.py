@@ -16,7 +16,7 @@ from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
 from relay.kafka.compaction import DELETIONS_KEPT
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.lineage import Checkpoint, ShardState, StreamId
+from relay.records import ShardCheckpoint, ShardState, StreamId
 from tests.kafka.proxy import Api, ProxiedBroker, passing
 from tests.waiting import wait_until
 
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.services
 
 EVERYTHING = range(CHECKPOINT_PARTITIONS)
 STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
-KEY = STREAM.checkpoint_key("a")
-READING = Checkpoint(ShardState.READING, position={"sequence": "1"}, updated_at=1.0).to_json()
-FINISHED = Checkpoint(ShardState.FINISHED, updated_at=2.0).to_json()
+KEY = STREAM.shard_key("a")
+READING = ShardCheckpoint(ShardState.READING, position={"sequence": "1"}, updated_at=1.0).to_json()
+FINISHED = ShardCheckpoint(ShardState.FINISHED, updated_at=2.0).to_json()
 
 
 def create_topic(client: dict[str, Any], name: str, **settings: str) -> str:
@@ -217,7 +217,7 @@ def test_a_view_that_was_paused_until_kafka_forgot_a_deletion_is_not_used_any_lo
             broker.proxy.lose(Api.FETCH, client="paused")
             wait_until(lambda: bool(broker.proxy.lost) or None, 30)
             write(client, topic, None)
-            other = next(k for k in map(STREAM.checkpoint_key, map(str, range(9999))) if same_partition(k))
+            other = next(k for k in map(STREAM.shard_key, map(str, range(9999))) if same_partition(k))
 
             def is_forgotten() -> bool | None:
                 write(client, topic, READING, key=other)  # ends the segment before it

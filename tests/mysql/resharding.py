@@ -16,12 +16,12 @@ from pymysql.cursors import Cursor
 from relay.change import Change
 from relay.gtid import parse
 from relay.keyrange import KeyRange
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
 from relay.mysql.binlog.events import Commit, Rows, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.source import MySQLSource
 from relay.mysql_dialect.tables import Table, lay_out
+from relay.records import Lineage, Plan, Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader, Unreadable
@@ -201,7 +201,7 @@ class World:
         self.stream = self.source.connect()
         begin = self.source.starting_points(self.source.shards())
         self.plan = Plan("current", time.time(), dict(begin.shards), {})
-        self.checkpoints: dict[str, Checkpoint] = {}
+        self.checkpoints: dict[str, ShardCheckpoint] = {}
         self.lineage = Lineage(self.stream)
         self.readers: dict[str, ShardReader] = {}
         self.published: list[Change] = []
@@ -237,11 +237,11 @@ class World:
 
     def _commit(self, shard: Shard, page: Page) -> None:
         self.published += page.changes
-        before = self.checkpoints.get(shard.id) or Checkpoint(ShardState.PLANNED, parents=shard.parents)
+        before = self.checkpoints.get(shard.id) or ShardCheckpoint(ShardState.PLANNED, parents=shard.parents)
         journal = record_of(page.journal, shard, self.plan, self.checkpoints) if page.journal else None
         state = ShardState.FINISHED if page.finished else ShardState.READING
         token = page.token or before.token
-        self.checkpoints[shard.id] = Checkpoint.from_json(
+        self.checkpoints[shard.id] = ShardCheckpoint.from_json(
             replace(before, state=state, position=page.position, token=token, journal=journal).to_json()
         )
 

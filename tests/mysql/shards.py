@@ -8,8 +8,8 @@ from typing import Any
 
 from relay.change import Change
 from relay.config import MySQLConfig
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource
+from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.server import EmbeddedServer
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader
@@ -46,7 +46,7 @@ def open_at(
     source: MySQLSource,
     position: Mapping[str, Any],
     shard: Shard | None = None,
-    parents: Mapping[str, Checkpoint] | None = None,
+    parents: Mapping[str, ShardCheckpoint] | None = None,
     floor: int = 0,
 ) -> ShardReader:
     shard = shard or source.shards()[0]
@@ -54,7 +54,7 @@ def open_at(
 
 
 def resume(source: MySQLSource, position: Mapping[str, Any], shard: Shard | None = None) -> ShardReader:
-    checkpoint = Checkpoint(ShardState.READING, dict(position))
+    checkpoint = ShardCheckpoint(ShardState.READING, dict(position))
     return source.open(Opening(shard or source.shards()[0], {}, checkpoint))
 
 

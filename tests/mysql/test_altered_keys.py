@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from relay.lineage import Checkpoint
 from relay.mysql.source import MySQLSource
+from relay.records import ShardCheckpoint
 from relay.source import Page
 from tests.mysql.reading import NUMBERS, session
 from tests.mysql.segments import head, segment_of
@@ -50,7 +50,7 @@ ALTERED = {
 @contextmanager
 def begun(
     mariadb: Any, database: str, columns: str, key: str, values: str
-) -> Iterator[tuple[Any, MySQLSource, Checkpoint, Any]]:
+) -> Iterator[tuple[Any, MySQLSource, ShardCheckpoint, Any]]:
     """Yield what runs statements, a source of a table with `ROWS`, its committed head, and the reader of a snapshot."""
     with session(mariadb, database) as execute:
         execute(f"create table t (n int unique, {columns}, primary key ({key}))")
@@ -64,7 +64,7 @@ def numbers(pages: Sequence[Page]) -> list[int]:
     return [change.new["n"] for page in pages for change in page.changes if change.new is not None]
 
 
-def rest(source: MySQLSource, published: Checkpoint, position: Mapping[str, Any] | None) -> list[Page]:
+def rest(source: MySQLSource, published: ShardCheckpoint, position: Mapping[str, Any] | None) -> list[Page]:
     """Read the pages after ``position``, as a worker that has taken over."""
     return pages_of(segment_of(source, published, "t", position))
 

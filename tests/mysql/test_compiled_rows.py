@@ -17,7 +17,6 @@ from relay.avro.schema import change_schema
 from relay.change import Change
 from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec
-from relay.lineage import StreamId
 from relay.mysql.binlog.events import (
     COMMIT,
     DELETE,
@@ -29,6 +28,7 @@ from relay.mysql.binlog.events import (
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
+from relay.records import StreamId
 from relay.source import STREAMED_PAGE
 from tests import needs
 from tests.examples import examples

@@ -11,10 +11,10 @@ import pytest
 
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.connection import connect
 from relay.mysql.database_snapshots import ChunkReader
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening
@@ -135,7 +135,7 @@ def test_what_a_replica_refuses_to_a_snapshot_is_read_from_the_next_server(prima
     with session(replica, "shop") as execute:
         execute("set sql_log_bin = 0")
         execute(f"revoke select on *.* from {USER}")
-    assert [part["table"] for part in source.snapshots.measure({"-": published}).parts] == ["item"]
+    assert [part.table for part in source.snapshots.measure({"-": published}).parts] == ["item"]
     reader = segment_of(source, published, "item")
     assert f"{replica.address}: {USER} may not read the table shop.item" in reason(reader.read())
     assert len(read_rows(reader)) == 1
@@ -166,7 +166,7 @@ def test_a_table_that_was_dropped_ends_and_one_without_a_key_is_refused(mariadb:
     source = source_of(unique, mariadb)
     published = head(source)
     measured = source.snapshots.measure({"-": published})
-    assert measured.parts == [{"shard": "-", "table": "item"}]
+    assert measured.parts == [SnapshotPart("-", "item")]
     reader = segment_of(source, published, "item")
     read_page(reader)
     filled("drop table item")
@@ -225,7 +225,7 @@ def test_the_time_of_a_read_is_neither_later_than_the_stream_nor_than_the_margin
         (now - 500, 1, now - 530),
         (now - 500, 7, now - 530),
     ):
-        old = Checkpoint(ShardState.READING, published.position, reached=reached)
+        old = ShardCheckpoint(ShardState.READING, published.position, reached=reached)
         page = read_page(segment_of(source, old, "item", as_of=begun_as_of))
         assert page.changes[0].snapshot is not None
         assert abs(page.changes[0].snapshot.as_of - expected) < 20
@@ -247,7 +247,7 @@ def test_a_snapshot_waits_until_all_shards_are_read(mariadb: Any, unique: str, f
     """I1: the rows of a shard whose first checkpoint another worker has yet to write would never be read."""
     source = source_of(unique, mariadb)
     with pytest.raises(Unavailable, match="not all shards are being read yet"):
-        source.snapshots.measure({shard: Checkpoint(ShardState.READING) for shard in shards})
+        source.snapshots.measure({shard: ShardCheckpoint(ShardState.READING) for shard in shards})
 
 
 def test_a_table_whose_primary_key_the_server_generates_and_hides_is_read(mysql: Any, unique: str) -> None:
@@ -265,7 +265,7 @@ def test_a_table_whose_primary_key_the_server_generates_and_hides_is_read(mysql:
             changes = read_rows(segment_of(source, published, "item"))
         finally:
             mysql.execute(f"set global {shown} = on")
-    assert [part["table"] for part in parts] == ["item"]
+    assert [part.table for part in parts] == ["item"]
     assert [change.new for change in changes] == [{"my_row_id": 1, "v": 5}, {"my_row_id": 2, "v": 7}]
 
 
@@ -283,7 +283,7 @@ def test_every_table_is_read_although_the_server_limits_the_rows_of_a_select(ser
             changes = read_rows(segment_of(source, published, "other"))
         finally:
             server.execute("set global sql_select_limit = default")
-    assert sorted(part["table"] for part in parts) == ["item", "other"]
+    assert sorted(part.table for part in parts) == ["item", "other"]
     assert [change.new for change in changes] == [{"id": 1, "v": 2}]
 
 
@@ -317,7 +317,7 @@ def test_a_table_that_a_user_may_no_longer_read_does_not_count_as_dropped(
         source.snapshots.measure({"-": published})
     limited(f"grant select on {unique}.item to {unique}")
     limited(f"drop table {unique}.item")
-    assert [part["table"] for part in source.snapshots.measure({"-": published}).parts] == ["other"]
+    assert [part.table for part in source.snapshots.measure({"-": published}).parts] == ["other"]
     assert read_rows(segment_of(source, published, "item")) == []
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from relay.change import Change
-from relay.lineage import Gap
 from relay.mysql.reader import BinlogShardReader
+from relay.records import Gap
 from relay.services.mariadb import MariaDB
 from relay.source import Page
 from relay.token import Order, compare

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from relay.lineage import Shard, StreamId
 from relay.mysql.binlog.events import BinlogEvent
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
@@ -19,6 +18,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck
+from relay.records import Shard, StreamId
 from tests.mysql.fake_servers import A, B, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config

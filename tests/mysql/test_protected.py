@@ -17,8 +17,8 @@ from relay.config import load
 from relay.config.protection import NOT_SHOWN
 from relay.demo.truth import read_changes
 from relay.errors import ConfigError, RelayError
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.errors import NotCarried
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Page, Segment
@@ -130,8 +130,8 @@ def test_a_message_about_a_protected_table_shows_no_value(mariadb: MariaDB, uniq
         reader = open_at(source, begin(source)["-"])
         page = read_to_head(reader)[1][-1]
         execute("insert odd values (4, _greek x'733363723374a4')")
-        published = Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached)
-        part = {"shard": "-", "table": "odd"}
+        published = ShardCheckpoint(ShardState.READING, page.position, page.token, reached=page.reached)
+        part = SnapshotPart("-", "odd")
         segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, part, lambda: {"-": published})
         for each in (reader, source.snapshots.open(segment)):
             with closing(each), pytest.raises(NotCarried, match=f"column v.*{NOT_SHOWN}") as caught:
@@ -149,8 +149,8 @@ def test_nothing_is_read_of_a_protected_column_that_is_renamed_before_the_first_
         start = begin(source)["-"]
         execute("alter table person rename column name to label")
         execute("insert person values (1, 's3cr3t')")
-        published = Checkpoint(ShardState.READING, start)
-        part = {"shard": "-", "table": "person"}
+        published = ShardCheckpoint(ShardState.READING, start)
+        part = SnapshotPart("-", "person")
         segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, part, lambda: {"-": published})
         for reader in (open_at(source, start), source.snapshots.open(segment)):
             with closing(reader), pytest.raises(RelayError, match="the new column label"):

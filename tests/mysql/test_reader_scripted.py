@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relay.lineage import Shard, StreamId
 from relay.mysql.binlog.events import BinlogEvent, Heartbeat, Statement
 from relay.mysql.errors import Interrupted
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
+from relay.records import Shard, StreamId
 from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange
-from relay.lineage import Checkpoint, ShardState
 from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import Handover, HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.source import MySQLSource
 from relay.process.managed import free_port
+from relay.records import ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.mysql.fake_servers import A, B, FakeServer
@@ -96,14 +96,14 @@ def test_all_workers_agree_on_every_reshard_and_what_it_covers(
 
 
 def test_a_target_starts_at_the_earliest_position_of_its_parents() -> None:
-    def ended(gtid: str) -> Checkpoint:
-        return Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99", "targets": {"-": gtid}})
+    def ended(gtid: str) -> ShardCheckpoint:
+        return ShardCheckpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99", "targets": {"-": gtid}})
 
     assert start_of_target("-", {"-80": ended("MariaDB/0-5-7"), "80-": ended("MariaDB/0-5-4")}).position == (
         "MariaDB/0-5-4"
     )
     with pytest.raises(RelayError, match="relay reset"):
-        start_of_target("-", {"-80": Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99"})})
+        start_of_target("-", {"-80": ShardCheckpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99"})})
 
 
 class Target(FakeServer):

@@ -13,9 +13,9 @@ import pytest
 
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource, tables_of
 from relay.mysql.start_at_time import TooOld, executed_before
+from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.source import Opening, Page
 from relay.stream.progress import resume_timestamp
@@ -134,7 +134,7 @@ def test_a_statement_that_runs_for_seconds_in_an_idle_shard_is_not_before_the_ti
                 pages.append(page)
     thread.join()
     reader.close()
-    checkpoint = Checkpoint(
+    checkpoint = ShardCheckpoint(
         ShardState.READING, pages[-1].position, progress=pages[-1].progress, reached=pages[-1].reached
     )
     assert checkpoint.position == {"gtid": before.position}, "the statement had not ended"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from relay.lineage import StreamId
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
 from relay.mysql_dialect.tables import Table
+from relay.records import StreamId
 from relay.source import STREAMED_PAGE
 from relay.table import Column
 from tests.mysql.shards import config

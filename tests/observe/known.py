@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
 from relay.observe.status import Poll, SourceView, WorkerStatus
+from relay.records import Plan, Shard, ShardCheckpoint, ShardState, StreamId
 
 NOW = 1000.0
 """Monotonic seconds."""
@@ -43,12 +43,12 @@ def status(*sources: SourceView, **known: Any) -> WorkerStatus:
     return WorkerStatus(sources=sources, **fields)
 
 
-def reading(progress: float | None = None, **fields: Any) -> Checkpoint:
-    return Checkpoint(ShardState.READING, progress=progress, **fields)
+def reading(progress: float | None = None, **fields: Any) -> ShardCheckpoint:
+    return ShardCheckpoint(ShardState.READING, progress=progress, **fields)
 
 
-def finished(**fields: Any) -> Checkpoint:
-    return Checkpoint(ShardState.FINISHED, **fields)
+def finished(**fields: Any) -> ShardCheckpoint:
+    return ShardCheckpoint(ShardState.FINISHED, **fields)
 
 
 def polled(ago: float, failures: int = 0, error: str | None = None, *, reading_for: float | None = None) -> Poll:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relay.config import Config
-from relay.lineage import Shard, StreamId
 from relay.observe.access import Access
 from relay.observe.consumers import ConsumersObserver
 from relay.observe.history import Totals
@@ -17,6 +16,7 @@ from relay.observe.observer import Observer
 from relay.observe.server import serve, serve_observer
 from relay.observe.status import SourceView, WorkerStatus
 from relay.process.managed import free_port
+from relay.records import Shard, StreamId
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}</script>"

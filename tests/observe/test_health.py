@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from relay.lineage import Shard
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
 from relay.observe.liveness import Liveness
 from relay.observe.report import report
 from relay.observe.status import Poll
+from relay.records import Shard
 from tests.clock import Clock
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.observe.health import STALLED_AFTER, Stall, find_stalls
 from relay.observe.liveness import Liveness
 from relay.observe.status import Poll, SourceView, WorkerStatus
+from relay.records import Shard, ShardCheckpoint, ShardState
 from tests.clock import Clock
 from tests.observe.known import NOW, WALL, finished, listed, reading, source, status
 
@@ -40,7 +40,7 @@ class Watched:
         return status(*sources, **{"checkpoints_read_at": read_at, "barrier_timeout": 30.0, **known})
 
 
-def updated(at: float, **fields: Any) -> Checkpoint:
+def updated(at: float, **fields: Any) -> ShardCheckpoint:
     return reading(WALL, updated_at=at, **fields)
 
 
@@ -86,7 +86,7 @@ def test_what_waits_for_its_first_commit_is_red_too() -> None:
 def test_a_shard_that_no_worker_advances_is_red_in_every_worker() -> None:
     """I10: another worker owns it, and does not have its source."""
     watched = Watched()
-    new = Checkpoint(ShardState.PLANNED)
+    new = ShardCheckpoint(ShardState.PLANNED)
     for second in range(0, 200, 10):
         shards = {"read": updated(second), "unread": updated(0), "ended": finished(), "new": new}
         known = source(checkpoints=shards, listed=listed(Shard("unwritten"), Shard("child", ("read",))))
@@ -114,7 +114,7 @@ def test_the_time_of_a_child_begins_when_its_parent_has_ended() -> None:
     """I2, I10"""
     watched, child = Watched(), Shard("child", ("parent",))
     for second in range(0, 300, 10):
-        checkpoints = {"parent": updated(second), "child": Checkpoint(ShardState.PLANNED, parents=("parent",))}
+        checkpoints = {"parent": updated(second), "child": ShardCheckpoint(ShardState.PLANNED, parents=("parent",))}
         assert watched.pass_time(10, source(checkpoints=checkpoints, listed=listed(child))) == []
     ended = {**checkpoints, "parent": finished()}
     assert watched.pass_time(10, source(checkpoints=ended, listed=listed(child))) == []

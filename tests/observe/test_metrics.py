@@ -10,10 +10,10 @@ import pytest
 
 import relay.observe
 from relay.change import Change, Images, Operation, Snapshot
-from relay.lineage import Shard
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.metrics import CATALOGUE, Metric, Metrics
 from relay.observe.observer import Observer
+from relay.records import Shard
 from relay.source import Page, Unreadable
 from tests.observe.known import NOW, WALL, polled, reading, source, status
 

@@ -15,11 +15,11 @@ import pytest
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
-from relay.lineage import Shard
 from relay.observe.observer import Observer
 from relay.observe.server import _StatusServer, serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.managed import free_port
+from relay.records import Shard
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 from tests.observe.requests import get
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from relay.config import load
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
+from relay.records import SnapshotRequest
 from relay.snapshots import requests as snapshot_requests
-from relay.snapshots.control import CONTROL, records_of, requested
-from relay.snapshots.requests import SnapshotRequest
+from relay.snapshots.control import requested
 from relay.stream.planning import newest_planned
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -232,7 +233,7 @@ class TakenMeanwhile:
             stream = newest_planned(view, "s")
         assert stream is not None
         control = requested(None, request.tables, [request.id], set(), 0, time.time())
-        write_unfenced(settings, records_of(stream).checkpoint_key(CONTROL), control.to_json(), "relay status")
+        write_unfenced(settings, stream.snapshot_key, control.to_json(), "relay status")
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -302,8 +303,8 @@ def test_a_snapshot_that_reads_a_table_again_cannot_be_stopped_and_the_reason_is
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
         stream = newest_planned(view, "s")
     assert stream is not None
-    control = requested(None, (TABLE,), (), set(), 0, time.time(), repetitions=1)
-    write_unfenced(settings, records_of(stream).checkpoint_key(CONTROL), control.to_json(), "relay status")
+    control = replace(requested(None, (TABLE,), (), set(), 0, time.time()), repetitions=1)
+    write_unfenced(settings, stream.snapshot_key, control.to_json(), "relay status")
     said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
     assert "reads again what was emptied or renamed during the one before it, and copies wait for it" in said
 

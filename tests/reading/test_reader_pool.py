@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from relay.engine.status import polls
-from relay.lineage import Shard
 from relay.observe.health import STALLED_AFTER, find_stalls
 from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
 from relay.reading.reader_pool import LONGEST_STAY, LONGEST_YIELD, ReaderPool
+from relay.records import Shard
 from relay.source import Page, ReadResult, UnknownShard, Unreadable
 from tests import interrupted
 from tests.clock import Clock

@@ -15,11 +15,7 @@ from relay.avro.framing import confluent_header, fingerprint, schema_id, single_
 from relay.avro.schema import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
-from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId, parse_key
-from relay.snapshots.control import CONTROL
-from relay.snapshots.control import records_of as snapshots_of
-from relay.snapshots.requests import requests_of
-from relay.stream.gap_decisions import records_of as losses_of
+from relay.records import CommittedRecords, Gap, StreamId
 from relay.token import EventToken
 from relay.types.columns import REST, column_type
 from tests import golden, golden_inputs
@@ -128,33 +124,22 @@ def test_a_token_is_read_back(case: dict[str, Any]) -> None:
     assert EventToken.from_json(text).to_json().encode() == text
 
 
-@pytest.mark.parametrize("case", cases("checkpoints.json"))
-def test_a_checkpoint_is_read_back(case: dict[str, Any]) -> None:
-    content = committed("checkpoints.json")
-    stream, shard = parse_key(bytes.fromhex(case["key"]))
-    own = StreamId(**content["stream"])
-    value = bytes.fromhex(case["bytes"])
-    if shard is None:
-        assert stream == own
-        assert Plan.from_json(value).to_json() == value
-    else:
-        beside = {snapshots_of(own): CONTROL, losses_of(own): case["decoded"]["gap"]}
-        assert shard == {own: content["shard"], **beside}[stream]
-        assert Checkpoint.from_json(value).to_json() == value
-
-
-@pytest.mark.parametrize("case", cases("snapshot_requests.json"))
-def test_a_requested_snapshot_is_read_back(case: dict[str, Any]) -> None:
-    source = committed("snapshot_requests.json")["stream"]["source"]
+@pytest.mark.parametrize("case", [*cases("checkpoints.json"), *cases("snapshot_requests.json")])
+def test_a_record_of_the_checkpoints_is_read_back(case: dict[str, Any]) -> None:
     key, value = bytes.fromhex(case["key"]), bytes.fromhex(case["bytes"])
+    stream = StreamId(**committed("checkpoints.json")["stream"])
     view = CommittedRecords()
     view.apply(key, value)
-    for request in requests_of(view, source):
-        assert (request.key, request.to_json()) == (key, value)
-        assert list(request.tables) == case["input"]["tables"]
-    stream, name = parse_key(key)
-    assert (name == CONTROL) == (not requests_of(view, source))
-    assert view.checkpoints[stream][name or ""].to_json() == value
+    request = next(iter(view.requests.get("shop", {}).values()), None)
+    found = [
+        (stream.plan_key, view.plans.get(stream)),
+        (stream.snapshot_key, view.controls.get(stream)),
+        *((stream.shard_key(name), shard) for name, shard in view.checkpoints.get(stream, {}).items()),
+        *((stream.segment_key(name), segment) for name, segment in view.segments.get(stream, {}).items()),
+        *((gap.key, gap) for gap in view.pending_gaps.get(stream, {}).values()),
+        (request.key if request is not None else b"", request),
+    ]
+    assert [(place, record.to_json()) for place, record in found if record is not None] == [(key, value)]
 
 
 @pytest.mark.parametrize("case", cases("gaps.json"))

@@ -6,10 +6,18 @@ from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from relay.lineage import Checkpoint, CommittedRecords, Plan, ShardState
 from relay.reading.reader_pool import ReaderPool
+from relay.records import (
+    CommittedRecords,
+    Plan,
+    SegmentCheckpoint,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotControl,
+    SnapshotPart,
+    SnapshotRequest,
+)
 from relay.snapshots.lifecycle import Snapshots
-from relay.snapshots.requests import SnapshotRequest
 from relay.source import Measured, Segment, ShardReader
 from relay.table import KeyColumn, TableSchema
 from tests.scripted_source import ScriptedReader, ScriptedSource
@@ -32,11 +40,11 @@ class Tables:
     def is_initial(self, plan: Plan) -> bool:
         return self.initial
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
-        parts = [{"table": table} for table in TABLES if tables is None or table in tables]
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
+        parts = [SnapshotPart(table=table) for table in TABLES if tables is None or table in tables]
         return Measured(len(parts), 7, parts)
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         return True
 
     def open(self, segment: Segment) -> ShardReader:
@@ -106,21 +114,19 @@ class Snapshotting:
 
     def end(self) -> None:
         """Let the snapshot finish that has begun, and remove the requests that it fulfils."""
-        for number in range(self.fields["segments"]):
-            key = self.snapshots.stream.checkpoint_key(f"{self.fields['id']}/{number}")
-            self.view.apply(key, Checkpoint(ShardState.FINISHED).to_json())
+        self.finish_segments()
         assert self.step() == "finished"
+
+    def finish_segments(self, at: float = 0.0) -> None:
+        for name in self.control.segment_names:
+            finished = SegmentCheckpoint(ShardState.FINISHED, updated_at=at)
+            self.view.apply(self.source.stream.segment_key(name), finished.to_json())
 
     def tidy(self) -> None:
         for key in self.snapshots.fulfilled():
             self.view.apply(key, None)
 
     @property
-    def control(self) -> Checkpoint:
+    def control(self) -> SnapshotControl:
         assert self.snapshots.control is not None
         return self.snapshots.control
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        assert self.control.snapshot is not None
-        return self.control.snapshot

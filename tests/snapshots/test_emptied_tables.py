@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.records import Lineage, Plan, Shard, ShardCheckpoint, ShardState, SnapshotControl, StreamId
 from relay.snapshots.emptied_tables import (
     EVERY,
     emptied_by,
@@ -72,11 +72,11 @@ def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> N
         forget_before=lambda: oldest[0],
         clock=lambda: now[0],
     )
-    found.open(SHARD, Checkpoint(ShardState.READING, emptied={"a": 10.0, "b": 20.0}))
+    found.open(SHARD, ShardCheckpoint(ShardState.READING, emptied={"a": 10.0, "b": 20.0}))
     after = found.covering(page([truncation("a"), truncation("c")]))
     assert after is not None
     assert after.emptied == {"a": 5000.0, "b": 20.0, "c": 5000.0}
-    assert Checkpoint.from_json(after.to_json()) == after
+    assert ShardCheckpoint.from_json(after.to_json()) == after
     oldest[0], now[0] = 4000.0, 6000.0
     after = found.covering(page([row("c")]))
     assert after is not None
@@ -94,7 +94,7 @@ def test_an_idle_shard_says_at_once_that_it_is_published_as_far_as_a_snapshot_wa
     found = ShardCheckpoints(
         lineage, lambda: plan, dict, has_journals=True, awaited=lambda: awaited[0], clock=lambda: 5000.0
     )
-    found.open(SHARD, Checkpoint(ShardState.READING, page().position, reached=4980.0, updated_at=5000.0))
+    found.open(SHARD, ShardCheckpoint(ShardState.READING, page().position, reached=4980.0, updated_at=5000.0))
     idle = Page(SHARD, (), page().position, None, None, 0.0)
     assert found.covering(replace(idle, reached=4989.0)) is None
     after = found.covering(replace(idle, reached=4991.0))
@@ -106,11 +106,11 @@ def test_an_idle_shard_says_at_once_that_it_is_published_as_far_as_a_snapshot_wa
 def test_a_shard_that_is_never_at_its_head_is_published_to_where_its_last_transaction_began() -> None:
     """I10: a snapshot would not end under load."""
     for shard, expected in (
-        (Checkpoint(ShardState.READING), False),
-        (Checkpoint(ShardState.READING, reached=99.0, token=replace(TOKEN, timestamp=99)), False),
-        (Checkpoint(ShardState.READING, reached=100.0), True),
-        (Checkpoint(ShardState.READING, reached=9.0, token=replace(TOKEN, timestamp=100)), True),
-        (Checkpoint(ShardState.FINISHED), True),
+        (ShardCheckpoint(ShardState.READING), False),
+        (ShardCheckpoint(ShardState.READING, reached=99.0, token=replace(TOKEN, timestamp=99)), False),
+        (ShardCheckpoint(ShardState.READING, reached=100.0), True),
+        (ShardCheckpoint(ShardState.READING, reached=9.0, token=replace(TOKEN, timestamp=100)), True),
+        (ShardCheckpoint(ShardState.FINISHED), True),
     ):
         assert is_published_to(100.0, shard) is expected
 
@@ -122,23 +122,23 @@ def test_a_checkpoint_with_many_tables_that_were_emptied_fits_into_a_record() ->
     for begin, end in ((0, 400), (300, 401), (0, 30_000), (5, 6)):
         statements = [statement("DROP DATABASE", name) for name in names[begin:end]]
         found = noted(found, page((), statements), 1000.0, lambda: 0.0)
-        assert len(Checkpoint(ShardState.READING, emptied=found).to_json()) < 50_000
+        assert len(ShardCheckpoint(ShardState.READING, emptied=found).to_json()) < 50_000
     assert found == pytest.approx({EVERY: 1000.002, names[5]: 1000.003}, abs=1e-6)
 
 
 def test_what_is_emptied_later_is_later_by_the_clock_of_another_worker() -> None:
     """I7"""
-    control = Checkpoint(ShardState.READING, snapshot={"id": "1", "as_of": 935, "emptied": {"-": 1000.0}})
+    control = SnapshotControl(ShardState.READING, "1", as_of=935, emptied={"-": 1000.0})
     after = noted({"a": 1000.0}, page([truncation("a")]), 990.0, lambda: 0.0)
-    assert emptied_since(control, {"-": Checkpoint(ShardState.READING, emptied={"a": 1000.0})}) == []
-    assert emptied_since(control, {"-": Checkpoint(ShardState.READING, emptied=after)}) == ["a"]
+    assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied={"a": 1000.0})}) == []
+    assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied=after)}) == ["a"]
 
 
 def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
     """I7: by whichever clock."""
-    running = Checkpoint(ShardState.PLANNED, snapshot={"id": "1", "as_of": None}, updated_at=1000.0)
+    running = SnapshotControl(ShardState.PLANNED, "1", updated_at=1000.0)
     assert forget_before(running, 90_000.0) < 900.0
-    began = Checkpoint(ShardState.READING, snapshot={"id": "1", "as_of": 935}, updated_at=50_000.0)
+    began = SnapshotControl(ShardState.READING, "1", as_of=935, updated_at=50_000.0)
     assert forget_before(began, 90_000.0) < 900.0
     for control in (None, replace(began, state=ShardState.FINISHED)):
         assert 80_000.0 < forget_before(control, 90_000.0) < 89_900.0

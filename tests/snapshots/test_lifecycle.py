@@ -9,15 +9,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.change import Change, Images, Operation
-from relay.lineage import Checkpoint, CommittedRecords, Plan, Shard, ShardState
 from relay.reading.reader_pool import ReaderPool
-from relay.snapshots.control import CONTROL
+from relay.records import CommittedRecords, Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Measured, Page, Segment, ShardReader
 from tests.scripted_source import ScriptedReader, ScriptedSource
 from tests.snapshots.snapshotting import Snapshotting
 
-PARTS = [{"table": "large"}, {"table": "small"}]
+PARTS = (SnapshotPart(table="large"), SnapshotPart(table="small"))
 
 
 class PartedSnapshots:
@@ -35,10 +34,10 @@ class PartedSnapshots:
     def is_initial(self, plan: Plan) -> bool:
         return True
 
-    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+    def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         return Measured(len(PARTS), 7, PARTS)
 
-    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         self.asked.append(as_of)
         return "shard-00000" in published
 
@@ -96,13 +95,12 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     for _ in range(10):
         assert step() is None
     assert set(tables.asked) == {tables.asked[0]}
-    view.apply(source.stream.checkpoint_key("shard-00000"), Checkpoint(ShardState.READING).to_json())
+    view.apply(source.stream.shard_key("shard-00000"), ShardCheckpoint(ShardState.READING).to_json())
     assert step() == "begin"
-    fields = view.checkpoints[snapshots.stream][CONTROL].snapshot
-    assert fields is not None
-    assert (fields["as_of"], fields["parts"]) == (tables.asked[0], PARTS)
+    control = view.controls[snapshots.stream]
+    assert (control.as_of, control.parts) == (tables.asked[0], PARTS)
     snapshots.open_ready_segments(set(range(64)))
-    assert [segment.part for segment in tables.opened] == PARTS
+    assert tuple(segment.part for segment in tables.opened) == PARTS
     assert set(tables.opened[0].published()) == {"shard-00000"}
     page = Page(tables.opened[0].shard, [], {"rows": 0}, None, None, 0.0)
     first, second, last = (snapshots.checkpoint(each) for each in (page, page, replace(page, finished=True)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import PRUNE_AFTER, Checkpoint, CommittedRecords, Gap, Plan, ShardState, StreamId
-from relay.snapshots.control import is_unread, records_of, unfinished_repairs
+from relay.records import PRUNE_AFTER, CommittedRecords, Gap, Plan, ShardState, SnapshotControl, SnapshotPart, StreamId
+from relay.snapshots.control import is_unread, unfinished_repairs
 from relay.stream.pruning import replaced
 from relay.stream.snapshot_after_reset import restarted
 from tests.snapshots.snapshotting import TABLES, Snapshotting
@@ -19,8 +19,8 @@ def test_requested_snapshots_follow_one_another_and_each_request_is_served_once(
     first, second = relay.ask("small"), relay.ask("large")
     assert not relay.snapshots.is_settled()
     relay.begin()
-    assert (relay.fields["tables"], relay.fields["requests"]) == (["small"], [first.id])
-    assert relay.fields["parts"] == [{"table": "small"}]
+    assert (relay.control.tables, relay.control.requests) == (("small",), (first.id,))
+    assert relay.control.parts == (SnapshotPart(table="small"),)
     assert {change.table for change in relay.snapshots.mark(relay.control, "begin")} == {"small"}
     assert relay.snapshots.fulfilled() == []
     relay.end()
@@ -29,7 +29,7 @@ def test_requested_snapshots_follow_one_another_and_each_request_is_served_once(
     assert not relay.snapshots.is_settled()
     relay.tidy()
     relay.begin()
-    assert relay.fields["requests"] == [second.id]
+    assert relay.control.requests == (second.id,)
     relay.end()
     relay.tidy()
     assert relay.step() is None
@@ -40,14 +40,14 @@ def test_a_snapshot_of_all_tables_fulfils_all_requests_before_it() -> None:
     relay = Snapshotting()
     whole, part = relay.ask(), relay.ask("small")
     relay.begin()
-    assert "tables" not in relay.fields
+    assert relay.control.tables is None
     assert {change.table for change in relay.snapshots.mark(relay.control, "end")} == set(TABLES)
     after = relay.ask("small")
     relay.end()
     assert set(relay.snapshots.fulfilled()) == {whole.key, part.key}
     relay.tidy()
     relay.begin()
-    assert relay.fields["requests"] == [after.id]
+    assert relay.control.requests == (after.id,)
 
 
 def test_a_snapshot_of_some_tables_fulfils_the_requests_of_these_and_leaves_those_of_others_and_stopped_ones() -> None:
@@ -56,11 +56,11 @@ def test_a_snapshot_of_some_tables_fulfils_the_requests_of_these_and_leaves_thos
     stopped, other = relay.ask("small"), relay.ask("large", "small")
     relay.write(stopped.changed(stopped=True, now=relay.now))
     relay.begin()
-    assert set(relay.fields["requests"]) == {each.id for each in asked}
+    assert set(relay.control.requests) == {each.id for each in asked}
     relay.end()
     relay.tidy()
     relay.begin()
-    assert relay.fields["requests"] == [other.id]
+    assert relay.control.requests == (other.id,)
 
 
 def test_a_snapshot_of_one_table_repairs_no_gap_and_hides_none() -> None:
@@ -72,15 +72,15 @@ def test_a_snapshot_of_one_table_repairs_no_gap_and_hides_none() -> None:
     relay.gaps = {"skipped"}
     relay.ask("small")
     relay.begin()
-    assert (relay.fields["gaps"], relay.fields["after"]) == ([], 99_000)
+    assert (relay.control.gaps, relay.control.after) == ((), 99_000)
     assert relay.snapshots.repaired == {"repaired"}
     relay.repair |= {"lost"}
     relay.begin()  # it replaces the one that runs
-    assert relay.fields["gaps"] == ["lost", "repaired", "skipped"]
-    assert "requests" not in relay.fields
+    assert relay.control.gaps == ("lost", "repaired", "skipped")
+    assert relay.control.requests == ()
     relay.end()
     relay.begin()
-    assert relay.fields["tables"] == ["small"]
+    assert relay.control.tables == ("small",)
 
 
 def test_a_snapshot_of_all_tables_repairs_the_gaps_that_were_skipped() -> None:
@@ -89,12 +89,12 @@ def test_a_snapshot_of_all_tables_repairs_the_gaps_that_were_skipped() -> None:
     relay.gaps = {"skipped"}
     relay.ask()
     relay.begin()
-    assert (relay.fields["gaps"], relay.fields["after"]) == (["skipped"], 99_000)
+    assert (relay.control.gaps, relay.control.after) == (("skipped",), 99_000)
     relay.end()
     relay.tidy()
     relay.ask()
     relay.begin()
-    assert relay.fields["after"] == 0  # it has not to wait for what is repaired
+    assert relay.control.after == 0  # it has not to wait for what is repaired
 
 
 @pytest.mark.parametrize("tables", [(), ("small",)])
@@ -122,20 +122,19 @@ def test_a_snapshot_of_one_table_is_not_the_initial_one() -> None:
     assert is_unread(relay.view, "shop")
     relay.tables.initial = True
     relay.begin()
-    assert "tables" not in relay.fields
+    assert relay.control.tables is None
 
 
 def test_the_control_record_of_a_replaced_stream_stays_while_it_alone_proves_the_initial_snapshot() -> None:
     """I1"""
     old, new = StreamId("shop", "2025"), StreamId("shop", "2026")
-    control = records_of(old).checkpoint_key("control")
-    for fields, stays in (({"read": True, "tables": ["small"]}, True), ({"tables": ["small"]}, False)):
+    for read in (True, False):
         view = CommittedRecords()
         for stream in (old, new):
             view.apply(stream.plan_key, Plan("latest", 0.0, {}, {}).to_json())
-        checkpoint = Checkpoint(ShardState.FINISHED, snapshot={"id": "1", "gaps": [], **fields})
-        view.apply(control, checkpoint.to_json())
-        assert (control not in replaced(view, new, PRUNE_AFTER + 1.0)) == stays
+        control = SnapshotControl(ShardState.FINISHED, "1", tables=("small",), read=read)
+        view.apply(old.snapshot_key, control.to_json())
+        assert (old.snapshot_key not in replaced(view, new, PRUNE_AFTER + 1.0)) == read
 
 
 def test_a_stopped_snapshot_reads_on_once_the_worker_sees_how_far_it_was_published() -> None:
@@ -157,7 +156,7 @@ def test_a_stopped_snapshot_reads_on_once_the_worker_sees_how_far_it_was_publish
     relay.snapshots.close_stopped()
     relay.snapshots.open_ready_segments(every)
     assert relay.snapshots.open == {}
-    assert relay.snapshots.unseen == {partition_of(relay.snapshots.stream.checkpoint_key(name)) for name in names}
+    assert relay.snapshots.unseen == {partition_of(relay.snapshots.stream.segment_key(name)) for name in names}
     relay.snapshots.unseen.clear()  # the worker has waited for them
     relay.snapshots.open_ready_segments(every)
     assert set(relay.snapshots.open) == names
@@ -174,7 +173,7 @@ def test_a_stopped_snapshot_is_replaced_by_one_of_all_tables_only() -> None:
     assert relay.step() is None
     whole = relay.ask()
     assert relay.step() == "planned"
-    assert {stopped.id, whole.id} < set(relay.fields["requests"])
+    assert {stopped.id, whole.id} < set(relay.control.requests)
     assert not relay.snapshots.is_stopped  # I10
     assert relay.until() == "reading"
     relay.end()
@@ -217,5 +216,4 @@ def test_the_stream_that_follows_and_a_reset_leave_a_requested_snapshot_to_its_r
     relay.view.apply(request.key, None)
     again = restarted(relay.view, stream, reset, 0)
     assert again is not None
-    assert again.snapshot is not None
-    assert again.snapshot["gaps"] == sorted(["skipped", reset.id])
+    assert again.gaps == tuple(sorted(["skipped", reset.id]))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from relay.lineage import Checkpoint, Gap, Shard, ShardState
-from relay.snapshots.control import is_partial
+from relay.records import Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotControl, SnapshotPart
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, ended
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
@@ -26,14 +24,12 @@ class Emptying(Snapshotting):
 
     def shard(self, emptied: Mapping[str, float], *, reached: bool = False) -> None:
         self.emptied = dict(emptied)
-        record = Checkpoint(ShardState.READING, emptied=self.emptied, reached=self.now if reached else None)
-        self.view.apply(self.source.stream.checkpoint_key("-"), record.to_json())
+        record = ShardCheckpoint(ShardState.READING, emptied=self.emptied, reached=self.now if reached else None)
+        self.view.apply(self.source.stream.shard_key("-"), record.to_json())
 
     def read_all(self, at: float = 0.0) -> None:
         """Let all segments be finished, and all be published that was committed before. ``at``: by another clock."""
-        for number in range(self.fields["segments"]):
-            key = self.snapshots.stream.checkpoint_key(f"{self.fields['id']}/{number}")
-            self.view.apply(key, Checkpoint(ShardState.FINISHED, updated_at=at).to_json())
+        self.finish_segments(at)
         assert self.step() is None
         assert self.snapshots.awaited == self.now
         self.shard(self.emptied, reached=True)
@@ -60,7 +56,7 @@ def test_all_tables_of_a_snapshot_are_read_again_if_too_many_were_emptied_to_be_
     assert relay.marked("end") == set()
     relay.tidy()
     relay.begin()
-    assert (relay.fields.get("tables"), relay.fields["repetitions"]) == (["small"] if asked else None, 1)
+    assert (relay.control.tables, relay.control.repetitions) == (("small",) if asked else None, 1)
     relay.read_all()
     assert relay.step() == "finished"
     assert relay.marked("end") == set(asked or TABLES)
@@ -70,15 +66,13 @@ def test_all_tables_of_a_snapshot_are_read_again_if_too_many_were_emptied_to_be_
 def test_the_record_of_a_snapshot_of_many_tables_does_not_grow_when_they_are_read_again() -> None:
     """I10: no record could hold it, and the relay would stop for ever."""
     names = [f"table_with_a_long_name_{number}" for number in range(10_000)]
-    parts = [{"shard": "-", "table": name} for name in names]
-    fields = {"id": "1", "as_of": 935, "segments": len(parts), "parts": parts, "covered": names}
-    control = Checkpoint(ShardState.READING, snapshot=fields)
+    parts = tuple(SnapshotPart("-", name) for name in names)
+    control = SnapshotControl(ShardState.READING, "1", segments=len(parts), parts=parts, covered=tuple(names))
     source = Emptying().source
     source.has = tuple(names)
-    published = {"-": Checkpoint(ShardState.READING, emptied={EVERY: 5.0})}
-    last = replace(control, snapshot=ended(source, control, published, read_until=0.0))
-    assert last.snapshot is not None
-    assert last.snapshot["again"] == [EVERY]
+    published = {"-": ShardCheckpoint(ShardState.READING, emptied={EVERY: 5.0})}
+    last = ended(source, control, published, read_until=0.0)
+    assert last.again == (EVERY,)
     assert len(last.to_json()) < len(control.to_json())
 
 
@@ -113,10 +107,10 @@ def test_a_table_that_is_emptied_during_its_snapshot_has_no_end_in_it_and_is_rea
     assert relay.step() is None  # until nobody can take the request for one that waits
     assert relay.snapshots.fulfilled() == [request.key]
     relay.tidy()
-    first = relay.fields["as_of"]
+    first = relay.control.as_of
     relay.begin()
-    assert (relay.fields["tables"], relay.fields["gaps"]) == (["small"], [])
-    assert relay.fields["as_of"] > relay.fields["after"] > first
+    assert (relay.control.tables, relay.control.gaps) == (("small",), ())
+    assert relay.control.as_of > relay.control.after > first
     assert relay.marked("begin") == {"small"}
     relay.read_all()
     assert relay.step() == "finished"
@@ -141,7 +135,7 @@ def test_a_table_that_is_renamed_before_the_begin_but_after_the_measurement_is_r
     assert relay.step() == "finished"
     relay.tidy()
     assert relay.step() == "planned"
-    assert relay.fields["tables"] == ["large", "larger"]
+    assert relay.control.tables == ("large", "larger")
 
 
 @pytest.mark.parametrize("ahead", [60.0, 1_000_000.0])
@@ -158,7 +152,7 @@ def test_a_table_is_read_again_later_than_it_was_read_by_any_clock(ahead: float)
     relay.tidy()
     relay.begin()
     margin = relay.tables.margin
-    assert (relay.fields["as_of"] > read_at - margin) == (ahead < margin)
+    assert (relay.control.as_of > read_at - margin) == (ahead < margin)
 
 
 def test_a_segment_does_not_say_that_it_was_read_earlier_than_the_worker_before_said() -> None:
@@ -167,9 +161,9 @@ def test_a_segment_does_not_say_that_it_was_read_earlier_than_the_worker_before_
     relay.shard({})
     relay.ask("small")
     relay.begin()
-    name = f"{relay.fields['id']}/0"
-    before = Checkpoint(ShardState.READING, {"type": "rows", "rows": 1}, updated_at=relay.now + 50)
-    relay.view.apply(relay.snapshots.stream.checkpoint_key(name), before.to_json())
+    name = f"{relay.control.id}/0"
+    before = SegmentCheckpoint(ShardState.READING, {"type": "rows", "rows": 1}, updated_at=relay.now + 50)
+    relay.view.apply(relay.snapshots.stream.segment_key(name), before.to_json())
     relay.snapshots.open_ready_segments(set(range(64)))
     last = Page(Shard(name), (), {"type": "rows", "rows": 2}, None, None, 0.0, finished=True)
     after = relay.snapshots.checkpoint(last)
@@ -191,10 +185,10 @@ def test_a_table_is_read_again_although_another_one_was_added_to_the_config_mean
     read = []
     for _ in range(2):
         relay.begin()
-        read.append(relay.fields["tables"])
+        read.append(relay.control.tables)
         relay.read_all()
         assert relay.step() == "finished"
-    assert read == [["small"], ["large"]]
+    assert read == [("small",), ("large",)]
     assert relay.snapshots.is_settled()
 
 
@@ -211,7 +205,7 @@ def test_a_reset_leaves_no_table_without_its_end_that_was_to_be_read_again() -> 
     stream = relay.source.stream
     begun = restarted(relay.view, stream, Gap("shop", stream.label, None, "reset", None, None, relay.now), 5)
     assert begun is not None
-    assert (begun.state, is_partial(begun)) == (ShardState.PLANNED, False)
+    assert (begun.state, begun.tables) == (ShardState.PLANNED, None)
 
 
 def test_a_snapshot_of_one_table_is_not_repeated_because_another_one_is_emptied() -> None:
@@ -241,7 +235,7 @@ def test_a_table_that_is_emptied_all_the_time_ends_after_some_repetitions(caplog
     assert relay.marked("end") == {"small"}
     assert "table small is emptied or renamed more often than it can be read" in caplog.text
     relay.begin()
-    assert (relay.fields["requests"], relay.fields.get("repetitions", 0)) == ([other.id], 0)
+    assert (relay.control.requests, relay.control.repetitions) == ((other.id,), 0)
 
 
 def test_a_table_that_was_dropped_ends_and_one_that_was_dropped_before_is_read_only_if_that_may_be_lost() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relay.lineage import CommittedRecords
-from relay.snapshots.requests import SnapshotRequest, requests_of
+from relay.records import CommittedRecords, SnapshotRequest
+from relay.snapshots.requests import requests_of
 
 
 def test_requests_are_read_back_the_oldest_first() -> None:

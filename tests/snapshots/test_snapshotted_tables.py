@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.lineage import Checkpoint, ShardState
+from relay.records import ShardState, SnapshotControl
 from tests.snapshots.snapshotting import TABLES, Snapshotting
 
 
@@ -18,7 +18,7 @@ def test_a_table_that_is_added_to_the_config_is_read_alone_and_once() -> None:
     relay.source.has = TABLES
     assert not relay.snapshots.is_settled()
     relay.begin()
-    assert (relay.fields["tables"], relay.fields["gaps"]) == (["large"], [])
+    assert (relay.control.tables, relay.control.gaps) == (("large",), ())
     relay.end()
     assert relay.step() is None
     assert relay.snapshots.is_settled()
@@ -41,7 +41,7 @@ def test_a_table_that_is_taken_out_of_the_config_and_added_again_is_read_again()
     assert relay.snapshots.is_settled()
     relay.source.has = TABLES
     relay.begin()
-    assert relay.fields["tables"] == ["large"]
+    assert relay.control.tables == ("large",)
     relay.end()
     assert relay.step() is None
 
@@ -66,7 +66,7 @@ def test_a_snapshot_does_not_end_for_a_table_that_was_taken_out_of_the_config_wh
     assert marked == (set() if tables else {"small"})
     relay.tidy()
     relay.begin()
-    assert relay.fields["tables"] == ["large"]
+    assert relay.control.tables == ("large",)
     assert {change.table for change in relay.snapshots.mark(relay.control, "begin")} == {"large"}
     relay.end()
     assert relay.step() is None
@@ -99,7 +99,7 @@ def test_a_table_that_is_created_is_not_read_where_the_config_names_none() -> No
 
 def test_tables_are_not_read_again_after_an_initial_snapshot_that_did_not_say_which_it_read() -> None:
     relay = Snapshotting(initial=True, is_selective=True)
-    control = Checkpoint(ShardState.FINISHED, snapshot={"id": "1", "gaps": [], "after": 0, "segments": 2, "rows": 7})
+    control = SnapshotControl(ShardState.FINISHED, "1", segments=2, rows=7)
     relay.view.apply(relay.snapshots.control_key, control.to_json())
     relay.ask("small")
     relay.begin()

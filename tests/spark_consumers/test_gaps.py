@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from relay.change import Change, Operation, Snapshot
 from relay.config import Config
-from relay.lineage import Gap
+from relay.records import Gap
 from spark_consumers.change_log import log_consumer
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.gaps import LostChanges, from_json, lost_changes, to_json

@@ -16,7 +16,7 @@ from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache, entry_key,
 from relay.cache.keys import CacheRules, Invalidations, invalidations
 from relay.change import Change, Images, Operation
 from relay.config import CacheConfig, Config
-from relay.lineage import Gap
+from relay.records import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from spark_consumers.cache_batches import CHUNK, BatchOutcome, chunks

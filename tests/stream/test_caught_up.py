@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay.lineage import Checkpoint, CommittedRecords, Shard, ShardState
 from relay.reading.reader_pool import ReaderPool
+from relay.records import CommittedRecords, Shard, ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.stream.caught_up import CaughtUp
 from relay.stream.source_state import SourceState
@@ -15,7 +15,7 @@ from tests.scripted_source import ScriptedSource
 STARTED = 1000.0
 PARENT, CHILD = Shard("p"), Shard("c", ("p",))
 PAGE = Page(PARENT, [], None, None, None, begun=STARTED + 1)
-READING = Checkpoint(ShardState.READING)
+READING = ShardCheckpoint(ShardState.READING)
 
 
 def noted(*pages: Page, has_heads: bool) -> CaughtUp:
@@ -59,7 +59,7 @@ def test_a_head_that_was_reached_counts_from_the_start_on_wherever_it_was_reache
     before, after = replace(PAGE, reached=STARTED - 1), replace(PAGE, reached=STARTED + 1)
     assert not noted(before, has_heads=True).has(PARENT, READING, STARTED)
     assert noted(after, has_heads=True).has(PARENT, READING, STARTED)
-    elsewhere = Checkpoint(ShardState.READING, reached=STARTED + 1)
+    elsewhere = ShardCheckpoint(ShardState.READING, reached=STARTED + 1)
     assert noted(has_heads=True).has(PARENT, elsewhere, STARTED)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
-from relay.lineage import Checkpoint, Lineage, ShardState
+from relay.records import Lineage, ShardCheckpoint, ShardState
 from relay.stream.discovery import ListedShards
 from tests.clock import Clock
 from tests.scripted_source import ScriptedSource
 
-ENDED = {"shard-00000": Checkpoint(ShardState.FINISHED, updated_at=1.0)}
+ENDED = {"shard-00000": ShardCheckpoint(ShardState.FINISHED, updated_at=1.0)}
 
 
 def wait_for_listing(discovery: ListedShards) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relay.lineage import CommittedRecords, StreamId
-from relay.stream.gap_decisions import Decision, PendingGap, resolved
+from relay.records import CommittedRecords, Decision, Gap, PendingGap, StreamId
+from relay.stream.gap_decisions import resolved
 
 STREAM = StreamId("orders", "label")
 
@@ -15,14 +15,14 @@ def view_of(*gaps: PendingGap) -> CommittedRecords:
     return view
 
 
-def decided(name: str, decision: Decision | None) -> PendingGap:
-    return PendingGap(STREAM, {"id": name, "found_at": 0.0}, decision)
+def decided(shard: str, decision: Decision | None) -> PendingGap:
+    return PendingGap(Gap(STREAM.source, STREAM.label, shard, "trimmed", None, None, 0.0), decision)
 
 
 def test_a_decision_to_repair_stays_until_a_snapshot_was_requested_for_it() -> None:
     """I9: nothing else holds it."""
     skip, repair = decided("s", Decision.SKIP), decided("r", Decision.RESNAPSHOT)
-    view = view_of(skip, repair, decided("p", None))
-    assert resolved(view, STREAM, {"s", "r"}, set()) == [skip.key]
-    assert resolved(view, STREAM, {"s", "r"}, {"r"}) == [skip.key, repair.key]
-    assert resolved(view, STREAM, set(), {"r"}) == []
+    view, published = view_of(skip, repair, decided("p", None)), {skip.id, repair.id}
+    assert resolved(view, STREAM, published, set()) == [skip.key]
+    assert resolved(view, STREAM, published, {repair.id}) == [skip.key, repair.key]
+    assert resolved(view, STREAM, set(), {repair.id}) == []

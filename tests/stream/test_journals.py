@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, Lineage, Plan, ReshardJournal, Shard, ShardState, StreamId
+from relay.records import Lineage, Plan, ReshardJournal, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.stream.journals import record_of, renamed, shards_of
 
 CURRENT = {"gtid": "MariaDB/0-1-5"}
@@ -30,12 +30,12 @@ class World:
 
     def __init__(self, *shards: str) -> None:
         self.plan = plan(*shards)
-        self.checkpoints = {shard: Checkpoint(ShardState.READING) for shard in shards}
+        self.checkpoints = {shard: ShardCheckpoint(ShardState.READING) for shard in shards}
 
     def end(self, shard: str, journal: ReshardJournal) -> None:
         found = next(each for each in shards_of(self.plan, self.checkpoints) if each.id == shard)
         record = record_of(journal, found, self.plan, self.checkpoints)
-        self.checkpoints[shard] = Checkpoint(ShardState.FINISHED, journal=record)
+        self.checkpoints[shard] = ShardCheckpoint(ShardState.FINISHED, journal=record)
 
     def ready(self) -> list[str]:
         lineage = Lineage(StreamId("s", "k"))
@@ -98,7 +98,7 @@ def test_a_journal_that_does_not_name_the_shard_it_ended_is_refused() -> None:
 def test_a_shard_that_had_ended_is_another_one_after_a_reset() -> None:
     world = World("-")
     world.end("-", reshard("1", "-", "-80 80-"))
-    world.checkpoints |= {"-80": Checkpoint(ShardState.READING), "80-": Checkpoint(ShardState.READING)}
+    world.checkpoints |= {"-80": ShardCheckpoint(ShardState.READING), "80-": ShardCheckpoint(ShardState.READING)}
     starts, past = renamed({"-80": CURRENT, "-": CURRENT, "c0-": CURRENT}, world.plan, world.checkpoints)
     assert list(starts) == ["-80", "-@2", "c0-"]
     assert past == ("-80", "-@2", "80-", "c0-")
@@ -128,10 +128,8 @@ def test_a_reshard_with_a_shard_that_is_not_read_is_refused() -> None:
 
 
 def test_the_journal_survives_its_checkpoint() -> None:
-    checkpoint = Checkpoint(
-        ShardState.FINISHED, journal={"id": "1", "participants": ["-"], "targets": {"-80": CURRENT}}
-    )
-    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    checkpoint = ShardCheckpoint(ShardState.FINISHED, journal=ReshardJournal("1", ("-",), {"-80": CURRENT}))
+    assert ShardCheckpoint.from_json(checkpoint.to_json()) == checkpoint
     assert b"journal" not in replace(checkpoint, journal=None).to_json()
 
 
@@ -167,7 +165,7 @@ def test_whatever_is_resharded_in_whatever_order_the_shards_that_are_ready_are_o
                 world.checkpoints[shard] = alone.checkpoints[shard]
         edges = following
         for shard in world.ready():
-            world.checkpoints.setdefault(shard, Checkpoint(ShardState.READING))
+            world.checkpoints.setdefault(shard, ShardCheckpoint(ShardState.READING))
     ready = world.ready()
     assert sorted(Shard(shard).name for shard in ready) == sorted(_cut(edges))
     assert len({shard.id for shard in shards_of(world.plan, world.checkpoints)}) == len(

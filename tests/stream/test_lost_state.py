@@ -19,7 +19,7 @@ from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.lineage import StreamId
+from relay.records import StreamId
 from relay.stream.lost_state import LostState
 from tests.command_line import errors
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
@@ -155,7 +155,7 @@ def test_the_records_of_another_source_on_the_same_topic_are_no_sign_of_a_loss(
     assert len(tail_topic(relay.path, f"{relay.name}.all")) == 2
     # But a source that has watermarks was relayed.
     source = relay.source()
-    shards = [StreamId("second", source["stream"]).checkpoint_key(shard["shard"]) for shard in source["shards"]]
+    shards = [StreamId("second", source["stream"]).shard_key(shard["shard"]) for shard in source["shards"]]
     relay.forget("checkpoints", [StreamId("second", source["stream"]).plan_key, *shards])
     assert f"no plan for source second, but topic {relay.name}.watermarks has its watermarks" in refusal(relay)
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.reading.reader_pool import ReaderPool
-from relay.snapshots.control import CONTROL, records_of
+from relay.records import Shard, ShardState, SnapshotControl
 from relay.source import Page, Segment, ShardReader
 from relay.stream.source_state import SourceState
 from relay.table import KeyColumn, TableSchema
@@ -38,7 +37,7 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     relay.write("shard-00000", told)
     relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
     plan = relay.view.plans[relay.stream]
-    assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
     relay.serve()
     assert relay.committed.claimed == [("orders", "later")]
     last = other.checkpoint(replace(page, finished=True))
@@ -63,10 +62,8 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     source.snapshots = OneTable(source)
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    records = records_of(relay.stream)
-    fields = {"id": "1", "gaps": [], "after": 0, "as_of": 900, "segments": 1, "rows": 1}
-    control = Checkpoint(ShardState.READING, snapshot=fields, updated_at=1000.0)
-    relay.view.apply(records.checkpoint_key(CONTROL), control.to_json())
+    control = SnapshotControl(ShardState.READING, "1", as_of=900, segments=1, rows=1, updated_at=1000.0)
+    relay.view.apply(relay.stream.snapshot_key, control.to_json())
     other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
     assert other.snapshots is not None
     other.snapshots.open_ready_segments(relay.owned)
@@ -74,10 +71,10 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     page = Page(Shard("1/0"), [], {"rows": 1}, None, None, 0.0)
     told = other.snapshots.checkpoint(page)
     assert told is not None
-    relay.view.apply(records.checkpoint_key("1/0"), told.to_json())
+    relay.view.apply(relay.stream.segment_key("1/0"), told.to_json())
     relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
     plan = relay.view.plans[relay.stream]
-    assert (plan.keys["later"], plan.hashed["later"]) == ([["a", "int"], ["b", "int"]], 1)
+    assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
     last = other.snapshots.checkpoint(replace(page, finished=True))
     assert last is not None
     assert last.unplanned == {}

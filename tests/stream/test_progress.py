@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.records import Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.stream.progress import CommittedProgress, low_watermark, read_until, resume_timestamp
-from tests.lineage.graphs import finished, lineage_of
+from tests.records.graphs import finished, lineage_of
 
 
 def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none() -> None:
-    reading = {str(p): Checkpoint(ShardState.READING, progress=p) for p in (30.9, 20.1)}
+    reading = {str(p): ShardCheckpoint(ShardState.READING, progress=p) for p in (30.9, 20.1)}
     assert resume_timestamp(reading) == 20
     assert resume_timestamp({**reading, "ended": finished(progress=1.0)}) == 20
-    assert resume_timestamp({**reading, "new": Checkpoint(ShardState.PLANNED)}) == 0
+    assert resume_timestamp({**reading, "new": ShardCheckpoint(ShardState.PLANNED)}) == 0
 
 
 def test_a_restart_of_an_sql_source_begins_before_statements_that_still_run() -> None:
     """I1: their transactions will have the times when they began."""
-    reading = {"other": Checkpoint(ShardState.READING, progress=30.0)}
-    assert resume_timestamp({**reading, "-": Checkpoint(ShardState.READING, progress=45.0, reached=47.0)}) == 15
-    assert resume_timestamp({**reading, "-": Checkpoint(ShardState.READING, progress=20.0, reached=47.0)}) == 0
+    reading = {"other": ShardCheckpoint(ShardState.READING, progress=30.0)}
+    assert resume_timestamp({**reading, "-": ShardCheckpoint(ShardState.READING, progress=45.0, reached=47.0)}) == 15
+    assert resume_timestamp({**reading, "-": ShardCheckpoint(ShardState.READING, progress=20.0, reached=47.0)}) == 0
     assert resume_timestamp({**reading, "-": finished(progress=45.0, reached=47.0)}) == 30
 
 
 def test_a_shard_of_which_nothing_was_read_begins_where_its_parents_have_got_to() -> None:
-    child = Checkpoint(ShardState.PLANNED, parents=("p", "q"))
-    parents = {"p": Checkpoint(ShardState.READING, progress=30.0), "q": finished(progress=20.0)}
+    child = ShardCheckpoint(ShardState.PLANNED, parents=("p", "q"))
+    parents = {"p": ShardCheckpoint(ShardState.READING, progress=30.0), "q": finished(progress=20.0)}
     assert resume_timestamp({**parents, "c": child}) == 20
     assert resume_timestamp({"p": parents["p"], "c": child}) == 0
 
@@ -59,30 +59,30 @@ def test_a_planned_shard_loses_nothing_from_before_the_time_that_it_is_wanted_fr
     plan = Plan("token", now - 12 * HOUR, {"p": {}, "c": {"type": "after_sequence", "sequence": "5"}}, {})
     assert read_until(child, plan, None, parents, now) == plan.planned_at
     assert read_until(child, plan, None, {}, now) == plan.planned_at
-    assert read_until(child, plan, Checkpoint(ShardState.READING, progress=7.0), parents, now) == 7.0
+    assert read_until(child, plan, ShardCheckpoint(ShardState.READING, progress=7.0), parents, now) == 7.0
 
 
 def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_yet() -> None:
     """I1: what is before it is on the topic, also while a shard has ended and its children are still to come."""
-    reading = Checkpoint(ShardState.READING, progress=50.0)
+    reading = ShardCheckpoint(ShardState.READING, progress=50.0)
     graph = lineage_of(Shard("a"), Shard("p"))
     assert low_watermark({"a": reading}, graph) is None
     assert low_watermark({"a": reading, "p": finished(progress=20.0)}, graph) == 20.0
     graph.update([Shard("a"), Shard("p"), Shard("c", ("p",))])
     assert low_watermark({"a": reading, "p": finished(progress=20.0)}, graph) is None
-    planned = Checkpoint(ShardState.PLANNED, parents=("p",))
+    planned = ShardCheckpoint(ShardState.PLANNED, parents=("p",))
     checkpoints = {"a": reading, "p": finished(progress=20.0), "c": planned}
     assert low_watermark(checkpoints, graph) == 20.0
-    checkpoints["c"] = Checkpoint(ShardState.READING, parents=("p",), progress=70.0)
+    checkpoints["c"] = ShardCheckpoint(ShardState.READING, parents=("p",), progress=70.0)
     assert low_watermark(checkpoints, graph) == 50.0
     assert low_watermark({}, Lineage(StreamId("s", "l"))) is None
 
 
 def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_when_they_change() -> None:
-    checkpoints = {"a": Checkpoint(ShardState.READING, progress=30.0)}
+    checkpoints = {"a": ShardCheckpoint(ShardState.READING, progress=30.0)}
     now, cost, versions = 100.0, 0.0, {"version": 1, "gaps": 1}
 
-    def read() -> dict[str, Checkpoint]:
+    def read() -> dict[str, ShardCheckpoint]:
         nonlocal now
         now += cost
         return checkpoints
@@ -92,7 +92,7 @@ def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_wh
     def advance(to: float, seconds: float) -> int:
         nonlocal now
         now += seconds
-        checkpoints["a"] = Checkpoint(ShardState.READING, progress=to, gap=str(to))
+        checkpoints["a"] = ShardCheckpoint(ShardState.READING, progress=to, gap=str(to))
         versions["version"] += 1
         return progress.recent().resume
 
@@ -112,10 +112,10 @@ def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_wh
 
 def test_the_low_watermark_is_computed_less_often_the_longer_it_takes() -> None:
     graph = lineage_of(Shard("a"))
-    checkpoints = {"a": Checkpoint(ShardState.READING, progress=30.0)}
+    checkpoints = {"a": ShardCheckpoint(ShardState.READING, progress=30.0)}
     now, cost = 100.0, 0.0
 
-    def read() -> dict[str, Checkpoint]:
+    def read() -> dict[str, ShardCheckpoint]:
         nonlocal now
         now += cost
         return checkpoints
@@ -125,7 +125,7 @@ def test_the_low_watermark_is_computed_less_often_the_longer_it_takes() -> None:
     def advance(to: float, seconds: float) -> float | None:
         nonlocal now
         now += seconds
-        checkpoints["a"] = Checkpoint(ShardState.READING, progress=to)
+        checkpoints["a"] = ShardCheckpoint(ShardState.READING, progress=to)
         return progress.low_watermark(graph)
 
     assert advance(30.0, 0.0) == 30.0

@@ -14,8 +14,16 @@ from confluent_kafka import Producer
 
 from relay.config import load
 from relay.kafka.checkpoints import partition_of, read_checkpoints
-from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
-from relay.snapshots.control import CONTROL, records_of
+from relay.records import (
+    PRUNE_AFTER,
+    Plan,
+    SegmentCheckpoint,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotControl,
+    StreamId,
+)
 from relay.stream.pruning import unpruned
 from tests.dynamodb.endpoint import LABEL, ScriptedStream, full
 from tests.operating import Operated
@@ -24,11 +32,11 @@ from tests.operating import Operated
 def test_a_listed_shard_without_a_record_whose_child_was_begun_was_pruned() -> None:
     listed = [Shard("p"), Shard("c", ("p",)), Shard("q"), Shard("d", ("q",))]
     checkpoints = {
-        "c": Checkpoint(ShardState.READING, parents=("p",)),
-        "d": Checkpoint(ShardState.PLANNED, parents=("q",)),
+        "c": ShardCheckpoint(ShardState.READING, parents=("p",)),
+        "d": ShardCheckpoint(ShardState.PLANNED, parents=("q",)),
     }
     assert [shard.id for shard in unpruned(listed, checkpoints)] == ["c", "q", "d"]
-    assert unpruned(listed, {**checkpoints, "p": Checkpoint(ShardState.FINISHED)}) == listed
+    assert unpruned(listed, {**checkpoints, "p": ShardCheckpoint(ShardState.FINISHED)}) == listed
 
 
 @pytest.mark.parametrize(
@@ -46,7 +54,7 @@ def test_soon_after_the_plan_a_shard_that_no_listing_had_is_not_taken_for_one_th
 ) -> None:
     """I1: but a token says that what comes before its shards was read."""
     listed = [Shard("p"), Shard("c", ("p",))]
-    checkpoints = {"c": Checkpoint(ShardState.READING, parents=("p",))}
+    checkpoints = {"c": ShardCheckpoint(ShardState.READING, parents=("p",))}
     plan = Plan("trim_horizon", 1000.0, {"c": start} if start is not None else {}, {})
     assert [shard.id for shard in unpruned(listed, checkpoints, plan, 1000.0 + PRUNE_AFTER - 1)] == kept
     assert [shard.id for shard in unpruned(listed, checkpoints, plan, 1000.0 + PRUNE_AFTER)] == ["c"]
@@ -79,6 +87,10 @@ class TestOnKafka:
             found: dict[str, set[str | None]] = {s.label: set(names) for s, names in view.checkpoints.items() if names}
             for stream in view.plans:
                 found.setdefault(stream.label, set()).add(None)
+            for stream in view.controls:
+                found.setdefault(stream.label, set()).add("snapshot")
+            for stream, segments in view.segments.items():
+                found.setdefault(stream.label, set()).update(segments)
             return found
 
     def test_a_replaced_stream_is_forgotten_48_hours_after_its_end_and_not_read_again(
@@ -90,20 +102,20 @@ class TestOnKafka:
         plan = Plan("trim_horizon", over, {full("root"): {"type": "trim_horizon"}}, {})
         old, recent, unfinished = (StreamId("s", f"202{n}-01-01T00:00:00.000") for n in (3, 4, 5))
         other = StreamId("another", old.label)
-        ended = Checkpoint(ShardState.FINISHED, updated_at=over)
+        ended = ShardCheckpoint(ShardState.FINISHED, updated_at=over)
         records = {stream.plan_key: plan.to_json() for stream in (old, recent, unfinished, other)}
-        records |= {stream.checkpoint_key("a"): ended.to_json() for stream in (old, recent, unfinished, other)}
-        records[recent.checkpoint_key("b")] = Checkpoint(ShardState.GONE, updated_at=late).to_json()
-        records[unfinished.checkpoint_key("b")] = Checkpoint(ShardState.READING, updated_at=over).to_json()
-        done = Checkpoint(ShardState.FINISHED, snapshot={"id": "1", "gaps": []}, updated_at=over)
-        records |= {records_of(old).checkpoint_key(name): done.to_json() for name in (CONTROL, "1/0")}
+        records |= {stream.shard_key("a"): ended.to_json() for stream in (old, recent, unfinished, other)}
+        records[recent.shard_key("b")] = ShardCheckpoint(ShardState.GONE, updated_at=late).to_json()
+        records[unfinished.shard_key("b")] = ShardCheckpoint(ShardState.READING, updated_at=over).to_json()
+        records[old.snapshot_key] = SnapshotControl(ShardState.FINISHED, "1", updated_at=over).to_json()
+        records[old.segment_key("1/0")] = SegmentCheckpoint(ShardState.FINISHED, updated_at=over).to_json()
         self.write(relay, records)
         relay.run()
         kept = {
             recent.label: {"a", "b", None},
             unfinished.label: {"a", "b", None},
             # The only proof that an initial snapshot was made stays.
-            records_of(old).label: {CONTROL},
+            old.label: {"snapshot"},
         }
         # Another source's stream of the same label is none of ours.
         assert self.known(relay) == {**current, **kept, other.label: {"a", None}}
@@ -122,7 +134,7 @@ class TestOnKafka:
         config, read = load(relay.path), StreamId("s", LABEL)
         with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
             plan = replace(view.plans[read], planned_at=time.time() - PRUNE_AFTER)
-        self.write(relay, {read.plan_key: plan.to_json(), read.checkpoint_key(full("root")): None})
+        self.write(relay, {read.plan_key: plan.to_json(), read.shard_key(full("root")): None})
         stream.put("leaf", "k", 3, old=2)
         relay.run()
         assert relay.versions() == [1, 2, 3]

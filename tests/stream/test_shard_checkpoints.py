@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from relay.change import SchemaChange, StatementText
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, StreamId
+from relay.records import Gap, Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.token import EventToken
@@ -19,7 +19,7 @@ AT = {"gtid": "MariaDB/0-1-5"}
 PAGE = Page(SHARD, [], AT, None, None, begun=0.0)
 
 
-def checkpoints(committed: Checkpoint) -> ShardCheckpoints:
+def checkpoints(committed: ShardCheckpoint) -> ShardCheckpoints:
     plan = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {})
     found = ShardCheckpoints(Lineage(STREAM), lambda: plan, dict, has_journals=True, clock=lambda: 5000.0)
     found.open(SHARD, committed)
@@ -32,7 +32,7 @@ def gap(begin: Mapping[str, Any] | None) -> Gap:
 
 def test_an_empty_page_takes_nothing_back() -> None:
     """I4, I5: neither how far the shard was read, nor the timestamp below which no token may fall."""
-    before = Checkpoint(ShardState.READING, AT, TOKEN, progress=1000.0, reached=990.0, gap="g")
+    before = ShardCheckpoint(ShardState.READING, AT, TOKEN, progress=1000.0, reached=990.0, gap="g")
     after = checkpoints(before).covering(replace(PAGE, progress=940.0, reached=930.0))
     assert after is not None
     assert (after.token, after.progress, after.reached, after.gap) == (TOKEN, 1000.0, 990.0, "g")
@@ -42,18 +42,18 @@ def test_before_a_gap_the_position_of_its_begin_is_written_unless_it_says_less()
     """I4, I9: where a gap begins is part of its id, also after a restart."""
     begin = {"gtid": "MariaDB/0-1-7"}
     page = replace(PAGE, gap=gap(begin))
-    between = checkpoints(Checkpoint(ShardState.READING, AT, TOKEN))
+    between = checkpoints(ShardCheckpoint(ShardState.READING, AT, TOKEN))
     written = between.before_gap(page)
     assert written is not None
     assert (written.position, written.token) == (begin, TOKEN)
     assert between.before_gap(page) is None
     inside = {**AT, "transaction": "0-1-6", "rows_done": 3}
-    assert checkpoints(Checkpoint(ShardState.READING, inside, TOKEN)).before_gap(page) is None
+    assert checkpoints(ShardCheckpoint(ShardState.READING, inside, TOKEN)).before_gap(page) is None
 
 
 def test_a_shard_that_is_gone_has_a_gap_from_its_newest_position() -> None:
     """I9: also if that is not committed yet."""
-    found = checkpoints(Checkpoint(ShardState.READING, {"gtid": "MariaDB/0-1-2"}, None))
+    found = checkpoints(ShardCheckpoint(ShardState.READING, {"gtid": "MariaDB/0-1-2"}, None))
     found.covering(replace(PAGE, finished=True))
     last, lost = found.gone("-")
     assert (last.state, last.gap) == (ShardState.GONE, lost.id)
@@ -62,14 +62,14 @@ def test_a_shard_that_is_gone_has_a_gap_from_its_newest_position() -> None:
 
 def test_a_shard_is_finished_by_its_last_page_only() -> None:
     """I1, I2: its children are read from then on, and it is not read again."""
-    found = checkpoints(Checkpoint(ShardState.PLANNED))
+    found = checkpoints(ShardCheckpoint(ShardState.PLANNED))
     states = [found.covering(replace(PAGE, finished=finished)) for finished in (False, True)]
     assert [each.state for each in states if each] == [ShardState.READING, ShardState.FINISHED]
 
 
 def test_a_page_with_a_statement_has_a_checkpoint_although_nothing_else_is_in_it() -> None:
     """I3: without one, the statement would be published again after a restart."""
-    committed = Checkpoint(ShardState.READING, {"gtid": "MariaDB/0-1-4"}, None, updated_at=5000.0)
+    committed = ShardCheckpoint(ShardState.READING, {"gtid": "MariaDB/0-1-4"}, None, updated_at=5000.0)
     made = SchemaChange("id", "ALTER", "shop", "shop", "ALTER TABLE t", StatementText.COMPLETE, (), TOKEN, "0-1-5", 0)
     assert checkpoints(committed).covering(PAGE) is None
     after = checkpoints(committed).covering(replace(PAGE, schema_changes=[made], token=TOKEN))

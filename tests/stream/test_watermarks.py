@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.config import load
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, ShardState, StreamId
+from relay.records import ShardCheckpoint, ShardState, StreamId
 from relay.stream.watermarks import MARGIN, OVERALL, Watermarks
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream
@@ -21,11 +21,12 @@ from tests.faults.scripted_relay import SplittingTable, published_versions, star
 from tests.waiting import patience, wait_until
 
 ORDERS, USERS = StreamId("orders", "l"), StreamId("users", "l")
+ORDERS_KEY, USERS_KEY = b'["v1","orders","l"]', b'["v1","users","l"]'
 ALL = set(range(64))
 
 
-def reading(progress: float, state: ShardState = ShardState.READING) -> Checkpoint:
-    return Checkpoint(state, progress=progress)
+def reading(progress: float, state: ShardState = ShardState.READING) -> ShardCheckpoint:
+    return ShardCheckpoint(state, progress=progress)
 
 
 def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
@@ -39,7 +40,7 @@ def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
     ended = marks.of_shard(ORDERS, "a", reading(11.0, ShardState.FINISHED))
     assert ended is not None
     assert orjson.loads(ended[1])["finished"] is True
-    assert marks.of_shard(ORDERS, "b", Checkpoint(ShardState.PLANNED)) is None
+    assert marks.of_shard(ORDERS, "b", ShardCheckpoint(ShardState.PLANNED)) is None
 
 
 def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
@@ -62,8 +63,8 @@ def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> N
         found = marks.low(lambda: streams, owned)
         return {key: orjson.loads(value)["watermark"] + MARGIN for key, value in found}
 
-    assert told((ORDERS, 20.0), (USERS, None)) == {ORDERS.plan_key: 20.0}
-    assert told((ORDERS, 25.0), (USERS, 5.0)) == {ORDERS.plan_key: 25.0, USERS.plan_key: 5.0, OVERALL: 5.0}
+    assert told((ORDERS, 20.0), (USERS, None)) == {ORDERS_KEY: 20.0}
+    assert told((ORDERS, 25.0), (USERS, 5.0)) == {ORDERS_KEY: 25.0, USERS_KEY: 5.0, OVERALL: 5.0}
     assert told((ORDERS, 24.0), (USERS, 5.0)) == {}
     assert told((ORDERS, 30.0), (USERS, 31.0), owned={partition_of(OVERALL)}) == {OVERALL: 30.0}
 

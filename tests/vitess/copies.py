@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay.lineage import Checkpoint, ShardState
+from relay.records import ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.token import EventToken
 from tests.vitess.scripted import Rows
@@ -12,10 +12,10 @@ from tests.vitess.scripted import Rows
 SHARD = "shop/commerce/0"
 
 
-def at(gtid: str, *, timestamp: int = 0, reached: float | None = None, **more: Any) -> dict[str, Checkpoint]:
+def at(gtid: str, *, timestamp: int = 0, reached: float | None = None, **more: Any) -> dict[str, ShardCheckpoint]:
     """Return the checkpoints of a shard that is published up to ``gtid``."""
     token = EventToken(timestamp, SHARD, gtid) if timestamp else None
-    return {"0": Checkpoint(ShardState.READING, {"gtid": gtid, **more}, token, reached=reached)}
+    return {"0": ShardCheckpoint(ShardState.READING, {"gtid": gtid, **more}, token, reached=reached)}
 
 
 def ids(pages: list[Page]) -> list[int]:

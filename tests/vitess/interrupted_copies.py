@@ -8,7 +8,7 @@ from typing import Any
 
 from relay.change import Snapshot
 from relay.config import VitessConfig
-from relay.lineage import Checkpoint, Shard, ShardState
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.services.vitess import Vitess, database
 from relay.source import Page, Segment, ShardReader
 from relay.vitess.source import VitessSource
@@ -34,8 +34,8 @@ def copy_of(cluster: Vitess, table: str, *statements: str) -> Iterator[Callable[
     entry = {"name": "s", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "shop", "tablet_type": "primary"}
     source = VitessSource(VitessConfig.model_validate({**entry, "tables": [table], "key": {table: ["n"]}}))
     source.connect()
-    published = {"0": Checkpoint(ShardState.READING, {"gtid": f"MariaDB/{executed}"}, reached=1.0)}
-    part = {"shard": "0", "table": table}
+    published = {"0": ShardCheckpoint(ShardState.READING, {"gtid": f"MariaDB/{executed}"}, reached=1.0)}
+    part = SnapshotPart("0", table)
 
     def opened(position: Any) -> ShardReader:
         return source.snapshots.open(Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, position, part, lambda: published))

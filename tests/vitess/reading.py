@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from relay.change import Snapshot
-from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.tables import Table, lay_out
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart, StreamId
 from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
 from relay.vitess.client import Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -55,7 +55,7 @@ def opened(
     """
     checkpoint = None
     if after is not None and after.position is not None:
-        checkpoint = Checkpoint(ShardState.READING, after.position, after.token)
+        checkpoint = ShardCheckpoint(ShardState.READING, after.position, after.token)
     floor = max(floor, after.token.timestamp if after is not None and after.token is not None else 0)
     settings.setdefault("ask_every", 0.05)
     settings.setdefault("silence", 20.0)
@@ -78,7 +78,7 @@ def opened(
 @contextmanager
 def copying(
     vtgate: str,
-    published: Callable[[], Mapping[str, Checkpoint]],
+    published: Callable[[], Mapping[str, ShardCheckpoint]],
     *,
     table: str = "customer",
     shard: str = "0",
@@ -95,7 +95,7 @@ def copying(
     """
     settings.setdefault("silence", 20.0)
     settings.setdefault("wait", 0.03)
-    part = {"shard": shard, "table": table}
+    part = SnapshotPart(shard, table)
     position = after.position if after is not None else None
     segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", as_of), 0, 1, position, part, published)
     with closing(Vtgate(vtgate)) as gate:

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 import pytest
 
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, ShardState
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
+from relay.records import ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -53,7 +53,7 @@ def test_rows_show_also_the_part_of_an_open_transaction_that_is_published() -> N
 
 
 def test_nothing_is_copied_of_a_shard_of_which_nothing_is_published() -> None:
-    published: dict[str, Checkpoint] = {}
+    published: dict[str, ShardCheckpoint] = {}
     log = Log()
     script = copy_script(log, rows_of(range(1, 3)), batch=1, seed=1)
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
@@ -270,10 +270,10 @@ def test_after_a_reshard_the_rest_of_a_table_is_read_from_the_shards_that_contin
         with copying(vtgate.address, lambda: published) as reader:
             pages = until(reader, lambda page: bool(page.changes))
         ended = {"id": "1", "participants": ["0"], "targets": {target: {"gtid": log.head} for target in targets}}
-        published["0"] = Checkpoint(ShardState.FINISHED, {"gtid": log.head}, journal=ended)
+        published["0"] = ShardCheckpoint(ShardState.FINISHED, {"gtid": log.head}, journal=ended)
         with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
             assert "nothing of shard" in failure(reader)
-            published |= {target: Checkpoint(ShardState.READING, {"gtid": log.head}) for target in targets}
+            published |= {target: ShardCheckpoint(ShardState.READING, {"gtid": log.head}) for target in targets}
             pages += until(reader, lambda page: ids([page]) != [])
         with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
             pages += until(reader, lambda page: page.finished)
@@ -285,7 +285,7 @@ def test_after_a_reshard_the_rest_of_a_table_is_read_from_the_shards_that_contin
 
 def test_what_a_lost_shard_had_is_not_waited_for() -> None:
     """Its gap says that its changes are lost."""
-    published = {"0": Checkpoint(ShardState.GONE, {"gtid": "MariaDB/0-1-10"})}
+    published = {"0": ShardCheckpoint(ShardState.GONE, {"gtid": "MariaDB/0-1-10"})}
     with copying("127.0.0.1:1", lambda: published) as reader:
         assert isinstance(read := reader.read(), Page)
     assert read.finished
@@ -329,7 +329,7 @@ def test_the_tokens_of_a_stream_keep_what_its_checkpoints_promise_also_if_clocks
         reader = stack.enter_context(opened(vtgate.address, START))
         page = until(reader, is_at_head)[-1]
         assert page.reached is not None
-        promised = lowest(Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached))
+        promised = lowest(ShardCheckpoint(ShardState.READING, page.position, page.token, reached=page.reached))
         assert promised == int(page.reached - LATENESS)
         if is_restarted:
             reader = stack.enter_context(opened(vtgate.address, START, after=page, floor=promised))
@@ -369,6 +369,6 @@ def test_no_head_is_reached_while_the_token_of_an_open_transaction_is_older() ->
         promised = 0
         for page in until(reader, lambda page: bool(page.changes) and page.changes[-1].key == {"id": 39}):
             seen += [(change.token.timestamp, promised) for change in page.changes if change.token is not None]
-            promised = lowest(Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached))
+            promised = lowest(ShardCheckpoint(ShardState.READING, page.position, page.token, reached=page.reached))
     assert len(seen) == 39
     assert all(timestamp >= before for timestamp, before in seen)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from relay.change import MARK, Change, Images, Operation, Snapshot
-from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql_dialect.snapshot_times import lowest
+from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.token import EventToken
 from tests.examples import examples
@@ -31,7 +31,7 @@ class Beside:
         self.rows: dict[int, bytes] = dict.fromkeys(range(1, 12), b"old")
         self.tablets: list[tuple[str, Rows]] = []
         self.topic: list[Seen] = []
-        self.checkpoint: Checkpoint | None = None
+        self.checkpoint: ShardCheckpoint | None = None
         self._written = 0
         # Seconds: the clock of the database, and how far that of the relay is ahead of it.
         self.time, self.ahead = 1_700_000_000, chance.choice([-1000, 0, 50, 1000])
@@ -105,7 +105,7 @@ class Beside:
             self._publish(list(page.changes))
             before = self.checkpoint
             reached = page.reached if page.reached is not None else before.reached if before else None
-            self.checkpoint = Checkpoint(ShardState.READING, page.position, page.token, reached=reached)
+            self.checkpoint = ShardCheckpoint(ShardState.READING, page.position, page.token, reached=reached)
 
     def begin_snapshot(self) -> None:
         while self.checkpoint is None or not lowest(self.checkpoint):

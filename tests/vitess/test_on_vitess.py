@@ -13,7 +13,7 @@ import pytest
 
 from relay.change import Change, Images, Operation
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, ShardState
+from relay.records import ShardCheckpoint, ShardState
 from relay.services.vitess import Vitess, database
 from relay.source import Page, UnknownShard
 from relay.vitess.client import Vtgate
@@ -83,9 +83,9 @@ def head(cluster: Vitess, keyspace: str = "one", shard: str = "0") -> dict[str, 
     return {"gtid": found[1].position}
 
 
-def published(start: Mapping[str, Any]) -> dict[str, Checkpoint]:
+def published(start: Mapping[str, Any]) -> dict[str, ShardCheckpoint]:
     """Return the checkpoints of a keyspace with one shard that is published up to ``start``."""
-    return {"0": Checkpoint(ShardState.READING, start)}
+    return {"0": ShardCheckpoint(ShardState.READING, start)}
 
 
 def changes(pages: list[Page]) -> list[Change]:

@@ -12,7 +12,7 @@ import pytest
 from relay.change import Operation, Snapshot
 from relay.config import VitessConfig
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.lineage import Checkpoint, Shard, ShardState
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.services.vitess import Vitess, database
 from relay.source import Opening, Page, Segment
 from relay.vitess.call import Call
@@ -281,8 +281,8 @@ def test_text_is_carried_also_in_character_sets_that_vitess_does_not_know(
         cursor.execute(f"insert into {unique} values (1, '{text}', '{text}')")
         with closing(source.open(Opening(shard, start))) as reader:
             streamed = [change for page in _until(reader, 1) for change in page.changes]
-        published = {"0": Checkpoint(ShardState.READING, start)}
-        part = {"shard": "0", "table": unique}
+        published = {"0": ShardCheckpoint(ShardState.READING, start)}
+        part = SnapshotPart("0", unique)
         segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, part=part, published=lambda: published)
         with closing(source.snapshots.open(segment)) as copy:
             copied = [change for page in until(copy, lambda page: page.finished) for change in page.changes]
@@ -326,15 +326,15 @@ def test_a_snapshot_has_each_table_of_each_shard_and_also_those_created_after_th
         cluster.execute(statement, "shop")
     shards = source.shards()
     starts = source.starting_points(shards).shards
-    published = {shard.id: Checkpoint(ShardState.READING, starts[shard.id]) for shard in shards}
+    published = {shard.id: ShardCheckpoint(ShardState.READING, starts[shard.id]) for shard in shards}
     measured = source.snapshots.measure(published)
-    parts = {(part["shard"], part["table"]) for part in measured.parts}
+    parts = {(part.shard, part.table) for part in measured.parts}
     assert parts == {(shard, table) for shard in ("-80", "80-") for table in ("orders", unique)}
     assert measured.segments == 4
-    assert measured.parts[0] == {"shard": "-80", "table": "orders"}  # the largest is read first
+    assert measured.parts[0] == SnapshotPart("-80", "orders")  # the largest is read first
     assert unique in {table.table for table in source.tables()}  # it is marked, too
     one = source.snapshots.measure(published, ["orders"])
-    assert [part["table"] for part in one.parts] == ["orders", "orders"]
+    assert [part.table for part in one.parts] == ["orders", "orders"]
     read = []
     for number, part in enumerate(measured.parts):
         segment = Segment(Shard(f"s/{number}"), Snapshot("s", 1), number, 4, part=part, published=lambda: published)
@@ -353,7 +353,7 @@ def test_a_snapshot_waits_until_each_shard_is_read(make: Callable[..., VitessSou
     source = make()
     source.connect()
     position = {"gtid": "MariaDB/0-1-1"}
-    reading, ended = Checkpoint(ShardState.READING, position), Checkpoint(ShardState.FINISHED, position)
+    reading, ended = ShardCheckpoint(ShardState.READING, position), ShardCheckpoint(ShardState.FINISHED, position)
     for shards in (
         {},
         {"-80": reading},
@@ -373,5 +373,5 @@ def test_a_table_with_a_column_that_a_copy_would_round_is_refused_before_it_begi
     source = make(keyspace="plain")
     source.connect()
     with pytest.raises(RelayError, match=f"table {unique} cannot be copied exactly, .* FLOAT column v"):
-        source.snapshots.measure({"0": Checkpoint(ShardState.READING, {"gtid": "MariaDB/0-1-1"})})
+        source.snapshots.measure({"0": ShardCheckpoint(ShardState.READING, {"gtid": "MariaDB/0-1-1"})})
     cluster.execute(f"drop table {unique}", "plain")

@@ -12,8 +12,8 @@ import pytest
 from relay.change import Change, Snapshot
 from relay.config import VitessConfig
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Checkpoint, Plan, Shard, ShardState
 from relay.mysql_dialect.snapshot_times import lowest
+from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.source import Opening, Page, Segment
 from relay.table import Column
 from relay.vitess.position import VStreamPosition
@@ -70,7 +70,7 @@ def test_a_restarted_stream_keeps_what_the_checkpoints_before_it_promise() -> No
     """I7: a snapshot may rely on it, also where a shard goes on as another."""
     log = Log()
     log.add(*new(1))
-    promises = Checkpoint(ShardState.READING, START, reached=2_000_000_000.0)
+    promises = ShardCheckpoint(ShardState.READING, START, reached=2_000_000_000.0)
     both: list[dict[str, Any]] = [{"checkpoint": promises}, {"parents": {"before": promises}}]
     for more in both:
         with (
@@ -125,8 +125,8 @@ def test_a_stream_and_a_copy_have_no_value_of_a_protected_column_and_no_row_that
     masked = {"id": 2, "name": "***"}
     with source_of(log, [], script=copy, where=where, **PROTECTED) as source:
         streamed = read_all(source, START, [])
-        published = {"0": Checkpoint(ShardState.READING, {"gtid": log.head})}
-        part = {"shard": "0", "table": "customer"}
+        published = {"0": ShardCheckpoint(ShardState.READING, {"gtid": log.head})}
+        part = SnapshotPart("0", "customer")
         segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, part=part, published=lambda: published)
         with closing(source.snapshots.open(segment)) as reader:
             copied = [change for page in until(reader, lambda page: page.finished) for change in page.changes]
@@ -201,9 +201,9 @@ def test_a_table_whose_name_comes_with_its_keyspace_is_copied_without_it() -> No
     _, log = qualified("customer")
     rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"x"), (b"2", b"y")]}
     with source_of(log, [], ["customer"], copy_script(log, rows, 1, 1)) as source:
-        published = {"0": Checkpoint(ShardState.READING, {"gtid": log.head})}
+        published = {"0": ShardCheckpoint(ShardState.READING, {"gtid": log.head})}
         segment = Segment(
-            Shard("s/0"), Snapshot("s", 1), 0, 1, part={"shard": "0", "table": "customer"}, published=lambda: published
+            Shard("s/0"), Snapshot("s", 1), 0, 1, part=SnapshotPart("0", "customer"), published=lambda: published
         )
         with closing(source.snapshots.open(segment)) as reader:
             pages = until(reader, lambda page: page.finished)

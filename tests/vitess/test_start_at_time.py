@@ -16,7 +16,7 @@ from relay.config import VitessConfig
 from relay.config.fields import iso_time
 from relay.errors import Unavailable
 from relay.gtid import parse
-from relay.lineage import Shard
+from relay.records import Shard
 from relay.services.vitess import Vitess, database
 from relay.vitess.client import Vtgate
 from relay.vitess.events import EventKind

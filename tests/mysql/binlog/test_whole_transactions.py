@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.lineage import StreamId
 from relay.mysql import connection
 from relay.mysql.binlog.events import BinlogEvent, Heartbeat, RawRows, RawTransactions, Rotate
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
+from relay.records import StreamId
 from tests import needs
 from tests.examples import examples
 from tests.mysql.encoder import event, gtid, query, rows, table_map

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.lineage import Gap, Position, position_text
+from relay.records import Gap, Position, position_text
 
 
 @pytest.mark.parametrize(

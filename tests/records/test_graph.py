@@ -6,25 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.lineage import (
+from relay.records import (
     PRUNE_AFTER,
-    Checkpoint,
     Gap,
     Lineage,
-    Plan,
     Shard,
+    ShardCheckpoint,
     ShardState,
-    StreamId,
-    parse_key,
 )
 from relay.token import EventToken
-from tests.lineage.graphs import STREAM, finished, lineage_of
+from tests.records.graphs import STREAM, finished, lineage_of
 
 # The shards of the plan.
 PLANNED = ("p", "c", "a", "b")
 
 
-def ids(graph: Lineage, checkpoints: dict[str, Checkpoint]) -> set[str]:
+def ids(graph: Lineage, checkpoints: dict[str, ShardCheckpoint]) -> set[str]:
     return {shard.id for shard in graph.ready(checkpoints, PLANNED)}
 
 
@@ -32,7 +29,7 @@ def test_a_child_waits_until_its_parent_is_finished() -> None:
     """I2"""
     graph = lineage_of(Shard("p"), Shard("c", ("p",)))
     assert ids(graph, {}) == {"p"}
-    assert ids(graph, {"p": Checkpoint(ShardState.READING)}) == {"p"}
+    assert ids(graph, {"p": ShardCheckpoint(ShardState.READING)}) == {"p"}
     assert ids(graph, {"p": finished()}) == {"c"}
 
 
@@ -44,7 +41,7 @@ def test_a_merged_child_waits_for_all_its_parents() -> None:
 
 def test_a_gone_parent_lets_its_children_go_on() -> None:
     graph = lineage_of(Shard("c", ("p",)))
-    assert ids(graph, {"p": Checkpoint(ShardState.GONE)}) == {"c"}
+    assert ids(graph, {"p": ShardCheckpoint(ShardState.GONE)}) == {"c"}
 
 
 def test_a_parent_trimmed_before_the_plan_is_waited_for_until_two_listings_lack_it() -> None:
@@ -55,9 +52,9 @@ def test_a_parent_trimmed_before_the_plan_is_waited_for_until_two_listings_lack_
     assert graph.lost({}, PLANNED) == []
 
 
-@pytest.mark.parametrize("checkpoints", [{}, {"late": Checkpoint(ShardState.PLANNED)}])
+@pytest.mark.parametrize("checkpoints", [{}, {"late": ShardCheckpoint(ShardState.PLANNED)}])
 def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_child_is_read(
-    checkpoints: dict[str, Checkpoint],
+    checkpoints: dict[str, ShardCheckpoint],
 ) -> None:
     """I9: neither it nor its child is in the plan, and it has no checkpoint."""
     graph = lineage_of(Shard("late", ("unseen",)))
@@ -65,7 +62,7 @@ def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_chil
     graph.update([Shard("late", ("unseen",))])
     assert graph.lost(checkpoints, PLANNED) == ["unseen"]
     assert ids(graph, checkpoints) == set()
-    checkpoints = {**checkpoints, "unseen": Checkpoint(ShardState.GONE)}
+    checkpoints = {**checkpoints, "unseen": ShardCheckpoint(ShardState.GONE)}
     assert graph.lost(checkpoints, PLANNED) == []
     assert ids(graph, checkpoints) == {"late"}
 
@@ -78,7 +75,7 @@ def test_a_shard_of_the_plan_that_is_trimmed_before_it_has_a_checkpoint_is_lost(
 
 def test_a_parent_that_was_read_and_pruned_is_not_lost() -> None:
     graph = lineage_of(Shard("late", ("pruned",)), listings=2)
-    checkpoints = {"late": Checkpoint(ShardState.READING)}
+    checkpoints = {"late": ShardCheckpoint(ShardState.READING)}
     assert graph.lost(checkpoints, PLANNED) == []
     assert ids(graph, checkpoints) == {"late"}
 
@@ -92,7 +89,7 @@ def test_a_parent_that_comes_back_in_the_next_listing_is_not_gone() -> None:
 
 def test_a_shard_that_vanished_before_its_end_is_lost_only_after_two_listings() -> None:
     """I9"""
-    checkpoints = {"s": Checkpoint(ShardState.READING)}
+    checkpoints = {"s": ShardCheckpoint(ShardState.READING)}
     graph = Lineage(STREAM)
     graph.update([], checkpoints)
     assert graph.lost(checkpoints, PLANNED) == []
@@ -104,10 +101,10 @@ def test_a_shard_is_read_also_while_listings_lack_it() -> None:
     """I1, I2: they may lack it although it can be read. It waits for its parents, unless it was begun."""
     checkpoints = {
         "p": finished(),
-        "begun": Checkpoint(ShardState.READING, parents=("pruned",)),
-        "next": Checkpoint(ShardState.PLANNED, parents=("p",)),
-        "waiting": Checkpoint(ShardState.PLANNED, parents=("begun",)),
-        "orphan": Checkpoint(ShardState.PLANNED, parents=("unseen",)),
+        "begun": ShardCheckpoint(ShardState.READING, parents=("pruned",)),
+        "next": ShardCheckpoint(ShardState.PLANNED, parents=("p",)),
+        "waiting": ShardCheckpoint(ShardState.PLANNED, parents=("begun",)),
+        "orphan": ShardCheckpoint(ShardState.PLANNED, parents=("unseen",)),
     }
     graph = Lineage(STREAM)
     graph.update([Shard("a")], checkpoints)
@@ -123,7 +120,7 @@ def test_a_shard_is_read_also_while_listings_lack_it() -> None:
 def test_a_shard_is_late_if_a_descendant_was_begun() -> None:
     """I2: no listing had it then."""
     graph = lineage_of(Shard("g"), Shard("p", ("g",)), Shard("c", ("p",)), Shard("d", ("p",)))
-    checkpoints = {"p": Checkpoint(ShardState.PLANNED), "c": Checkpoint(ShardState.READING)}
+    checkpoints = {"p": ShardCheckpoint(ShardState.PLANNED), "c": ShardCheckpoint(ShardState.READING)}
     assert graph.late("g", checkpoints) == graph.late("p", checkpoints) == ["c"]
     assert graph.late("c", checkpoints) == graph.late("d", checkpoints) == []
 
@@ -148,39 +145,6 @@ def test_the_floor_of_a_shard_is_inherited_through_ancestors_that_held_nothing()
     assert graph.floor(Shard("g", ("c",)), checkpoints) == 500
 
 
-@given(st.text(min_size=1), st.text(min_size=1), st.none() | st.text(min_size=1))
-def test_a_key_names_its_stream_and_shard_whatever_their_names(source: str, label: str, shard: str | None) -> None:
-    stream = StreamId(source, label)
-    key = stream.plan_key if shard is None else stream.checkpoint_key(shard)
-    assert parse_key(key) == (stream, shard)
-
-
-@pytest.mark.parametrize("key", [b"{}", b'["v0","a","b"]', b'["v1","a"]', b"no json"])
-def test_a_foreign_key_is_refused(key: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - any ValueError says it is no key
-        parse_key(key)
-
-
-def test_checkpoints_plans_and_gaps_survive_their_json() -> None:
-    checkpoint = Checkpoint(
-        ShardState.READING,
-        position={"type": "after_sequence", "sequence": "1" * 40},
-        token=EventToken(1, "orders/l/s", "DynamoDB/1"),
-        parents=("p",),
-        children=("c", "d"),
-        start={"since": 1.5},
-        gap="ab",
-        config_hash="cd",
-        updated_at=2.5,
-        progress=3.5,
-    )
-    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
-    plan = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": [["k", "S"]]}, "ab")
-    assert Plan.from_json(plan.to_json()) == plan
-    assert plan.start_of(Shard("s")) == {"since": 1.5}
-    assert plan.start_of(Shard("later")) == {"type": "trim_horizon"}
-
-
 def test_the_same_loss_has_the_same_id_whenever_it_is_found() -> None:
     """I9"""
     one = Gap("orders", "l", "s", "trimmed", {"sequence": "5"}, None, 1.0)
@@ -197,7 +161,7 @@ def test_reading_ready_shards_one_by_one_reads_every_shard_after_its_parents(dat
         parents = data.draw(st.sets(st.sampled_from([s.id for s in shards]), max_size=2)) if shards else set()
         shards.append(Shard(f"s{n}", tuple(sorted(parents))))
     graph = lineage_of(*data.draw(st.permutations(shards)))
-    checkpoints: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, ShardCheckpoint] = {}
     order: list[str] = []
     while ready := sorted(ids(graph, checkpoints)):
         shard = data.draw(st.sampled_from(ready))
@@ -210,5 +174,5 @@ def test_reading_ready_shards_one_by_one_reads_every_shard_after_its_parents(dat
 def test_the_floor_of_a_shard_that_was_read_is_its_own_last_timestamp() -> None:
     """I5: after a restart, a clock that went back must not make newer changes look older."""
     token = EventToken(1500, "orders/label/c", "DynamoDB/1")
-    read = {"c": Checkpoint(ShardState.READING, token=token), "p": Checkpoint(ShardState.FINISHED)}
+    read = {"c": ShardCheckpoint(ShardState.READING, token=token), "p": ShardCheckpoint(ShardState.FINISHED)}
     assert Lineage(STREAM).floor(Shard("c", ("p",)), read) == 1500

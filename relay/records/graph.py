@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from relay.lineage.records import PRUNE_AFTER, Checkpoint, Shard, ShardState, StreamId, has_ended
+from relay.records.key import StreamId
+from relay.records.shard import PRUNE_AFTER, Shard, ShardCheckpoint, ShardState, has_ended
 
 
 def ready_shards(
@@ -50,7 +51,7 @@ class Lineage:
 
     def ready(
         self,
-        checkpoints: Mapping[str, Checkpoint],
+        checkpoints: Mapping[str, ShardCheckpoint],
         planned: Collection[str],
         passed: Collection[str] = (),
     ) -> Iterator[Shard]:
@@ -76,7 +77,7 @@ class Lineage:
                 if is_begun or all(has_ended(checkpoints, parent) for parent in parents):
                     yield Shard(shard, parents)
 
-    def is_asked_for(self, shard: str, checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def is_asked_for(self, shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> bool:
         """Whether a reader is to say if ``shard``, which listings lack, is gone: they may lack it for a while.
 
         Not if it waits for parents of which nothing is known.
@@ -86,7 +87,7 @@ class Lineage:
             return False
         return checkpoint.state is ShardState.READING or all(parent in checkpoints for parent in checkpoint.parents)
 
-    def late(self, shard: str, checkpoints: Mapping[str, Checkpoint]) -> list[str]:
+    def late(self, shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> list[str]:
         """Return the descendants of ``shard`` that were begun before it: no listing had it then."""
         found: list[str] = []
         waiting, seen = [*self.children(shard)], {shard}
@@ -101,7 +102,7 @@ class Lineage:
         return found
 
     def _has_ended(
-        self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]
+        self, parent: str, child: str, checkpoints: Mapping[str, ShardCheckpoint], planned: Collection[str]
     ) -> bool:
         checkpoint = checkpoints.get(parent)
         if checkpoint is not None:
@@ -110,7 +111,7 @@ class Lineage:
         return self.is_gone(parent) and not self._was_missed(parent, child, checkpoints, planned)
 
     def _was_missed(
-        self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]
+        self, parent: str, child: str, checkpoints: Mapping[str, ShardCheckpoint], planned: Collection[str]
     ) -> bool:
         """Whether a parent that is gone and has no checkpoint had changes from after the plan.
 
@@ -123,7 +124,7 @@ class Lineage:
         return parent in planned or child not in planned
 
     def lost(
-        self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str], passed: Collection[str] = ()
+        self, checkpoints: Mapping[str, ShardCheckpoint], planned: Collection[str], passed: Collection[str] = ()
     ) -> list[str]:
         """Return the shards that the source no longer has and that were not read to their end (I9)."""
         unfinished = {
@@ -140,7 +141,7 @@ class Lineage:
         }
         return sorted(unfinished | unseen)
 
-    def prunable(self, checkpoints: Mapping[str, Checkpoint], now: float) -> Iterator[str]:
+    def prunable(self, checkpoints: Mapping[str, ShardCheckpoint], now: float) -> Iterator[str]:
         """Yield the ended shards to prune: ended long ago, no longer listed, and each child has its own record."""
         for shard, checkpoint in checkpoints.items():
             if (
@@ -155,7 +156,7 @@ class Lineage:
             ):
                 yield shard
 
-    def floor(self, shard: Shard, checkpoints: Mapping[str, Checkpoint], lowest: int = 0) -> int:
+    def floor(self, shard: Shard, checkpoints: Mapping[str, ShardCheckpoint], lowest: int = 0) -> int:
         """Return the earliest timestamp for tokens of ``shard``, in seconds: the last one of it and its ancestors.
 
         A shard without changes inherits from its parents. ``lowest``: the floor of the stream.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.lineage import Checkpoint, Lineage, Shard, ShardState, StreamId
+from relay.records import Lineage, Shard, ShardCheckpoint, ShardState, StreamId
 
 STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
 
@@ -15,5 +15,5 @@ def lineage_of(*shards: Shard, listings: int = 1) -> Lineage:
     return graph
 
 
-def finished(**fields: object) -> Checkpoint:
-    return Checkpoint(ShardState.FINISHED, **fields)  # type: ignore[arg-type]
+def finished(**fields: object) -> ShardCheckpoint:
+    return ShardCheckpoint(ShardState.FINISHED, **fields)  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""Gaps, and those that wait for a person."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from relay.records.codec import Record
+from relay.records.key import StreamId
+from relay.records.shard import Position, position_text
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes that are lost, or may be: an event of its own (I9).
+
+    ``begin``, ``end``: the positions around the lost changes, None where unknown. ``found_at``: seconds.
+    """
+
+    source: str
+    label: str
+    shard: str | None
+    reason: str
+    begin: Position | None
+    end: Position | None
+    found_at: float
+
+    @property
+    def id(self) -> str:
+        """The id of a gap is the same however often the gap is met."""
+        identity = [self.source, self.label, self.shard, self.reason, self.begin]
+        return hashlib.blake2b(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
+
+    def __str__(self) -> str:
+        place = f"stream {self.label}" if self.shard is None else f"shard {self.shard} of stream {self.label}"
+        return f"{self.reason}, {place}, after {position_text(self.begin or {}) or 'its start'}"
+
+    def published(self) -> dict[str, Any]:
+        """Return it as it is on the gaps topic, and where gaps are shown."""
+        return {
+            "id": self.id,
+            "source": self.source,
+            "stream": self.label,
+            "shard": self.shard,
+            "reason": self.reason,
+            "from": self.begin,
+            "to": self.end,
+            "found_at": self.found_at,
+        }
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self.published())
+
+
+class Decision(StrEnum):
+    """What a person has decided about a gap."""
+
+    SKIP = "skip"
+    RESNAPSHOT = "resnapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingGap(Record):
+    """A gap that a person has to decide about. ``decision``: None while pending. ``updated_at``: seconds."""
+
+    gap: Gap
+    decision: Decision | None = None
+    updated_at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.gap.id
+
+    @property
+    def key(self) -> bytes:
+        return StreamId(self.gap.source, self.gap.label).gap_key(self.id)

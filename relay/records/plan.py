@@ -1,0 +1,45 @@
+"""The plan of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from relay.records.codec import Record
+from relay.records.shard import Shard, Start, TableKey
+
+PASSED = "passed"
+"""The type of the start of a shard that is not read: it was read to its end before the relay began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Record):
+    """Where reading a stream began, decided once before anything was read.
+
+    ``requested``: the ``start`` of the config at that time. ``planned_at``: T0, seconds since the epoch.
+    ``shards``: the start of each shard listed at T0; a shard that is not among them starts at its horizon.
+    ``keys``: by table, its key columns, hash columns first.
+    ``gap``: the id of the gap that comes with the plan: between the previous stream of the source and this one, from a
+    reset, or from a token whose shards have expired.
+    ``floor``: seconds, the last timestamp published before: no token under this plan gets an earlier one.
+    ``hashed``: by table, if the source has journals, how many of its key columns choose the partition.
+    ``past``: the newest shard of each name before a reset.
+    """
+
+    requested: str
+    planned_at: float
+    shards: Mapping[str, Start]
+    keys: Mapping[str, TableKey]
+    config_hash: str = ""
+    gap: str | None = None
+    floor: int = 0
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    past: tuple[str, ...] = ()
+
+    def start_of(self, shard: Shard) -> Start:
+        return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})
+
+    @property
+    def passed(self) -> frozenset[str]:
+        """The shards that are not read, because they were read before the relay began."""
+        return frozenset(shard for shard, start in self.shards.items() if start.get("type") == PASSED)

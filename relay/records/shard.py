@@ -1,0 +1,131 @@
+"""The life of a shard, and its record: how far it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from relay.records.codec import Record
+from relay.token import EventToken
+
+Position = Mapping[str, Any]
+"""Where a shard has been read up to, as JSON. Each source has a type that reads and writes its own."""
+
+Start = Mapping[str, Any]
+"""Where reading a shard begins, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` and so on."""
+
+TableKey = tuple[tuple[str, str], ...]
+"""The key columns of a table as (name, type), hash columns first."""
+
+PRUNE_AFTER = 48 * 3600
+"""Seconds for which the record of an ended shard is kept: twice the retention of DynamoDB Streams."""
+
+INCARNATION = "@"
+"""Separates the name of a shard from a number, if an earlier shard had the same name."""
+
+
+def position_text(position: Position | Start) -> str:
+    """Return a position or a start for people to read; empty for one that says nothing."""
+    if "gtid" in position:
+        # A transaction in progress follows the executed GTID set.
+        rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
+        return f"{position['gtid']}{rows}"
+    if "stream" in position:
+        return f"stream {position['stream']}"
+    return str(position.get("sequence") or position.get("since") or position.get("type") or "")
+
+
+def is_inside_transaction(position: Position | None) -> bool:
+    """Whether part of a source transaction is on the topic at ``position``."""
+    return position is not None and "transaction" in position
+
+
+class ShardState(StrEnum):
+    """Planned, reading, finished or gone; *pruned* is the absence of a record."""
+
+    PLANNED = "planned"
+    READING = "reading"
+    FINISHED = "finished"
+    GONE = "gone"
+
+    @property
+    def ended(self) -> bool:
+        return self in (ShardState.FINISHED, ShardState.GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as its source lists it.
+
+    ``start``: where it begins, if its lineage says that and not the plan. ``closed``: nothing is added to it any more,
+    because it has an end or children.
+    """
+
+    id: str
+    parents: tuple[str, ...] = ()
+    start: Start | None = None
+    closed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name that the source uses: resharding may give a later shard the name of an earlier one."""
+        return self.id.partition(INCARNATION)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardJournal:
+    """A reshard as the source announces it: some shards end, and others continue them.
+
+    The names are those of the source, and in a checkpoint those of the relay.
+
+    ``participants``: the shards that end; each of them has this journal at its end. ``targets``: where the shards that
+    continue them begin.
+    """
+
+    id: str
+    participants: tuple[str, ...]
+    targets: Mapping[str, Start]
+
+
+@dataclass(frozen=True, slots=True)
+class UnplannedTable:
+    """A table that a plan lacks: its key columns, and how many of them choose the partition."""
+
+    key: TableKey
+    hashed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCheckpoint(Record):
+    """How far one shard is published: everything before ``position`` is on the topic (I4).
+
+    ``position``: None until something was read. ``start``: where reading begins.
+    ``progress``: seconds since the epoch up to which the shard has been read, not clamped; None if never.
+    ``journal``: the reshard that ended the shard, with the relay's names (``relay.stream.journals``). ``reached``: see
+    ``Page``. ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were
+    last emptied or renamed, in seconds, for snapshots that run meanwhile (``relay.snapshots.emptied_tables``).
+    ``unplanned``: the tables that have published changes and that the plan lacks: whoever owns the plan adds them.
+    """
+
+    state: ShardState
+    position: Position | None = None
+    token: EventToken | None = None
+    parents: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    start: Start | None = None
+    gap: str | None = None
+    config_hash: str = ""
+    updated_at: float = 0.0
+    progress: float | None = None
+    journal: ReshardJournal | None = None
+    reached: float | None = None
+    emptied: Mapping[str, float] = field(default_factory=dict)
+    unplanned: Mapping[str, UnplannedTable] = field(default_factory=dict)
+
+
+def has_ended(checkpoints: Mapping[str, ShardCheckpoint], shard: str) -> bool:
+    """Whether ``shard`` is finished or gone according to ``checkpoints``."""
+    checkpoint = checkpoints.get(shard)
+    return checkpoint is not None and checkpoint.state.ended

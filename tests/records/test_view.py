@@ -1,0 +1,164 @@
+"""Records are read back as they were written, and what is not one of this version is refused by its key and field."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.records import (
+    CommittedRecords,
+    Decision,
+    Gap,
+    PendingGap,
+    Plan,
+    ReshardJournal,
+    SegmentCheckpoint,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotControl,
+    SnapshotPart,
+    SnapshotRequest,
+    UnplannedTable,
+)
+from relay.token import EventToken, OriginToken
+from tests.records.graphs import STREAM
+
+LATER = {"later": UnplannedTable((("a", "int"), ("b", "string")), 1)}
+SHARD = ShardCheckpoint(
+    ShardState.READING,
+    position={"type": "after_sequence", "sequence": "1" * 40},
+    token=EventToken(1, "orders/l/s", "MariaDB/0-1-1", OriginToken(2, "orders/l/p", "MariaDB/0-2-1")),
+    parents=("p",),
+    children=("c", "d"),
+    start={"since": 1.5},
+    gap="ab",
+    config_hash="cd",
+    updated_at=2.5,
+    progress=3.5,
+    journal=ReshardJournal("7", ("s",), {"c": {"gtid": "MariaDB/0-1-1"}, "d": {"gtid": "MariaDB/0-1-2"}}),
+    reached=4.5,
+    emptied={"orders": 5.5},
+    unplanned=LATER,
+)
+PLAN = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": (("k", "S"),)}, "ab", "cd", 7, {"t": 1}, ("p@2",))
+CONTROL = SnapshotControl(
+    ShardState.READING,
+    "1",
+    after=1,
+    as_of=2,
+    segments=3,
+    rows=4,
+    parts=(SnapshotPart("-", "t"), SnapshotPart(created=1.5)),
+    tables=("t",),
+    gaps=("ab",),
+    requests=("r",),
+    repaired=("cd",),
+    read=True,
+    covered=(),
+    left_out=("u",),
+    emptied={"-": 5.5},
+    again=("t",),
+    read_until=6.5,
+    repetitions=7,
+    updated_at=8.5,
+)
+SEGMENT = SegmentCheckpoint(ShardState.FINISHED, {"rows": 3}, 1.5, LATER)
+GAP = PendingGap(Gap("orders", STREAM.label, None, "trimmed", {"sequence": "5"}, None, 1.0), Decision.SKIP, 2.5)
+REQUEST = SnapshotRequest("orders", "r", ("t",), 1.5, stopped=True, updated_at=2.5)
+
+
+def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> None:
+    view = CommittedRecords()
+    keys = {
+        STREAM.shard_key("s"): SHARD,
+        STREAM.plan_key: PLAN,
+        STREAM.snapshot_key: CONTROL,
+        STREAM.segment_key("1/0"): SEGMENT,
+        GAP.key: GAP,
+        REQUEST.key: REQUEST,
+    }
+
+    def seen() -> list[Any]:
+        tables: list[dict[Any, Any]] = [
+            view.checkpoints.get(STREAM, {}),
+            view.plans,
+            view.controls,
+            view.segments.get(STREAM, {}),
+            view.pending_gaps.get(STREAM, {}),
+            view.requests.get("orders", {}),
+        ]
+        return [record for table in tables for record in table.values()]
+
+    for key, record in keys.items():
+        view.apply(key, record.to_json())
+    assert seen() == [*keys.values()]
+    assert {key for key, _ in view.beside_plan(STREAM)} == keys.keys() - {STREAM.plan_key, REQUEST.key}
+    assert view.streams("orders") == {STREAM}
+    assert view.versions["orders"] == len(keys)
+    for key in keys:
+        view.apply(key, None)
+    assert (seen(), view.planned["orders"]) == ([], set())
+
+
+def test_a_field_with_its_default_is_not_written() -> None:
+    assert ShardCheckpoint(ShardState.PLANNED).to_json() == b'{"state":"planned"}'
+    part = SnapshotControl(ShardState.PLANNED, "1", parts=(SnapshotPart(table="t"),))
+    assert part.to_json() == b'{"state":"planned","id":"1","parts":[{"table":"t"}]}'
+
+
+@pytest.mark.parametrize(
+    ("record", "change", "said"),
+    [
+        (SHARD, {"state": "other"}, "state: 'other' is not a valid ShardState"),
+        (SHARD, {"state": None}, "state: None is not a valid ShardState"),
+        (SHARD, {"position": "1"}, "position: dict expected, not str"),
+        (SHARD, {"token": {"shard": "s"}}, "token: timestamp is missing"),
+        (SHARD, {"parents": "p"}, "parents: list expected, not str"),
+        (SHARD, {"parents": [1]}, "parents: str expected, not int"),
+        (SHARD, {"updated_at": True}, "updated_at: float expected, not bool"),
+        (SHARD, {"emptied": {"t": "1"}}, "emptied: float expected, not str"),
+        (SHARD, {"journal": {"id": "1", "participants": [None]}}, "journal: participants: str expected, not NoneType"),
+        (SHARD, {"unplanned": {"t": {"key": [["a"]], "hashed": 1}}}, "unplanned: key: "),
+        (CONTROL, {"rows": 1.5}, "rows: int expected, not float"),
+        (CONTROL, {"read": 1}, "read: bool expected, not int"),
+        (CONTROL, {"parts": {}}, "parts: list expected, not dict"),
+        (GAP, {"decision": "maybe"}, "decision: 'maybe' is not a valid Decision"),
+    ],
+)
+def test_a_record_with_another_type_in_a_field_is_refused_by_its_key_and_the_field(
+    record: Any, change: dict[str, Any], said: str
+) -> None:
+    """I4: or it would be read as something else."""
+    keys = {ShardCheckpoint: STREAM.shard_key("s"), SnapshotControl: STREAM.snapshot_key, PendingGap: GAP.key}
+    key = keys[type(record)]
+    value = orjson.dumps({**orjson.loads(record.to_json()), **change})
+    with pytest.raises(ValueError, match=re.escape(f"{key.decode()}: {said}")):
+        CommittedRecords().apply(key, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(b"{}", "state is missing"), (b"[]", "dict expected, not list"), (b"", ""), (b"\xff", "")],
+)
+def test_what_is_not_a_record_is_refused(value: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{STREAM.snapshot_key.decode()}: {said}")):
+        CommittedRecords().apply(STREAM.snapshot_key, value)
+
+
+def test_a_shard_begins_where_its_plan_says_and_one_that_it_does_not_name_at_its_horizon() -> None:
+    assert PLAN.start_of(Shard("s")) == {"since": 1.5}
+    assert PLAN.start_of(Shard("later")) == {"type": "trim_horizon"}
+
+
+def test_the_end_of_a_shard_is_counted_once_also_if_its_removal_arrives_with_it() -> None:
+    view, key = CommittedRecords(), STREAM.shard_key("s")
+    view.apply(key, SHARD.to_json())
+    view.apply(key, None)
+    assert (view.endings["orders"], view.gap_versions["orders"]) == (1, 2)
+    view.apply(key, ShardCheckpoint(ShardState.FINISHED).to_json())
+    view.apply(key, None)
+    assert (view.endings["orders"], view.gap_versions["orders"]) == (2, 2)
