@@ -65,12 +65,12 @@ def find_stalls(
     if uncommitted is not None:
         found += _commit_stall(status, uncommitted, now, limit)
     has_none_committed = bool(found)
-    if liveness.differs_since is not None and now - liveness.differs_since > limit:
+    if liveness.lacks_since is not None and now - liveness.lacks_since > limit:
         found.append(
             Stall(
                 f"another worker relays {', '.join(status.lacking)}, which this worker's config lacks: nobody reads a "
                 "shard whose owner lacks its source. Give every worker the same config",
-                now - liveness.differs_since,
+                now - liveness.lacks_since,
             )
         )
     # An open transaction holds up its readers until it times out.

@@ -47,15 +47,15 @@ class Liveness:
     """The worker's thread calls the methods. Any thread reads the attributes, whose values never change.
 
     ``uncommitted``: None if nothing waits for a commit. ``advances``: the shards that may be read and have not ended,
-    of all workers. ``differs_since``: since when this worker has lacked a source that another one
-    relays. ``clock``: monotonic seconds.
+    of all workers. ``lacks_since``: since when this worker has lacked a source that another one relays.
+    ``clock``: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.uncommitted: Uncommitted | None = None
         self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}
-        self.differs_since: float | None = None
+        self.lacks_since: float | None = None
         self._look_at = -math.inf
 
     def __repr__(self) -> str:
@@ -87,9 +87,9 @@ class Liveness:
         """Note what has advanced since the last look."""
         now = self.clock()
         if not status.lacking:
-            self.differs_since = None
-        elif self.differs_since is None:
-            self.differs_since = now
+            self.lacks_since = None
+        elif self.lacks_since is None:
+            self.lacks_since = now
         if now >= self._look_at:
             self._look_at = now + _LOOK_EVERY
             self.advances = {source.stream: self._advances(source, now) for source in status.sources if source.plan}

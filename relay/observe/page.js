@@ -62,8 +62,7 @@ function problems(stalls, gaps) {
   }
   for (const gap of gaps) {
     const shard = gap.shard ? `shard ${gap.shard}` : `stream ${gap.stream}`;
-    // A worker of an earlier version does not say.
-    const again = status.sources.every((source) => source.source !== gap.source || source.has_snapshots !== false);
+    const again = status.sources.every((source) => source.source !== gap.source || source.has_snapshots);
     add("bad", `gap ${gap.id}`, `Gap in ${gap.source}: ${gap.reason}`,
       `Changes of ${shard} are lost. The relay waits for a decision: continue after the gap${again ? ", or also read the table again" : ""}.`,
       command("gaps", "accept", config, gap.id, "skip"), again ? command("gaps", "accept", config, gap.id, "resnapshot") : []);
