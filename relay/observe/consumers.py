@@ -252,7 +252,7 @@ class ConsumersObserver(Collector):
         return {"name": self.name, "consumers": consumers, "stalls": stalls, "not_ready": not_ready}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        families = {metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels) for metric in _GAUGES}
+        families = {metric: metric.gauge() for metric in _GAUGES}
         for watch in self.watches:
             families[metrics.RUNNING].add_metric([watch.name], float(watch.is_ready))
             families[metrics.UPTIME].add_metric([watch.name], watch.uptime())

@@ -44,7 +44,7 @@ def open_lag(status: WorkerStatus, wall: float) -> float | None:
 
 
 def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    family = metric.gauge()
     for labels, value in samples:
         family.add_metric(labels, value)
     return family

@@ -1,6 +1,6 @@
 """The dashboards of Grafana, written by ``python -m tests.deploy.dashboards``; a test compares them with the files.
 
-Each panel says of its metrics what the catalogue says, so it has to be written again when the catalogue changes.
+Each panel says of its metrics what relay/observe/README.md says, so it has to be written again when that changes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 from relay.observe import consumer_metrics as consumer
 from relay.observe import metrics as relay
 from relay.observe.metrics import Metric
+from tests.observe.documented import documented
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 
+_ACTS = {row.name: row.act for row in documented()}
 _RATE = "[$__rate_interval]"
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
 
@@ -191,7 +193,7 @@ def _text(
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    says = "\n\n".join(f"`{metric.name}`: {metric.help} *{metric.act}*" for metric in panel.metrics)
+    says = "\n\n".join(f"`{metric.name}`: {metric.help} *{_ACTS[metric.name]}*" for metric in panel.metrics)
     targets = [
         {
             "refId": chr(ord("A") + number),

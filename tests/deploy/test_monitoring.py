@@ -26,7 +26,7 @@ def metrics_in(query: str) -> set[str]:
     found = set()
     for name in re.findall(r"\brelay_\w+", query):
         whole = re.sub(r"_(bucket|sum|count)$", "", name)
-        found.add(whole if whole in METRICS and METRICS[whole].kind == "histogram" else name)
+        found.add(whole if whole in METRICS and METRICS[whole].buckets else name)
     return found
 
 
