@@ -95,9 +95,6 @@ class TopicSchemas:
             logger=_LOG,
         )
 
-    def __repr__(self) -> str:
-        return f"<TopicSchemas[{self._topic}, {len(self._known)} known]>"
-
     @property
     def place(self) -> str:
         return f"topic {self._topic}"

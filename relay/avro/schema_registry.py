@@ -86,9 +86,6 @@ class RegistrySchemas:
         # By subject, the compatibility that could not be restored yet, empty if it had none of its own.
         self._levels: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"<RegistrySchemas[{self._shown}, {len(self._known)} known]>"
-
     def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
         """Register a schema, unless the subject has it, and return the header of its values.
 

@@ -40,9 +40,6 @@ class DatabaseTokens:
         self._opening = threading.Lock()
         self._client: Any = None
 
-    def __repr__(self) -> str:
-        return f"<DatabaseTokens[{self._identity}]>"
-
     def make(self, host: str, port: int, user: str) -> str:
         """Return a token with which ``user`` can log in at this address, and at no other name of it.
 
@@ -69,9 +66,6 @@ class BrokerTokens:
         self._opening = threading.Lock()
         self._credentials: Any = None
         self._region = ""
-
-    def __repr__(self) -> str:
-        return f"<BrokerTokens[{self._identity}]>"
 
     def __call__(self, _: str) -> tuple[str, float]:
         try:

@@ -27,9 +27,6 @@ class AsyncTokenCache:
     def __init__(self, cache: TokenCache) -> None:
         self.cache = cache
 
-    def __repr__(self) -> str:
-        return f"<AsyncTokenCache[{self.cache!r}]>"
-
     async def get_or_load(self, key: str, load: AsyncLoad, *, refused: bytes | None = None) -> Cached:
         """As ``TokenCache.get_or_load``."""
 

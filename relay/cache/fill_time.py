@@ -14,9 +14,6 @@ class FillTime:
         self._deviation = 0.0
         self._is_known = False
 
-    def __repr__(self) -> str:
-        return f"<FillTime[{self._mean:.3f} s, deviation {self._deviation:.3f} s]>"
-
     def add(self, seconds: float) -> None:
         """Take the time of one load into account."""
         if not self._is_known:

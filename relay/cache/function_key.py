@@ -35,9 +35,6 @@ class FunctionKey:
         if unknown := [column for column in self._template.columns if column not in self._signature.parameters]:
             raise ValueError(f"the cache key {template!r} names {unknown[0]!r}, which is no parameter of {function!r}")
 
-    def __repr__(self) -> str:
-        return f"<FunctionKey[{self._template.text}]>"
-
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         """Return the cache key. ValueError if an argument has no text in a cache key, TypeError if one is missing."""
         given = self._signature.bind(*args, **kwargs)

@@ -73,9 +73,6 @@ class Invalidator:
         # whether reading first saves a round trip.
         self._mostly_cached = False
 
-    def __repr__(self) -> str:
-        return f"<Invalidator[{self.namespace}]>"
-
     def apply(
         self, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str | None = None
     ) -> InvalidationCounts:

@@ -51,9 +51,6 @@ class KeyspaceLoader:
         self._primaries = dict(primaries or {})
         self._lock = threading.Lock()  # guards the counter
 
-    def __repr__(self) -> str:
-        return f"<KeyspaceLoader[{self.queries.keyspace}]>"
-
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises as ``KeyspaceQueries.execute``, and what ``read`` raises."""
         return self.load_many({key: compare})[key]

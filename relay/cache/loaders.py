@@ -46,9 +46,6 @@ class DynamoDBLoader:
         self.primary_key = primary_key
         self._sleep = sleep
 
-    def __repr__(self) -> str:
-        return f"<DynamoDBLoader[{self.table}]>"
-
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises botocore's errors."""
         answer = self.client.get_item(
@@ -97,9 +94,6 @@ class QueriesLoader:
         self._primary = primary
         self._connections = Connections(self._open)
         self._lock = threading.Lock()  # guards the counter
-
-    def __repr__(self) -> str:
-        return f"<QueriesLoader[{self.watcher.shard}]>"
 
     def close(self) -> None:
         """Close the connections; no thread may be loading. The watcher stays."""
@@ -163,9 +157,6 @@ class PrimaryLoader:
         self._read = read
         self._connections = Connections(self._open)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
     def close(self) -> None:
         """Close the connections; no thread may be loading."""
         self._connections.close()
@@ -224,9 +215,6 @@ class VitessLoader(PrimaryLoader):
     ) -> None:
         super().__init__(connect, read)
         self.keyspace = keyspace
-
-    def __repr__(self) -> str:
-        return f"<VitessLoader[{self.keyspace}]>"
 
     def _require_primary(self, cursor: Any) -> None:
         """Do nothing, since vtgate finds the primary."""

@@ -51,9 +51,6 @@ class DeadLetterWriter:
         self.topic = topic
         self.largest = largest
 
-    def __repr__(self) -> str:
-        return f"<DeadLetterWriter[{self.topic}]>"
-
     def send(
         self,
         publisher: RecordSender,

@@ -35,9 +35,6 @@ class KeyCodec:
         self._hash_columns = [(column.name, _canonical(column.type)) for column in table.key[: table.hash_columns]]
         self._item_columns = [(column.name, _item_json(column.type)) for column in table.key]
 
-    def __repr__(self) -> str:
-        return f"<KeyCodec[{self._table.table}, {self.mode}]>"
-
     def hash_bytes(self, key: Mapping[str, Any]) -> bytes:
         """Return the bytes that choose the partition: a single column as is, several each with a length prefix."""
         try:

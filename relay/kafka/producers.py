@@ -45,9 +45,6 @@ class Producers:
         self._ready: list[Publisher] = []
         self._opening: list[SlowCall[Publisher]] = []
 
-    def __repr__(self) -> str:
-        return f"<Producers[{self.name}: {len(self._ready)} ready]>"
-
     @property
     def name(self) -> str:
         return self._identity.transactional_id

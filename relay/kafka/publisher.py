@@ -87,9 +87,6 @@ class Publisher:
         self._client = client
         self._connect()
 
-    def __repr__(self) -> str:
-        return f"<Publisher[{self.transactional_id}{', open' if self.open else ''}]>"
-
     @property
     def is_spent(self) -> bool:
         """Whether one of its requests may still reach the broker (I3): then it must not begin another transaction."""

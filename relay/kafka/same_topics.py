@@ -35,9 +35,6 @@ class SameTopics:
         # The topics that were created again, once that is known: nobody goes on then.
         self._again: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"<SameTopics[{len(self._topics)} topics]>"
-
     @property
     def ids(self) -> Mapping[str, str]:
         """The ids that the topics had, by name."""

@@ -84,9 +84,6 @@ class TopicWriter:
         self._token: EventToken | None = None
         self._token_header: tuple[str, bytes] = ("token", b"")
 
-    def __repr__(self) -> str:
-        return f"<TopicWriter[{self.table.table} -> {self.topic}]>"
-
     def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
         """Send ``changes`` in the open transaction, in their order (I2); return the bytes of all values sent.
 

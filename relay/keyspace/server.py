@@ -76,9 +76,6 @@ class WatchedServer:
         self._avoid_until = -math.inf
         self._thread = threading.Thread(target=self._keep_watching, name=f"watch-{address}", daemon=True)
 
-    def __repr__(self) -> str:
-        return f"<WatchedServer[{self.address}: {self._problem or self._watcher.token}]>"
-
     def start(self) -> None:
         """Begin to watch it, in a thread."""
         self._thread.start()

@@ -27,9 +27,6 @@ class WatchedShard:
         self.servers = servers
         self.max_lag = max_lag
 
-    def __repr__(self) -> str:
-        return f"<WatchedShard[{self.name}: {', '.join(server.address for server in self.servers)}]>"
-
     def run(self, work: Work[T], is_fresh: IsFresh) -> T:
         """Return what ``work`` makes of a connection to the best server, or to the next one if that cannot be queried.
 

@@ -58,9 +58,6 @@ class Liveness:
         self.lacks_since: float | None = None
         self._look_at = -math.inf
 
-    def __repr__(self) -> str:
-        return f"<Liveness[{self.uncommitted}]>"
-
     @property
     def failures(self) -> int:
         """How many commits have failed since the last one that succeeded."""

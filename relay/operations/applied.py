@@ -32,9 +32,6 @@ class AppliedTime:
         self.group = self._group.group
         self.is_running = True
 
-    def __repr__(self) -> str:
-        return f"<AppliedTime[{self.group}: {self._through}]>"
-
     def close(self) -> None:
         self._group.close()
 

@@ -103,9 +103,6 @@ class LoadersTruth:
     def __init__(self, loaders: Sequence[_Loader]) -> None:
         self._loaders = loaders
 
-    def __repr__(self) -> str:
-        return f"<LoadersTruth[{', '.join(loader.name for loader in self._loaders)}]>"
-
     def close(self) -> None:
         for loader in self._loaders:
             loader.close()
@@ -195,9 +192,6 @@ class ItemsOfTable:
         self._client: DynamoDBClient | None = None
         self._key: tuple[KeyColumn, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"<ItemsOfTable[{self.source.table_name}]>"
-
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
@@ -271,9 +265,6 @@ class ItemsTruth:
 
     def __init__(self, tables: Iterable[ItemsOfTable]) -> None:
         self._tables = list(tables)
-
-    def __repr__(self) -> str:
-        return f"<ItemsTruth[{', '.join(table.source.table_name for table in self._tables)}]>"
 
     def close(self) -> None:
         for table in self._tables:

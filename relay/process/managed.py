@@ -62,9 +62,6 @@ class ManagedProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
 
-    def __repr__(self) -> str:
-        return f"<ManagedProcess[{self.command[0]}, pid={self._process.pid if self._process else None}]>"
-
     @property
     def process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -86,7 +83,7 @@ class ManagedProcess:
     def start(self) -> None:
         """Start it; its output is appended to the log."""
         if self.alive:
-            raise RuntimeError(f"{self!r} is already running")
+            raise RuntimeError(f"{self.command[0]} is already running")
         self._killed = False
         if self.dies_with_parent:
             # To the kernel, the parent is the *thread* that forked, not the process.

@@ -35,9 +35,6 @@ class ServiceClock:
         self._heard: dict[str, _Heard] = {}
         self._ahead = time.time() - monotonic()
 
-    def __repr__(self) -> str:
-        return f"<ServiceClock[{self():.1f} by {', '.join(sorted(self._heard)) or 'this machine'}]>"
-
     @property
     def is_known(self) -> bool:
         """Whether a server has said what time it is."""

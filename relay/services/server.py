@@ -38,10 +38,6 @@ class EmbeddedServer(ABC):
         # Called when it has been launched, before it is ready.
         self.on_launch: Callable[[], None] = lambda: None
 
-    def __repr__(self) -> str:
-        state = "running" if self.alive else "stopped"
-        return f"<{type(self).__name__}[{state}, {self.address if self._ports else 'no port yet'}]>"
-
     @property
     @abstractmethod
     def address(self) -> str:
@@ -86,7 +82,7 @@ class EmbeddedServer(ABC):
     def start(self) -> Self:
         """Start on free ports and wait until it is ready. Uses other ports if another process took one meanwhile."""
         if self.alive:
-            raise RuntimeError(f"{self!r} is running")
+            raise RuntimeError(f"{self.name} is running")
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"relay-{self.name}-"))
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -206,7 +206,7 @@ def _config(folder: Path, kafka: Any, more: str = "") -> Path:
 
 def test_the_config_chooses_where_schemas_are_kept(tmp_path: Path, kafka: Any, schema_registry: Any) -> None:
     in_topic = open_schemas(load(_config(tmp_path, kafka)))
-    assert repr(in_topic) == "<TopicSchemas[shop.schemas, 0 known]>"
+    assert in_topic.place == "topic shop.schemas"
     in_topic.close()
     in_registry = open_schemas(load(_config(tmp_path, kafka, f"schema_registry: {{url: {schema_registry.url!r}}}\n")))
     assert isinstance(in_registry, RegistrySchemas)
