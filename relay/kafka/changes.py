@@ -34,6 +34,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings
+from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
 
 __all__ = ["ReceivedChange", "Reception", "changes"]
@@ -47,9 +48,6 @@ _DAY = 86_400  # seconds, the longest pause that librdkafka allows
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-
-_Place = tuple[str, int]
-"""A topic and a partition."""
 
 OnGap = Callable[[Mapping[str, Any]], object]
 OnUndecodable = Callable[[Message, RelayError], object]
@@ -128,12 +126,12 @@ class Reception:
         self._on_gap = on_gap or _warn_of_gap
         self._on_undecodable = on_undecodable
         # Up to where records were passed on, of the partitions that are this program's.
-        self._reached: dict[_Place, int] = {}
+        self._reached: dict[Partition, int] = {}
         # Whether it has partitions, the ends to read them to if there are any, and those not read to their ends.
         self._is_assigned = False
         self._advanced_at = time.monotonic()
-        self._ends: Mapping[_Place, int] | None = None
-        self._unread: set[_Place] = set()
+        self._ends: Mapping[Partition, int] | None = None
+        self._unread: set[Partition] = set()
         # The record that comes next, if it was read and failed.
         self._pending: Message | None = None
         self._stack = ExitStack()
@@ -257,7 +255,7 @@ class Reception:
         self._unread.clear()
         self._pending = None
 
-    def _advance(self, place: _Place, offset: int) -> None:
+    def _advance(self, place: Partition, offset: int) -> None:
         self._reached[place] = offset
         self._advanced_at = time.monotonic()
         if place in self._unread and self._ends is not None and offset >= self._ends[place]:
@@ -298,7 +296,7 @@ class Reception:
         self._advance(place, offset + 1)
         return change
 
-    def _decode(self, message: Message, value: bytes, place: _Place, offset: int) -> ReceivedChange | None:
+    def _decode(self, message: Message, value: bytes, place: Partition, offset: int) -> ReceivedChange | None:
         try:
             if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
                 raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
@@ -310,7 +308,7 @@ class Reception:
             self._on_undecodable(message, named)
             return None
 
-    def _failure(self, place: _Place, error: KafkaError) -> RelayError:
+    def _failure(self, place: Partition, error: KafkaError) -> RelayError:
         where = f"{place[0]}[{place[1]}]" if place[0] else "the topics"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             return RelayError(
@@ -375,11 +373,11 @@ def _first_offsets(offsets: GroupOffsets, start: str) -> Offsets:
     return with_beginnings(offsets.resolve(start, option="start"), offsets.locate({})[0])
 
 
-def _by_place(offsets: Offsets) -> dict[_Place, int]:
+def _by_place(offsets: Offsets) -> dict[Partition, int]:
     return {(topic, int(number)): offset for topic, of_topic in offsets.items() for number, offset in of_topic.items()}
 
 
-def _gap(value: bytes, place: _Place, offset: int) -> Mapping[str, Any]:
+def _gap(value: bytes, place: Partition, offset: int) -> Mapping[str, Any]:
     try:
         gap: Mapping[str, Any] = orjson.loads(value)
     except ValueError as error:

@@ -26,7 +26,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
-from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
+from relay.kafka.partition_offsets import refresh_metadata
+from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transient_errors import is_transient
 from relay.records import CommittedRecords
 

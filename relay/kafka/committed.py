@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
+from relay.kafka.partition_offsets import Partition, offset_bounds
 
 _PATIENCE = 60.0
 """Seconds without progress after which a read to the end gives up."""
@@ -23,7 +24,7 @@ def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterat
     found = topics.list_topics(admin, config).get(topic)
     if found is None:
         return
-    ends = topics.offset_bounds(admin, [(topic, number) for number in found.partitions])
+    ends = offset_bounds(admin, [(topic, number) for number in found.partitions])
     yield from read_committed(config, ends, lambda: None, exit_at_end=True)
 
 
@@ -46,7 +47,7 @@ def open_reader(config: Config, client: str, group: str, settings: Mapping[str, 
 
 def read_committed(
     config: Config,
-    ends: Mapping[topics.Partition, tuple[int, int]],
+    ends: Mapping[Partition, tuple[int, int]],
     flush: Callable[[], object],
     *,
     exit_at_end: bool,

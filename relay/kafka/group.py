@@ -15,7 +15,7 @@ from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
 from relay.kafka.group_offsets import refuse_errors
-from relay.kafka.topics import refresh_metadata
+from relay.kafka.partition_offsets import Partition, offset_bounds, refresh_metadata
 from relay.kafka.transient_errors import is_transient
 
 _TRIES = 5
@@ -72,7 +72,7 @@ def offsets_behind(
     """
     deadline = monotonic() + _REQUEST_TIMEOUT
 
-    def ask() -> dict[topics.Partition, int]:
+    def ask() -> dict[Partition, int]:
         request, left = [ConsumerGroupTopicPartitions(group)], max(0.1, deadline - monotonic())
         found = admin.list_consumer_group_offsets(request, request_timeout=left)[group].result()
         refuse_errors(found.topic_partitions)
@@ -84,7 +84,7 @@ def offsets_behind(
     there = [(topic, n) for topic in wanted & existing.keys() for n in existing[topic].partitions]
     if committed.keys().isdisjoint(there):
         return None
-    bounds = topics.offset_bounds(admin, there, timeout=_REQUEST_TIMEOUT)
+    bounds = offset_bounds(admin, there, timeout=_REQUEST_TIMEOUT)
     return sum(max(0, end - committed.get(where, first)) for where, (first, end) in bounds.items())
 
 

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
-from confluent_kafka.cimpl import NewTopic
 
 from relay.kafka.topics import FoundTopic
 from relay.kafka.transient_errors import is_forbidden
@@ -37,10 +36,7 @@ def forbidden_topics(admin: AdminClient, found: Sequence[FoundTopic]) -> Mapping
             if lacking := _lacking(allowed):
                 problems[name] = f"this user may not use it: allow {' and '.join(lacking)} on it"
     if missing:
-        requests = [
-            NewTopic(topic.name, topic.partitions, replication_factor=-1, config=dict(topic.settings))
-            for topic in missing
-        ]
+        requests = [topic.request() for topic in missing]
         tried = admin.create_topics(requests, validate_only=True, request_timeout=_TIMEOUT)
         problems |= {name: problem for name, future in tried.items() if (problem := _refusal(future))}
     return problems

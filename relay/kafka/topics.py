@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -24,7 +22,8 @@ from confluent_kafka.cimpl import NewTopic
 from relay.config import Config
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
-from relay.kafka.transient_errors import failure_of, is_transient
+from relay.kafka.partition_offsets import offset_bounds
+from relay.kafka.transient_errors import failure_of
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +45,6 @@ _REPARTITION = (
     "relay, and start the consumers with new checkpoints (relay/kafka/README.md, Changing the number of partitions)"
 )
 
-Partition = tuple[str, int]
-"""A topic and a partition number."""
-
-# Errors of a broker or client that does not know the leaders of a new topic yet.
-_LEADER_UNKNOWN = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._UNKNOWN_TOPIC}
 # Errors that waiting does not fix.
 _REFUSALS = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 _CONNECT_TIMEOUT = 10.0
@@ -73,6 +67,10 @@ class RequiredTopic:
     repartitionable: bool = False
     # Whether it may be compacted. Compaction by hash key would drop changes of other items with the same hash key.
     compactable: bool = True
+
+    def request(self) -> NewTopic:
+        """Return the request to create it, with the replication factor that is the broker's default."""
+        return NewTopic(self.name, self.partitions, replication_factor=-1, config=dict(self.settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +207,8 @@ def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) ->
     missing = [each.topic for each in found if not each.exists]
     if not missing:
         return found
-    requests = [
-        # The replication factor is the broker's default.
-        NewTopic(topic.name, topic.partitions, replication_factor=-1, config=dict(topic.settings))
-        for topic in missing
-    ]
-    for name, future in admin.create_topics(requests, request_timeout=_REQUEST_TIMEOUT).items():
+    requested = admin.create_topics([topic.request() for topic in missing], request_timeout=_REQUEST_TIMEOUT)
+    for name, future in requested.items():
         try:
             future.result(_CREATE_TIMEOUT)
         except KafkaException as error:
@@ -333,68 +327,9 @@ def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[
         try:
             entries = future.result(_REQUEST_TIMEOUT + 5)
         except KafkaException as error:
-            raise failure_of(
-                error,
-                f"cannot read the settings of topic {resource.name!r}",
-            ) from error
+            raise failure_of(error, f"cannot read the settings of topic {resource.name!r}") from error
         found[resource.name] = {name: entry.value for name, entry in entries.items()}
     return found
-
-
-def offset_bounds(
-    admin: AdminClient,
-    partitions: Iterable[Partition],
-    timeout: float = _CREATE_TIMEOUT,
-    *,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-) -> dict[Partition, tuple[int, int]]:
-    """Return the first and the end offset of every partition for a reader of this ``isolation``.
-
-    Waits up to ``timeout`` seconds for partitions that have no leader yet. Raises ``Unavailable``.
-    """
-    deadline = time.monotonic() + timeout
-    wanted = list(partitions)
-    first = _offsets(admin, wanted, OffsetSpec.earliest(), deadline, isolation)  # type: ignore[no-untyped-call]
-    end = _offsets(admin, wanted, OffsetSpec.latest(), deadline, isolation)  # type: ignore[no-untyped-call]
-    return {partition: (first[partition], end[partition]) for partition in wanted}
-
-
-def _offsets(
-    admin: AdminClient, partitions: Sequence[Partition], spec: OffsetSpec, deadline: float, isolation: IsolationLevel
-) -> dict[Partition, int]:
-    found: dict[Partition, int] = {}
-    timeout = 1.0
-    while missing := [partition for partition in partitions if partition not in found]:
-        answers = admin.list_offsets(
-            {TopicPartition(*partition): spec for partition in missing},
-            isolation_level=isolation,
-            request_timeout=timeout,
-        )
-        timeout = min(2 * timeout, _REQUEST_TIMEOUT)
-        for asked, future in answers.items():
-            try:
-                offset = future.result(_REQUEST_TIMEOUT + 5).offset
-                if offset >= 0:
-                    found[asked.topic, asked.partition] = offset
-                elif time.monotonic() > deadline:  # a timed-out request gives offset -1001 without an error
-                    raise NoAnswer(f"cannot look up the offsets of {asked.topic}[{asked.partition}]: no answer in time")
-            except KafkaException as error:
-                reason: KafkaError = error.args[0]
-                retriable = is_transient(reason) or reason.code() in _LEADER_UNKNOWN
-                if not retriable or time.monotonic() > deadline:
-                    raise failure_of(
-                        error, f"cannot look up the offsets of {asked.topic}[{asked.partition}]"
-                    ) from error
-        if len(found) < len(partitions):
-            refresh_metadata(admin)
-            time.sleep(0.1)
-    return found
-
-
-def refresh_metadata(admin: AdminClient) -> None:
-    """Make the client fetch all topics. One that asked for a topic before it existed never learns its leaders."""
-    with suppress(KafkaException):  # the caller's retry reports that no broker answers
-        admin.list_topics(timeout=5.0)
 
 
 def _error_text(error: BaseException) -> str:

@@ -32,6 +32,7 @@ from relay.kafka import topics
 from relay.kafka.committed import read_committed
 from relay.kafka.dead_letters import DISMISSED_SUFFIX, REDRIVEN_SUFFIX
 from relay.kafka.limits import Headers, Limits, record_size
+from relay.kafka.partition_offsets import Partition, offset_bounds
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import FoundTopic
@@ -347,7 +348,7 @@ class DeadLetters:
 
     def _read_one(self, topic: str, partition: int, offset: int) -> Message | None:
         """Return the record at ``offset``, None if it no longer exists."""
-        first, end = topics.offset_bounds(self._admin, [(topic, partition)])[topic, partition]
+        first, end = offset_bounds(self._admin, [(topic, partition)])[topic, partition]
         if not first <= offset < end:
             return None
         with contextlib.closing(self._read((topic, partition), offset, offset + 1)) as records:
@@ -357,13 +358,13 @@ class DeadLetters:
     def _read_on(self, isolation: IsolationLevel) -> None:
         """Read the committed dead letters and marks that were not read yet, up to the end as ``isolation`` sees it."""
         where = (self._topic, 0)
-        first, end = topics.offset_bounds(self._admin, [where], isolation=isolation)[where]
+        first, end = offset_bounds(self._admin, [where], isolation=isolation)[where]
         with contextlib.closing(self._read(where, max(first, self._next), end)) as records:
             for message in records:
                 self._add(message)
         self._next = end
 
-    def _read(self, where: topics.Partition, begin: int, end: int) -> Generator[Message, None, None]:
+    def _read(self, where: Partition, begin: int, end: int) -> Generator[Message, None, None]:
         return read_committed(self.config, {where: (begin, end)}, lambda: None, exit_at_end=True)
 
 

@@ -25,6 +25,7 @@ from relay.errors import Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import read_committed
 from relay.kafka.group_offsets import GroupOffsets
+from relay.kafka.partition_offsets import Partition, offset_bounds
 
 
 def tail(
@@ -49,9 +50,7 @@ def tail(
         servers = config.kafka.bootstrap_servers
         raise Unavailable(f"topic {missing[0]!r} does not exist at {servers} yet; `relay run` creates it")
     changes = set(map(config.topic, config.tables))
-    bounds = kafka_topics.offset_bounds(
-        admin, [(topic, number) for topic in topics for number in existing[topic].partitions]
-    )
+    bounds = offset_bounds(admin, [(topic, number) for topic in topics for number in existing[topic].partitions])
     starts = _starts(config, topics, start, bounds)
     ends = {where: (starts[where], end) for where, (_, end) in bounds.items()}
     with contextlib.closing(open_schemas(config)) as schemas:
@@ -60,8 +59,8 @@ def tail(
 
 
 def _starts(
-    config: Config, topics: Sequence[str], start: str, bounds: Mapping[kafka_topics.Partition, tuple[int, int]]
-) -> dict[kafka_topics.Partition, int]:
+    config: Config, topics: Sequence[str], start: str, bounds: Mapping[Partition, tuple[int, int]]
+) -> dict[Partition, int]:
     if start in ("earliest", "latest"):
         return {where: low if start == "earliest" else end for where, (low, end) in bounds.items()}
     with contextlib.closing(GroupOffsets(config, "tail", topics)) as group:

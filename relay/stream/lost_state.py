@@ -15,6 +15,7 @@ from relay.errors import Unavailable
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.committed import read_all_committed
+from relay.kafka.partition_offsets import offset_bounds
 from relay.kafka.settings import KafkaSettings
 from relay.records import CommittedRecords, Gap
 from relay.source import Source
@@ -147,7 +148,7 @@ class LostState:
         there = topics.list_topics(self._admin, self._config)
         wanted = sorted({name for name in names if name in there})
         partitions = [(name, number) for name in wanted for number in there[name].partitions]
-        bounds = topics.offset_bounds(self._admin, partitions)
+        bounds = offset_bounds(self._admin, partitions)
         ends = {name: sum(end for (topic, _), (_, end) in bounds.items() if topic == name) for name in wanted}
         return {name: end for name, end in ends.items() if end}
 

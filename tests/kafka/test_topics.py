@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from relay.config import Config
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction, topics
+from relay.kafka.partition_offsets import offset_bounds
 from relay.process.managed import free_port
 from tests.kafka.configs import config
 from tests.waiting import wait_until
@@ -61,7 +62,7 @@ def test_a_broker_that_went_away_since_it_was_connected_to_may_answer_later() ->
     relayed = config("shop", f"127.0.0.1:{free_port()}", producer={"socket.timeout.ms": 1500})
     gone = AdminClient(relayed.client("admin"), logger=topics.SILENT_LOG)
     with pytest.raises(NoAnswer, match=r"cannot look up the offsets of shop\.orders\[0\]"):
-        topics.offset_bounds(gone, [("shop.orders", 0)], timeout=0.1)
+        offset_bounds(gone, [("shop.orders", 0)], timeout=0.1)
 
 
 def test_librdkafka_writes_nothing_to_stderr_about_an_unreachable_broker() -> None:
@@ -161,9 +162,9 @@ class TestOnABroker:
         """By itself, a librdkafka client that has once asked for a missing topic never learns its leader."""
         asked = f"{relayed.name}.asked"
         with pytest.raises(Unavailable):
-            topics.offset_bounds(admin, [(asked, 0)], timeout=0.1)
+            offset_bounds(admin, [(asked, 0)], timeout=0.1)
         self.create(admin, asked, 1)
-        assert topics.offset_bounds(admin, [(asked, 0)]) == {(asked, 0): (0, 0)}
+        assert offset_bounds(admin, [(asked, 0)]) == {(asked, 0): (0, 0)}
 
     def test_existing_topics_are_not_altered(self, relayed: Config, admin: AdminClient) -> None:
         self.create(admin, f"{relayed.name}.orders", 3, retention_ms="1234567")

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from relay.config import load
 from relay.kafka import topics
 from relay.kafka.checkpoints import partition_of
+from relay.kafka.partition_offsets import offset_bounds
 from tests.dynamodb.endpoint import TABLE
 from tests.operating import Operated
 from tests.waiting import wait_until
@@ -64,7 +65,7 @@ class LostRelay(Operated):
     def expire(self) -> None:
         """Remove all records of the topic of changes, as its retention does."""
         numbers = range(load(self.path).kafka.partitions)
-        ends = topics.offset_bounds(self.admin, [(self.topic("changes"), number) for number in numbers])
+        ends = offset_bounds(self.admin, [(self.topic("changes"), number) for number in numbers])
         before = [TopicPartition(*where, end) for where, (_, end) in ends.items()]
         for removed in self.admin.delete_records(before).values():
             removed.result(30)
