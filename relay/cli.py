@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -33,10 +32,12 @@ from relay.commands import (
 from relay.commands.logged import Commands, wrong_usage_logged
 from relay.commands.options import (
     ConfigArgument,
+    ConsumerKind,
     JsonOption,
     LogFormat,
     LogFormatOption,
     SetOption,
+    SourceKind,
     UntilCaughtUpOption,
     load_config,
     logging_to_stderr,
@@ -87,23 +88,6 @@ app.add_typer(token, name="token")
 app.add_typer(services.app, name="services")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(gaps.app, name="gaps")
-
-
-class ConsumerKind(StrEnum):
-    CACHE = "cache"
-    LOG = "log"
-    COPY = "copy"
-
-
-class ConsumerEngine(StrEnum):
-    SPARK = "spark"
-    PYTHON = "python"
-
-
-class DemoSource(StrEnum):
-    DYNAMODB = "dynamodb"
-    MYSQL = "mysql"
-    VITESS = "vitess"
 
 
 def _version(wanted: bool) -> None:
@@ -170,7 +154,6 @@ def tail(
             metavar="TOPIC",
             help="Topics or tables; also checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
             "changes.",
-            show_default=False,
         ),
     ] = None,
     start: Annotated[
@@ -180,7 +163,6 @@ def tail(
             metavar="START",
             help="Where to start: latest (the default), earliest, an ISO time, a time ago such as -10m, "
             "committed:GROUP, or offsets in JSON.",
-            show_default=False,
         ),
     ] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
@@ -223,8 +205,7 @@ def tail(
 @app.command()
 def consume(
     consumers: Annotated[
-        list[ConsumerKind],
-        typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.", show_default=False),
+        list[ConsumerKind], typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.")
     ],
     config: ConfigArgument,
     until_caught_up: UntilCaughtUpOption = False,
@@ -235,7 +216,6 @@ def consume(
             metavar="START",
             help="Where a new checkpoint starts: earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
             "such as -2h, or offsets in JSON.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Annotated[
@@ -244,7 +224,6 @@ def consume(
             help="The folder of the consumer's checkpoint, or its URI, such as hdfs://host/folder; of several, with a "
             "folder for each.",
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
     master: Annotated[
@@ -252,28 +231,24 @@ def consume(
         typer.Option(
             help="The Spark cluster to run on, such as spark://host:7077, in place of `spark.master` in the config.",
             metavar="URL",
-            show_default=False,
         ),
     ] = None,
     conf: Annotated[
         list[str] | None,
         typer.Option(
-            help="A setting of Spark, in place of the one in `spark.conf`; may be repeated.",
-            metavar="KEY=VALUE",
-            show_default=False,
+            help="A setting of Spark, in place of the one in `spark.conf`; may be repeated.", metavar="KEY=VALUE"
         ),
     ] = None,
     engine: Annotated[
-        ConsumerEngine,
+        Literal["spark", "python"],
         typer.Option(help="What runs it. python: without Spark, for the cache; the Kafka group is its checkpoint."),
-    ] = ConsumerEngine.SPARK,
+    ] = "spark",
     http: Annotated[
         str | None,
         typer.Option(
             help="Serve /metrics, /healthz, /livez, /readyz and /status.json of these consumers here, such as "
             "127.0.0.1:9410.",
             metavar="HOST:PORT",
-            show_default=False,
         ),
     ] = None,
     settings: SetOption = None,
@@ -288,21 +263,20 @@ def consume(
     for consumer in consumers:
         if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
             raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
-    if engine is ConsumerEngine.PYTHON and (master or conf):
+    if engine == "python" and (master or conf):
         raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
     loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
     import spark_consumers
 
-    kinds: list[Literal["cache", "log", "copy"]] = [consumer.value for consumer in consumers]
-    spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine.value, http=http)
+    spark_consumers.check_arguments(consumers, start=start, checkpoint=checkpoint, engine=engine, http=http)
     with machine.local_failures(is_service=True):
         spark_consumers.run(
-            kinds,
+            consumers,
             with_tables(loaded),
             until_caught_up=until_caught_up,
             start=start,
             checkpoint=checkpoint,
-            engine=engine.value,
+            engine=engine,
             http=http,
         )
 
@@ -319,8 +293,8 @@ app.command("verify")(verify.verify)
 
 @token.command("compare")
 def token_compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A token as JSON, or null.", show_default=False)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other token.", show_default=False)],
+    a: Annotated[str, typer.Argument(metavar="A", help="A token as JSON, or null.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other token.")],
     as_json: JsonOption = False,
 ) -> None:
     """Print whether A is `older`, `equal` or `newer` than B, or `unknown` if they cannot be compared."""
@@ -345,7 +319,7 @@ def token_compare(
 
 @app.command()
 def demo(
-    source: Annotated[DemoSource, typer.Option(help="The kind of database.")] = DemoSource.DYNAMODB,
+    source: Annotated[SourceKind, typer.Option(help="The kind of database.")] = SourceKind.DYNAMODB,
     seconds: Annotated[int, typer.Option(min=5, help="The length of the workload, in seconds.")] = 30,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, for programs; its progress is on stderr.")

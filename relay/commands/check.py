@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def check(
     config: Annotated[
-        Path | None,
-        typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False, readable=False),
+        Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", readable=False)
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Connect to nothing: check the file, and what is on this machine.")

@@ -38,7 +38,7 @@ def list_(config: ConfigArgument, settings: SetOption = None, as_json: JsonOptio
 @app.command()
 def show(
     config: ConfigArgument,
-    name: Annotated[str, typer.Argument(metavar="ID", help="An id from `list`.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="ID", help="An id from `list`.")],
     settings: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it on one line, for programs.")] = False,
 ) -> None:
@@ -53,29 +53,18 @@ def show(
 @app.command()
 def redrive(
     config: ConfigArgument,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Redrive all that were neither redriven nor dismissed.")] = False,
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="With --all: those written since an ISO time, or a time ago such as -2h.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TIME", help="With --all: those written since an ISO time, or a time ago such as -2h."),
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="With --all: those with this text in their reason, such as 'too large'.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TEXT", help="With --all: those with this text in their reason, such as 'too large'."),
     ] = None,
     at_most: Annotated[
-        int | None,
-        typer.Option("--max", min=1, metavar="N", help="With --all: the oldest N of them.", show_default=False),
+        int | None, typer.Option("--max", min=1, metavar="N", help="With --all: the oldest N of them.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
     as_json: JsonOption = False,
@@ -114,7 +103,7 @@ def redrive(
 @app.command()
 def dismiss(
     config: ConfigArgument,
-    names: Annotated[list[str], typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="ID", help="Ids from `list`.")],
     as_json: JsonOption = False,
     settings: SetOption = None,
 ) -> None:

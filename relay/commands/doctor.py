@@ -20,7 +20,6 @@ def doctor(
         typer.Option(
             metavar="PATH",
             help="The bundle: a new .tar.gz, or a new folder. Default: relay-doctor-NAME-TIME.tar.gz here.",
-            show_default=False,
         ),
     ] = None,
     log: Annotated[
@@ -28,7 +27,6 @@ def doctor(
         typer.Option(
             metavar="FILE",
             help="A log of the relay, whose last megabyte is added; in bash also <(journalctl -u relay@shop).",
-            show_default=False,
             readable=False,
         ),
     ] = None,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,11 +12,6 @@ from relay.commands.logged import Commands
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 
 app = Commands(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
-
-
-class Policy(StrEnum):
-    SKIP = "skip"
-    RESNAPSHOT = "resnapshot"
 
 
 @app.command("list")
@@ -44,12 +38,10 @@ def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonO
 @app.command("accept")
 def gaps_accept(
     config: ConfigArgument,
-    gap_id: Annotated[str, typer.Argument(metavar="ID", help="An id from `relay gaps list`.", show_default=False)],
+    gap_id: Annotated[str, typer.Argument(metavar="ID", help="An id from `relay gaps list`.")],
     decision: Annotated[
-        Policy,
-        typer.Argument(
-            help="skip: publish the gap and continue. resnapshot: also read the table again.", show_default=False
-        ),
+        Literal["skip", "resnapshot"],
+        typer.Argument(help="skip: publish the gap and continue. resnapshot: also read the table again."),
     ],
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -59,8 +51,8 @@ def gaps_accept(
     from relay.operations.gaps import accept
     from relay.records import Decision
 
-    found = accept(loaded, gap_id, Decision(decision.value))
+    found = accept(loaded, gap_id, Decision(decision))
     if as_json:
         typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return
-    typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision.value}. The next run continues.")
+    typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision}. The next run continues.")

@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from shutil import copymode
 from tempfile import mkstemp
@@ -14,22 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
+from relay.commands.options import SourceKind
 from relay.errors import ConfigError
 
-
-class SourceKind(StrEnum):
-    DYNAMODB = "dynamodb"
-    MYSQL = "mysql"
-    VITESS = "vitess"
-
-
-_OF_DYNAMODB = ("region", "endpoint_url")
-_OF_MYSQL = ("servers", "database", "user")
-_OF_VITESS = ("vtgate", "keyspace", "user")
 _OPTIONS = {
-    SourceKind.DYNAMODB: _OF_DYNAMODB,
-    SourceKind.MYSQL: _OF_MYSQL,
-    SourceKind.VITESS: _OF_VITESS,
+    SourceKind.DYNAMODB: ("region", "endpoint_url"),
+    SourceKind.MYSQL: ("servers", "database", "user"),
+    SourceKind.VITESS: ("vtgate", "keyspace", "user"),
 }
 _NEEDED = {
     SourceKind.DYNAMODB: ("tables", "region"),
@@ -55,64 +45,38 @@ _SEVERAL = ("tables", "servers")
 
 def init(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG", help="The file to write; - prints it instead.", show_default=False, readable=False
-        ),
+        Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", readable=False)
     ],
-    kind: Annotated[
-        SourceKind | None,
-        typer.Option("--type", help="The kind of database; MariaDB is mysql.", show_default=False),
-    ] = None,
+    kind: Annotated[SourceKind | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
     tables: Annotated[
         list[str] | None,
-        typer.Option(
-            "--table",
-            metavar="TABLE",
-            help="A table; may be repeated. Default, but not of DynamoDB: all.",
-            show_default=False,
-        ),
+        typer.Option("--table", metavar="TABLE", help="A table; may be repeated. Default, but not of DynamoDB: all."),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.", show_default=False)] = None,
-    endpoint_url: Annotated[
-        str | None, typer.Option(help="DynamoDB: an address other than AWS's own.", show_default=False)
-    ] = None,
+    region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.")] = None,
+    endpoint_url: Annotated[str | None, typer.Option(help="DynamoDB: an address other than AWS's own.")] = None,
     servers: Annotated[
         list[str] | None,
         typer.Option(
-            "--server",
-            metavar="HOST:PORT",
-            help="MySQL, MariaDB: a server; may be repeated for its replicas.",
-            show_default=False,
+            "--server", metavar="HOST:PORT", help="MySQL, MariaDB: a server; may be repeated for its replicas."
         ),
     ] = None,
-    database: Annotated[str | None, typer.Option(help="MySQL, MariaDB: the database.", show_default=False)] = None,
+    database: Annotated[str | None, typer.Option(help="MySQL, MariaDB: the database.")] = None,
     user: Annotated[
         str | None,
         typer.Option(
             help="MySQL, MariaDB, Vitess: the user. The password stays outside the file, in a variable of the "
-            "environment.",
-            show_default=False,
+            "environment."
         ),
     ] = None,
-    vtgate: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Vitess: the address of vtgate.", show_default=False)
-    ] = None,
-    keyspace: Annotated[str | None, typer.Option(help="Vitess: the keyspace.", show_default=False)] = None,
-    kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,...", help="The Kafka brokers.", show_default=False)
-    ] = None,
+    vtgate: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Vitess: the address of vtgate.")] = None,
+    keyspace: Annotated[str | None, typer.Option(help="Vitess: the keyspace.")] = None,
+    kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT,...", help="The Kafka brokers.")] = None,
     name: Annotated[
-        str | None,
-        typer.Option(help="The name of the relay. Default: that of the database or table.", show_default=False),
+        str | None, typer.Option(help="The name of the relay. Default: that of the database or table.")
     ] = None,
-    cache: Annotated[
-        str | None, typer.Option(metavar="URL", help="A cache to invalidate; needs --look.", show_default=False)
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The folder of a change log.", show_default=False)
-    ] = None,
-    copy: Annotated[str | None, typer.Option(metavar="URL", help="A copy of the tables.", show_default=False)] = None,
+    cache: Annotated[str | None, typer.Option(metavar="URL", help="A cache to invalidate; needs --look.")] = None,
+    log: Annotated[str | None, typer.Option(metavar="PATH", help="The folder of a change log.")] = None,
+    copy: Annotated[str | None, typer.Option(metavar="URL", help="A copy of the tables.")] = None,
     http: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve metrics, health and the status page.")
     ] = "127.0.0.1:9400",

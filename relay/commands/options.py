@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -24,6 +24,14 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class SourceKind(StrEnum):
+    DYNAMODB = "dynamodb"
+    MYSQL = "mysql"
+    VITESS = "vitess"
+
+
+ConsumerKind = Literal["cache", "log", "copy"]
+
 # With `readable=False` it is for what reads a file to say that it cannot.
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.", readable=False)]
 SetOption = Annotated[
@@ -33,12 +41,10 @@ SetOption = Annotated[
         metavar="KEY=VALUE",
         help="A value in place of the one in CONFIG, such as kafka.partitions=12 or sources.NAME.start=latest; may be "
         "repeated.",
-        show_default=False,
     ),
 ]
 UntilCaughtUpOption = Annotated[
-    bool,
-    typer.Option("--until-caught-up", help="Exit with code 0 once everything present at the start is processed."),
+    bool, typer.Option("--until-caught-up", help="Exit with code 0 once everything present at the start is processed.")
 ]
 LogFormatOption = Annotated[
     LogFormat,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,13 +13,8 @@ from relay.errors import ConfigError, NotDrained
 from relay.extras import needs
 
 
-class Replayed(StrEnum):
-    COPY = "copy"
-    LOG = "log"
-
-
 def replay(
-    kind: Annotated[Replayed, typer.Argument(metavar="copy|log", help="What to rebuild.", show_default=False)],
+    kind: Annotated[Literal["copy", "log"], typer.Argument(metavar="copy|log", help="What to rebuild.")],
     config: ConfigArgument,
     into: Annotated[
         str,
@@ -28,7 +22,6 @@ def replay(
             metavar="URL",
             help="A new place, as in `copy.url` or `log.path`; or schema:NAME, for schemas called NAME_SOURCE in the "
             "PostgreSQL of `copy.url`.",
-            show_default=False,
         ),
     ],
     start: Annotated[
@@ -62,8 +55,7 @@ def replay(
         ),
     ] = False,
     checkpoint: Annotated[
-        str | None,
-        typer.Option(help="The folder of the consumer's checkpoint, for --swap.", metavar="DIR", show_default=False),
+        str | None, typer.Option(help="The folder of the consumer's checkpoint, for --swap.", metavar="DIR")
     ] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -81,7 +73,7 @@ def replay(
         from spark_consumers.replay import bounds, rebuild
     bounds.check(start, to)  # before a database is asked for its tables
     found = rebuild.run(
-        kind.value, with_tables(loaded), into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint
+        kind, with_tables(loaded), into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint
     )
     if as_json:
         typer.echo(json.dumps(asdict(found), ensure_ascii=False))

@@ -13,7 +13,7 @@ from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_c
 def reset(
     config: ConfigArgument,
     source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="The name of the source in the config.", show_default=False)
+        str | None, typer.Argument(metavar="SOURCE", help="The name of the source in the config.")
     ] = None,
     to: Annotated[
         str | None,
@@ -22,7 +22,6 @@ def reset(
             metavar="START",
             help="As `start` in the config: an ISO time, a time ago such as -30s; DynamoDB: trim_horizon, latest, "
             "token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, {vgtid: [...]}.",
-            show_default=False,
         ),
     ] = None,
     lost_state: Annotated[

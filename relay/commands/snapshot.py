@@ -13,12 +13,9 @@ from relay.errors import ConfigError
 
 def snapshot(
     config: ConfigArgument,
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The name of the source in the config.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of the source in the config.")],
     tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TABLE", help="Tables of the source. Default: all of them.", show_default=False),
+        list[str] | None, typer.Argument(metavar="TABLE", help="Tables of the source. Default: all of them.")
     ] = None,
     stop: Annotated[
         bool,

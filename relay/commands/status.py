@@ -30,7 +30,6 @@ def status(
             "--token",
             metavar="SOURCE",
             help="Print only the position of this source, as a token for relay.dynamodb.Stream and `start`.",
-            show_default=False,
         ),
     ] = None,
     settings: SetOption = None,

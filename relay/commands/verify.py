@@ -6,12 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_config, with_tables
+from relay.commands.options import ConfigArgument, ConsumerKind, JsonOption, SetOption, read_config, with_tables
 from relay.errors import CheckFailed, ConfigError
 from relay.extras import needs
 
@@ -23,15 +22,9 @@ if TYPE_CHECKING:
 _SAMPLE = 1000
 
 
-class Verified(StrEnum):
-    CACHE = "cache"
-    LOG = "log"
-    COPY = "copy"
-
-
 def verify(
     config: ConfigArgument,
-    kind: Annotated[Verified, typer.Argument(metavar="cache|log|copy", help="What to compare.")] = Verified.CACHE,
+    kind: Annotated[ConsumerKind, typer.Argument(metavar="cache|log|copy", help="What to compare.")] = "cache",
     sample: Annotated[
         int | None,
         typer.Option(
@@ -39,7 +32,6 @@ def verify(
             metavar="N",
             help=f"How many entries of the cache to look at, picked at random, {_SAMPLE} by default; or how many rows "
             "of each table, by default all.",
-            show_default=False,
         ),
     ] = None,
     within: Annotated[
@@ -59,7 +51,6 @@ def verify(
             help="The application's loader of cache keys, or a function of @cached, which has to read from primaries; "
             "several if each has keys of its own. Without one, only values that are DynamoDB items, as "
             "relay.cache.DynamoDBLoader makes them, are compared.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -71,7 +62,7 @@ def verify(
     did not change meanwhile. A row of the copy, or the newest one of an item in the log, is missing, extra or
     different if that lasts for SECONDS, and all that was committed before is applied. Exit code 4: some are.
     """
-    if loaders and kind is not Verified.CACHE:
+    if loaders and kind != "cache":
         raise ConfigError(f"--loader: only values of the cache need one, not the {kind}: omit it")
     if loaders:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script has its own folder there
@@ -82,7 +73,7 @@ def verify(
         for name in loaders:
             imported(name)
     loaded = with_tables(loaded)
-    if kind is Verified.CACHE:
+    if kind == "cache":
         _verify_cache(loaded, _SAMPLE if sample is None else sample, within, loaders or [], as_json=as_json)
     else:
         _verify_tables(loaded, kind, sample, within, as_json=as_json)
@@ -149,11 +140,7 @@ def _shown(key: dict[str, str]) -> str:
 def _show(found: Verification) -> None:
     entries = "1 entry" if found.sampled == 1 else f"{found.sampled} entries"
     typer.echo(f"namespace {found.namespace}: {entries} sampled, {found.without_value} without a value")
-    for count, text in (
-        (found.checked, "checked"),
-        (len(found.stale), "stale"),
-        (found.unknown.total(), "unknown"),
-    ):
+    for count, text in ((found.checked, "checked"), (len(found.stale), "stale"), (found.unknown.total(), "unknown")):
         typer.echo(f"{count:8}  {text}")
     if found.ratio is not None:
         late = f"; {found.late} of them late, after up to {found.slowest:.1f} s" if found.late else ""
