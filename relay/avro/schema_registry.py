@@ -26,7 +26,7 @@ from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
 from relay.process.slow_call import call_all
 
 if TYPE_CHECKING:
-    from relay.avro.registry import TopicSchemas
+    from relay.avro.topic_schemas import TopicSchemas
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

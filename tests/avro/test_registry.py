@@ -18,9 +18,10 @@ from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import Schema
 
 from relay.avro.framing import fingerprint, schema_id, single_object_header
-from relay.avro.registry import TopicSchemas, open_schemas
+from relay.avro.registry import open_schemas
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
+from relay.avro.topic_schemas import TopicSchemas
 from relay.config import load
 from relay.errors import RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema

@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 import pytest
 
 from relay.avro.framing import confluent_header
-from relay.avro.registry import TopicSchemas
 from relay.avro.schema_registry import RegistrySchemas
+from relay.avro.topic_schemas import TopicSchemas
 from relay.errors import Unavailable
 
 

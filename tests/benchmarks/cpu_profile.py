@@ -20,8 +20,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.avro.encode import ChangeEncoder
-from relay.avro.registry import TopicSchemas
 from relay.avro.schema import change_schema
+from relay.avro.topic_schemas import TopicSchemas
 from relay.change import Change, ChangeParts
 from relay.kafka import keys
 from relay.kafka.publisher import Publisher

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from relay.avro.registry import TopicSchemas
+from relay.avro.topic_schemas import TopicSchemas
 from relay.change import Change
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView

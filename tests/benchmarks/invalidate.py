@@ -19,7 +19,7 @@ import redis
 import yaml
 from confluent_kafka import Producer
 
-from relay.avro.registry import TopicSchemas
+from relay.avro.topic_schemas import TopicSchemas
 from relay.cache import Invalidator, RedisStore
 from relay.config import Config, load
 from relay.demo.watching import BatchLog

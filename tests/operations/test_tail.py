@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.registry import TopicSchemas
 from relay.avro.schema import change_schema
+from relay.avro.topic_schemas import TopicSchemas
 from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.cli import app
 from relay.commands.tail_text import json_line, printer

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from relay.avro.registry import TopicSchemas
+from relay.avro.topic_schemas import TopicSchemas
 from relay.change import Operation
 from relay.dynamodb.values import image_json
 from relay.kafka.dead_letters import DeadLetterWriter

@@ -15,8 +15,8 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.registry import TopicSchemas
 from relay.avro.schema import change_schema
+from relay.avro.topic_schemas import TopicSchemas
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.change import Change, Operation

@@ -145,7 +145,7 @@ def test_a_foreign_value_with_the_mark_of_the_framing_stops_no_consumer(
 import pathlib
 from unittest import mock
 import spark_consumers
-from relay.avro.registry import TopicSchemas
+from relay.avro.topic_schemas import TopicSchemas
 from relay.config import load
 from spark_consumers import schema_wait
 
