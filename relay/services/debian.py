@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
+from relay.process.folders import made_once
 
 _APT_SECONDS = 300.0
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -25,13 +25,7 @@ def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]], suite: s
     machine runs. Its programs run with the libraries of that suite only, so all of them have to be among the others.
     """
     folder = cache_folder() / package
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(f"{package}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():  # the process that held the lock before may have fetched it
-                _fetch(folder, package, with_others, suite)
-    return folder
+    return made_once(folder, lambda: _fetch(folder, package, with_others, suite))
 
 
 def library_folders(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from relay.errors import Unavailable
+from relay.process.folders import made_once
 from relay.process.managed import ManagedProcess
 
 _BUILD_SECONDS = 3600.0
@@ -42,14 +42,7 @@ def built_once(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Pa
     ``what``: the name and version of the program. ``cost``: what a build takes, for who waits for it. Raises
     ``Unavailable`` if there is no Go, or with Go's output if the build fails.
     """
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(folder.name + ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # The process that held the lock before may have built it.
-            if not folder.is_dir():
-                _build(folder, what, cost, build)
-    return folder
+    return made_once(folder, lambda: _build(folder, what, cost, build))
 
 
 def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path]) -> None:
@@ -124,16 +117,9 @@ class GoBuild:
             "CGO_ENABLED": "0",
             "HOME": os.environ.get("HOME") or str(self.part),
         }
-        process = ManagedProcess([shutil.which("go") or "go", "-C", str(folder), *arguments], log, environment)
-        process.start()
-        try:
-            process.process.wait(_BUILD_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"building {self.what} took more than {_BUILD_SECONDS:.0f} s") from None
-        finally:
-            process.kill()
-        if process.returncode != 0:
-            raise Unavailable(f"cannot build {self.what}: go {arguments[0]} failed:\n{process.log_tail()}")
+        go = ManagedProcess([shutil.which("go") or "go", "-C", str(folder), *arguments], log, environment)
+        if (problem := go.run(_BUILD_SECONDS)) is not None:
+            raise Unavailable(f"cannot build {self.what}: go {arguments[0]} {problem}")
         return log.read_text()
 
 

@@ -6,7 +6,6 @@ The settings make it small and fast. They do not weaken the guarantees of transa
 from __future__ import annotations
 
 import base64
-import fcntl
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +22,7 @@ from relay.errors import Unavailable
 from relay.jvm.class_archive import archive_of, making, using
 from relay.jvm.jars import SETS, cache_folder, jars
 from relay.jvm.java import find_java
+from relay.process.folders import made_once
 from relay.process.managed import HOST, accepts
 from relay.services.server import EmbeddedServer, java_command
 
@@ -195,18 +195,12 @@ def _template(spare: Path) -> Path:
     ``spare``: where one is made if the cache cannot be written to.
     """
     template = cache_folder() / f"kafka-data-{SETS['kafka'].version}"
-    if template.is_dir():
-        return template
     try:
-        template.parent.mkdir(parents=True, exist_ok=True)
-        with template.with_name(template.name + ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not template.is_dir():
-                _format(template)
+        return made_once(template, lambda: _format(template))
     except OSError:
-        template = spare / template.name
-        _format(template)
-    return template
+        own = spare / template.name
+        _format(own)
+        return own
 
 
 def _format(template: Path) -> None:

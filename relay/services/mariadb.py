@@ -6,7 +6,6 @@ server, but not a crash of the machine.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import tempfile
@@ -25,6 +24,7 @@ from relay.process.account import (
     remove_server_folder,
     unprivileged,
 )
+from relay.process.folders import made_once
 from relay.process.managed import HOST, ManagedProcess
 from relay.services.sql_server import PASSWORD, USER, SQLServer
 
@@ -229,13 +229,7 @@ def _template(release: str) -> Path:
     sql = "".join(statements)
     digest = hashlib.sha256(f"{sql}{_SMALL}".encode()).hexdigest()[:8]
     template = cache_folder() / f"mariadb-data-{jar_set.version}-{digest}"
-    if not template.is_dir():
-        template.parent.mkdir(parents=True, exist_ok=True)
-        with template.with_name(template.name + ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not template.is_dir():
-                _bootstrap(release, sql, template)
-    return template
+    return made_once(template, lambda: _bootstrap(release, sql, template))
 
 
 def _bootstrap(release: str, sql: str, template: Path) -> None:
@@ -247,13 +241,11 @@ def _bootstrap(release: str, sql: str, template: Path) -> None:
     command = _mariadbd(release, data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
     process = ManagedProcess(command, folder / "log", account=unprivileged(), stdin=script)
     try:
-        process.start()
-        if process.process.wait(_BOOTSTRAP_SECONDS) != 0:
-            raise Unavailable(f"cannot create the first data folder of MariaDB in {data}:\n{process.log_tail()}")
+        if (problem := process.run(_BOOTSTRAP_SECONDS)) is not None:
+            raise Unavailable(f"cannot create the first data folder of MariaDB in {data}: it {problem}")
         part = template.with_name(template.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(data, part)
         part.rename(template)
     finally:
-        process.kill()
         remove_server_folder(folder)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -76,14 +75,8 @@ class PostgresServer(ServerWithURL):
         command = [_program("initdb"), f"--pgdata={part}", f"--username={USER}", "--pwfile=/dev/stdin"]
         command += ["--auth-host=scram-sha-256", "--auth-local=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         process = ManagedProcess(command, self.log, account=self._account(), stdin=secret)
-        try:
-            process.start()
-            if process.process.wait(_INIT_SECONDS) != 0:
-                raise Unavailable(f"cannot create the first data folder of PostgreSQL:\n{process.log_tail()}")
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"initdb was not done after {_INIT_SECONDS:.0f} s:\n{process.log_tail()}") from None
-        finally:
-            process.kill()
+        if (problem := process.run(_INIT_SECONDS)) is not None:
+            raise Unavailable(f"cannot create the first data folder of PostgreSQL: initdb {problem}")
         part.rename(self.data)
 
     def _command(self) -> list[str]:
