@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
-from relay.demo.truth import read_changes
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.scripted_relay import write_config
+from tests.topic_changes import read_changes
 
 
 class Operated:

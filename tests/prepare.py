@@ -15,16 +15,16 @@ from functools import partial
 from relay.demo import spark_classes
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
-from relay.services import kafka
 from relay.services.memcached import program
 from relay.services.vitess_build import cluster_obstacle, cluster_programs
 from tests import browser
 from tests.mysql import debian_mysql
+from tests.services.kafka_classes import archive_classes
 
 
 def main() -> None:
     wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, spark_classes.make]
-    wanted += [browser.program, kafka.archive_classes]
+    wanted += [browser.program, archive_classes]
     if os.environ.get("RELAY_TEST_MYSQLD") == "debian":
         wanted.append(debian_mysql.mysqld)
     if cluster_obstacle() is None:

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
-from relay.avro.decode import decode
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, version_in
-from relay.errors import RelayError
 
 _SHOWN = 5
 
@@ -34,49 +30,6 @@ class PublishedChange:
     position: str
     shard: str
     columns: frozenset[str]
-
-
-def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[PublishedChange]:
-    """Read the changes of ``topic`` from its beginning to its current end."""
-    return [published_change(*record) for record in read_changes(client, topic, schemas)]
-
-
-def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tuple[int, int, dict[str, Any]]]:
-    """Return partition, offset and decoded value of each record of ``topic``, as a read_committed consumer sees it."""
-    consumer = Consumer(
-        {
-            **client,
-            "group.id": f"{topic}.truth",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        # The last stable offsets, up to which everything is committed.
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
-        ends = {p: end for p, end in ends.items() if end > 0}
-        consumer.assign([TopicPartition(topic, p, 0) for p in ends])
-        records = []
-        while ends:
-            message = consumer.poll(10.0)
-            if message is None:
-                raise RelayError(
-                    f"topic {topic}: no record for 10 s, though partitions {sorted(ends)} are not read to their end"
-                )
-            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-            if error is None:
-                records.append((partition, offset, decode(schemas, message.value() or b"")))
-                offset += 1
-            elif error.code() != KafkaError._PARTITION_EOF:
-                raise RelayError(f"topic {topic}: {error.str()}")
-            if offset >= ends.get(partition, offset + 1):
-                del ends[partition]
-        return records
-    finally:
-        consumer.close()
 
 
 def published_change(partition: int, offset: int, change: Mapping[str, Any]) -> PublishedChange:

@@ -16,10 +16,9 @@ from typing import ClassVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from relay.errors import Unavailable
-from relay.jvm.class_archive import archive_of, making, using
+from relay.jvm.class_archive import archive_of, using
 from relay.jvm.jars import SETS, cache_folder, jars
 from relay.jvm.java import find_java
 from relay.process.folders import made_once
@@ -56,7 +55,6 @@ SETTINGS = {
 
 _META = "meta.properties"
 _FORMAT_SECONDS = 60.0
-_ARCHIVE_SECONDS = 120.0
 
 
 class KafkaBroker(EmbeddedServer):
@@ -115,72 +113,18 @@ class KafkaBroker(EmbeddedServer):
         (data / _META).write_text("".join(f"{key}={value}\n" for key, value in own.items()))
 
     def _command(self) -> list[str]:
-        return _java(*self._class_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
+        return _java(*self.class_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
 
-    def _class_options(self) -> list[str]:
-        archive = _archive()
-        return using(archive) if archive.exists() else []
+    def class_options(self) -> list[str]:
+        found = archive()
+        return using(found) if found.exists() else []
 
     def _ready(self) -> bool:
         return accepts(self.port) and coordinates(self.bootstrap_servers, self._client)
 
 
-class _Training(KafkaBroker):
-    """Writes the archive of its classes when it ends."""
-
-    def __init__(self, archive: Path) -> None:
-        super().__init__()
-        self._archive = archive
-
-    def _class_options(self) -> list[str]:
-        return making(self._archive)
-
-
-def archive_classes() -> None:
-    """Make the archive with which a broker starts in half the CPU, 50 MB, if there is none. Raises ``Unavailable``."""
-    archive = _archive()
-    if archive.exists():
-        return
-    try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-            made = Path(folder) / archive.name
-            with _Training(made) as broker:
-                use(broker.bootstrap_servers)
-                broker.process.stop(_ARCHIVE_SECONDS)
-                if not made.exists():
-                    raise Unavailable(f"cannot make an archive of Kafka's classes:\n{broker.process.log_tail()}")
-            made.rename(archive)
-    except OSError as fault:
-        raise Unavailable(f"cannot make an archive of Kafka's classes: {fault}") from fault
-
-
-def use(bootstrap_servers: str) -> None:
-    """Let a broker do what brokers do for the relay: topics, transactions and groups. Raises ``Unavailable``."""
-    try:
-        _use(bootstrap_servers)
-    except (KafkaException, TimeoutError) as fault:
-        raise Unavailable(f"a broker at {bootstrap_servers} does not do what the relay needs: {fault}") from fault
-
-
-def _use(bootstrap_servers: str) -> None:
-    client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic("training", 2, 1)])["training"].result(30)
-    producer = Producer(client | {"transactional.id": "training"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce("training", b"value", b"key")
-    producer.commit_transaction(30)
-    settings = {"group.id": "training", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-    consumer = Consumer(client | settings)
-    consumer.subscribe(["training"])
-    consumer.consume(1, 30)
-    consumer.commit(asynchronous=False)
-    consumer.close()
-
-
-def _archive() -> Path:
+def archive() -> Path:
+    """Return the file with the classes of a broker, which starts in half the CPU with it. The tests make it."""
     return archive_of("kafka", [find_java().resolve(), *jars("kafka")])
 
 

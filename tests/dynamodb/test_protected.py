@@ -16,10 +16,10 @@ from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table
-from relay.demo.truth import read_changes
 from relay.demo.workload import HASH_KEY, RANGE_KEY
 from tests.kafka.every_byte import every_byte
 from tests.kafka.limited_topics import create
+from tests.topic_changes import read_changes
 
 pytestmark = pytest.mark.services
 

@@ -15,7 +15,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from relay.avro.registry import open_schemas
 from relay.change import Change
-from relay.demo.truth import read_changes
 from relay.errors import RelayError
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.dead_letters import RecordSender
@@ -29,6 +28,7 @@ from relay.source import Opening, ReadResult, ShardReader
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
 from tests.scripted_source import ScriptedReader, ScriptedSource, config_of, open_schemas_of, running, worker_of
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.services.sql_server import PASSWORD, USER
 from tests.command_line import run_until_caught_up
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
 from tests.mysql.reading import NUMBERS
+from tests.topic_changes import read_changes
 
 _VALUES = ", concat('before ', n)"
 

@@ -17,11 +17,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
 from relay.demo.dynamodb_orders import create_table, workload
-from relay.demo.truth import PublishedChange, check_topic, read_topic
+from relay.demo.truth import PublishedChange, check_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.transient_errors import is_transient
 from relay.process.managed import ManagedProcess
 from tests.command_line import run_until_caught_up
+from tests.topic_changes import read_topic
 from tests.waiting import is_paused, patience, wait_until
 
 PAUSED_WORKER = "tests.faults.paused_worker"

@@ -14,10 +14,10 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.demo.truth import read_changes
 from tests.command_line import relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay
+from tests.topic_changes import read_changes
 
 Histories = dict[str, list[int]]
 

@@ -17,13 +17,13 @@ import pytest
 from relay.avro.registry import open_schemas
 from relay.change import MARK, Operation
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.dynamodb.table_snapshots import MARGIN
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.copied import Seen, copied, seen
 from tests.faults.harness import Relay
 from tests.faults.scripted_relay import tail_topic, write_config
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

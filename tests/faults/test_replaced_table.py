@@ -15,11 +15,11 @@ from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table
-from relay.demo.truth import read_changes
 from tests.dynamodb.kept_open import KeptOpen
 from tests.faults.copied import Seen, copied, seen
 from tests.faults.harness import Relay, Scene
 from tests.faults.scripted_relay import tail_topic
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

@@ -19,7 +19,6 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.services.mariadb import MariaDB
 from tests import command_line
 from tests.faults.audited import TABLE
@@ -29,6 +28,7 @@ from tests.faults.scripted_relay import start_relay
 from tests.faults.snapshotted import Snapshotted
 from tests.faults.world import wait_for
 from tests.mysql.server import MySQL
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

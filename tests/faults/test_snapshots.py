@@ -15,7 +15,6 @@ import pytest
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.operations.snapshot import request
 from relay.operations.status import status
 from tests.command_line import run_until_caught_up
@@ -23,6 +22,7 @@ from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay, tail_topic, write_config
+from tests.topic_changes import read_changes
 
 pytestmark = pytest.mark.services
 

@@ -15,7 +15,6 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.keyrange import shard_range
 from relay.mysql_dialect.definitions import ask
 from relay.services.mariadb import MariaDB
@@ -27,6 +26,7 @@ from tests import needs
 from tests.faults.harness import Relay, relay_command
 from tests.faults.scripted_relay import tail_topic
 from tests.mysql.server import MySQL
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

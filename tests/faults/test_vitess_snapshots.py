@@ -19,12 +19,12 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import load
-from relay.demo.truth import read_changes
 from tests import command_line, needs
 from tests.faults.audited import changes_in, problems
 from tests.faults.clustered import Cluster, cluster_of
 from tests.faults.harness import Relay
 from tests.faults.world import wait_for
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

@@ -13,12 +13,12 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.errors import Unavailable
 from tests.command_line import run_until_caught_up
 from tests.faults.audited import TABLE, Connect, Writer
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay, relay_command
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 

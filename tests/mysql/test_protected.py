@@ -15,7 +15,6 @@ from relay.change import Snapshot
 from relay.cli import app
 from relay.config import load
 from relay.config.protection import NOT_SHOWN
-from relay.demo.truth import read_changes
 from relay.errors import ConfigError, RelayError
 from relay.mysql.errors import NotCarried
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
@@ -27,6 +26,7 @@ from tests.kafka.limited_topics import create
 from tests.mysql.reading import session
 from tests.mysql.shards import begin, open_at, read_to_head, read_until, source_of
 from tests.reads import read_page
+from tests.topic_changes import read_changes
 
 pytestmark = pytest.mark.services
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
-from relay.demo.truth import read_changes
 from relay.engine.relaying import run
 from relay.errors import RelayError
 from relay.gtid import parse
@@ -28,6 +27,7 @@ from tests.faults.harness import Relay
 from tests.kafka.limited_topics import create, limit
 from tests.mysql.resharding import VITESS, Load, Replication, all_changes
 from tests.mysql.server import MySQL
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

@@ -12,11 +12,11 @@ import pytest
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.demo.truth import read_changes
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

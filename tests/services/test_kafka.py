@@ -11,7 +11,8 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.jvm.jars import SETS, cache_folder, jars
-from relay.services.kafka import KafkaBroker, archive_classes, coordinates, random_id, use
+from relay.services.kafka import KafkaBroker, coordinates, random_id
+from tests.services.kafka_classes import archive_classes, use
 
 TEMPLATE = f"kafka-data-{SETS['kafka'].version}"
 

@@ -11,11 +11,11 @@ import yaml
 from confluent_kafka import KafkaException
 
 from relay.avro.registry import open_schemas
-from relay.demo.truth import read_changes
 from relay.kafka.transient_errors import is_transient
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
 from tests.spark_consumers.spark_process import SparkProcess
+from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
 COPY = """
