@@ -20,8 +20,9 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
-from relay.services.vitess_build import cluster_obstacle, obstacle
+from relay.services.vitess_build import obstacle
 from tests.mysql import debian_mysql
+from tests.vitess.cluster_build import cluster_obstacle
 
 
 def lacking(what: str, problem: str) -> NoReturn:

@@ -16,10 +16,10 @@ from relay.demo import spark_classes
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
 from relay.services.memcached import program
-from relay.services.vitess_build import cluster_obstacle, cluster_programs
 from tests import browser
 from tests.mysql import debian_mysql
 from tests.services.kafka_classes import archive_classes
+from tests.vitess.cluster_build import cluster_obstacle, cluster_programs
 
 
 def main() -> None:

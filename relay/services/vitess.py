@@ -121,11 +121,6 @@ class Vitess(EmbeddedServer):
         return self.ports[1]
 
     @property
-    def http_port(self) -> int:
-        """The port of vtcombo's status pages and ``/debug/vars``."""
-        return self.ports[2]
-
-    @property
     def mariadb(self) -> MariaDB:
         """The MariaDB below, whose databases are named by ``database``."""
         if self._mariadb is None:

@@ -1,4 +1,4 @@
-"""Vitess' ``vtcombo``, or all programs of a cluster, built once, from the Go module proxy, into the cache."""
+"""Vitess' ``vtcombo``, built once, from the Go module proxy, into the cache."""
 
 from __future__ import annotations
 
@@ -16,25 +16,7 @@ _PATCHES = 1
 _TOOLCHAIN = "go1.25.3"
 """Vitess 0.23 requires 1.25, and does not build with 1.26."""
 
-_COST = "this downloads 0.2 GB and takes some minutes"
-
-_PROGRAMS = ("vtgate", "vttablet", "vtctld", "vtctldclient", "vtcombo")
-_ETCD = "3.5.23"
-"""The release whose client Vitess has."""
-_TOPOLOGY = {
-    # Not a part of Vitess' module, whose version of OpenTelemetry etcd does not build with.
-    "go.mod": f"module topology\n\ngo 1.25\n\nrequire go.etcd.io/etcd/server/v3 v{_ETCD}\n",
-    "etcd/main.go": """package main
-
-import (
-	"os"
-
-	"go.etcd.io/etcd/server/v3/etcdmain"
-)
-
-func main() { etcdmain.Main(os.Args) }
-""",
-}
+COST = "this downloads 0.2 GB and takes some minutes"
 
 
 def vtcombo() -> Path:
@@ -43,47 +25,30 @@ def vtcombo() -> Path:
     A build downloads 0.2 GB, uses all cores for minutes, and 3 GB of disk until it is done. Raises ``Unavailable`` if
     there is no Go, or with Go's output if the build fails.
     """
-    if _cluster_folder().is_dir():
-        return _cluster_folder() / "vtcombo"
-    return built_once(_folder(), f"Vitess {VERSION}", _COST, _build) / "vtcombo"
-
-
-def cluster_programs() -> Path:
-    """Return the folder with vtgate, vttablet, vtctld, vtctldclient and etcd, and vtcombo, built as that.
-
-    It takes two minutes of CPU more. Raises ``Unavailable``.
-    """
-    return built_once(_cluster_folder(), f"Vitess {VERSION} with all programs of a cluster", _COST, _build_cluster)
+    if cluster_folder().is_dir():
+        return cluster_folder() / "vtcombo"
+    return built_once(_folder(), f"Vitess {VERSION}", COST, _build) / "vtcombo"
 
 
 def obstacle() -> str | None:
     """Return why Vitess is not available here, None if it is built or Go can build it."""
-    return None if _folder().is_dir() or _cluster_folder().is_dir() else go_obstacle("Vitess")
-
-
-def cluster_obstacle() -> str | None:
-    """Return why the programs of a cluster are not available here, None if they are built or Go can build them."""
-    return None if _cluster_folder().is_dir() else go_obstacle("Vitess")
+    return None if _folder().is_dir() or cluster_folder().is_dir() else go_obstacle("Vitess")
 
 
 def _folder() -> Path:
     return cache_folder() / f"vitess-{VERSION}-{_PATCHES}"
 
 
-def _cluster_folder() -> Path:
+def cluster_folder() -> Path:
+    """Return the folder with all programs of a cluster, and vtcombo, if the tests have built them."""
     return cache_folder() / f"vitess-cluster-{VERSION}-{_PATCHES}"
 
 
 def _build(go: GoBuild) -> Path:
-    return go.build(_source(go), "./go/cmd/vtcombo")
+    return go.build(source(go), "./go/cmd/vtcombo")
 
 
-def _build_cluster(go: GoBuild) -> Path:
-    go.build(_source(go), *(f"./go/cmd/{program}" for program in _PROGRAMS))
-    return go.build(go.module("topology", _TOPOLOGY), "./etcd", beside=True)
-
-
-def _source(go: GoBuild) -> Path:
+def source(go: GoBuild) -> Path:
     """Return a folder with the patched source."""
     go.toolchain = _TOOLCHAIN
     downloaded = go.download("vitess.io/vitess", VERSION)

@@ -12,8 +12,9 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.services.vitess import Vitess
-from relay.services.vitess_build import cluster_obstacle, cluster_programs, obstacle, vtcombo
+from relay.services.vitess_build import obstacle, vtcombo
 from tests.process.processes import gone
+from tests.vitess.cluster_build import cluster_obstacle, cluster_programs
 from tests.waiting import wait_until
 
 BUILD = [sys.executable, "-c", "from relay.services.vitess_build import vtcombo; print(vtcombo())"]

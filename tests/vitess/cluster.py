@@ -22,7 +22,7 @@ from pymysql.cursors import Cursor
 from relay.process.account import Account, data_folder, reachable_copy, unprivileged
 from relay.process.managed import HOST, accepts
 from relay.services.server import EmbeddedServer
-from relay.services.vitess_build import cluster_programs
+from tests.vitess.cluster_build import cluster_programs
 from tests.vitess.tablet_databases import TabletMariaDB, TabletMySQL
 from tests.waiting import patience, wait_until
 
