@@ -168,6 +168,31 @@ def log_tail(log: Path, lines: int) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
+def wait_for_end(pid: int, started: str, seconds: float) -> bool:
+    """Return whether the process ended within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while started_at(pid) == started:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def started_at(pid: int) -> str | None:
+    """Return when a process started, in a form that can only be compared, or None if it has ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.joinpath("self").exists():
+        try:
+            # Read after the name, which may hold anything: the state is field 3, the start time field 22.
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] == "Z" else fields[19]
+    # No /proc, as on macOS.
+    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None
+
+
 def free_port() -> int:
     """Return a TCP port of the loopback address that nobody is listening on.
 

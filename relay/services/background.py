@@ -10,9 +10,7 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -22,7 +20,7 @@ from typing import Any
 from relay.errors import ConfigError, RelayError
 from relay.process.account import remove_server_folder
 from relay.process.folders import naming, state_folder
-from relay.process.managed import accepts
+from relay.process.managed import accepts, started_at, wait_for_end
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
@@ -201,34 +199,9 @@ def _stop(service: Service) -> bool:
     for pid, started in ran:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)
-            if not _wait_for_end(pid, started, _STOP_SECONDS):
+            if not wait_for_end(pid, started, _STOP_SECONDS):
                 os.killpg(pid, signal.SIGKILL)
-        if not _wait_for_end(pid, started, _STOP_SECONDS):
+        if not wait_for_end(pid, started, _STOP_SECONDS):
             raise RelayError(f"process {pid} of {service.name} did not end after SIGKILL: see {service.log}")
     remove_server_folder(Path(service.log).parent)
     return bool(ran)
-
-
-def _wait_for_end(pid: int, started: str, seconds: float) -> bool:
-    """Return whether the process ended within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while started_at(pid) == started:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def started_at(pid: int) -> str | None:
-    """Return when a process started, in a form that can only be compared, or None if it has ended."""
-    stat = Path(f"/proc/{pid}/stat")
-    if stat.parent.parent.joinpath("self").exists():
-        try:
-            # Read after the name, which may hold anything: the state is field 3, the start time field 22.
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return None if fields[0] == "Z" else fields[19]
-    # No /proc, as on macOS.
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or None

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ import psycopg
 from relay.errors import Unavailable
 from relay.jvm.jars import fetch_all
 from relay.process.account import Account, data_folder, reachable_copy, unprivileged
-from relay.process.managed import HOST, ManagedProcess
+from relay.process.managed import HOST, ManagedProcess, started_at, wait_for_end
 from relay.services.server import ServerWithURL
 
 USER = "relay"
@@ -124,15 +123,7 @@ def _children(pid: int) -> list[int]:
 
 def _end(pid: int) -> None:
     """Kill a process that is not our child, and wait for its end."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + _END_SECONDS
-    while _is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.005)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    if (started := started_at(pid)) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid, started, _END_SECONDS)

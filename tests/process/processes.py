@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from relay.services.background import started_at
+from relay.process.managed import started_at
 
 
 def gone(pid: int, within: float = 60.0) -> bool:

@@ -15,8 +15,9 @@ import pytest
 from redis import Redis
 
 from relay.errors import ConfigError, RelayError
+from relay.process.managed import started_at
 from relay.services import background
-from relay.services.background import down, started_at, status, up
+from relay.services.background import down, status, up
 from tests import needs
 from tests.process.processes import gone
 from tests.waiting import wait_until
