@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from relay.aws import AwsIdentity
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import like
+from relay.config.schema_forms import Form
 
-_ROLE = r"arn:[\w-]+:iam::\d{12}:role/\S+"
-_SESSION = r"[\w+=,.@-]{2,64}"
+_ROLE = Form(
+    r"arn:[\w-]+:iam::\d{12}:role/\S+", "{} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay"
+)
+_SESSION = Form("[A-Za-z0-9_+=,.@-]{2,64}", "{} must be 2 to 64 letters, digits and signs of +=,.@_-")
 _OF_A_ROLE = ("external_id", "role_session_name")
 NEED_A_ROLE: dict[str, Any] = {"dependentRequired": {key: ["role_arn"] for key in _OF_A_ROLE}}
-
-
-def _role(value: str) -> str:
-    if not re.fullmatch(_ROLE, value):
-        raise invalid(f"{value!r} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay")
-    return value
-
-
-def _session(value: str) -> str:
-    if not re.fullmatch(_SESSION, value, re.ASCII):
-        raise invalid(f"{value!r} must be 2 to 64 letters, digits and signs of +=,.@_-")
-    return value
 
 
 class AwsConfig(ConfigModel):
@@ -37,13 +26,13 @@ class AwsConfig(ConfigModel):
     """The profile of AWS's config files whose credentials to use. Default: those of the environment, such as
     AWS_PROFILE, or the role of the machine or pod."""
 
-    role_arn: Annotated[str, AfterValidator(_role), like(_ROLE)] | None = None
+    role_arn: Annotated[str, _ROLE] | None = None
     """The role to assume with these credentials, such as `arn:aws:iam::123456789012:role/relay`."""
 
     external_id: str | None = Field(default=None, min_length=2)
     """The external id that the role's trust policy asks for."""
 
-    role_session_name: Annotated[str, AfterValidator(_session), like(_SESSION)] | None = None
+    role_session_name: Annotated[str, _SESSION] | None = None
     """The name of the session in CloudTrail. Default: `relay`."""
 
     @model_validator(mode="after")

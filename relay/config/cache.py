@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -10,7 +9,7 @@ from pydantic import Field, field_validator
 from relay.config.addresses import Url
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel, Seconds
-from relay.config.schema_forms import TEMPLATE, like, texts
+from relay.config.schema_forms import TEMPLATE, Form, texts
 from relay.config.template import Template
 from relay.config.yaml_file import Location
 
@@ -22,7 +21,7 @@ class CacheConfig(ConfigModel):
     url: Annotated[str, Url((*REDIS, *MEMCACHED))]
     """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
-    namespace: Annotated[str, like(r"[^\s{}]+")]
+    namespace: Annotated[str, Form(r"[^\s{}]+", "must be text without spaces or braces")]
     """The prefix of every key of this cache."""
 
     keys: dict[str, list[str]] = Field(
@@ -34,13 +33,6 @@ class CacheConfig(ConfigModel):
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
     """How long the cache remembers an invalidation: longer than a load of the application takes, and more than twice
     the usual lag of its consumer."""
-
-    @field_validator("namespace")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        if not value or re.search(r"[\s{}]", value):
-            raise invalid("must be text without spaces or braces")
-        return value
 
     @field_validator("keys")
     @classmethod

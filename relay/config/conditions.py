@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 
 from relay.config.errors import invalid
+from relay.config.schema_forms import by_table_and_column
 from relay.config.yaml_file import Location
 
 Conditions = Mapping[str, str | int]
@@ -43,15 +44,9 @@ def _parse(value: Any) -> dict[str, dict[str, str | int]]:
     return value
 
 
-_VALUE = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 Where = Annotated[
     dict[str, dict[str, str | int]],
     PlainValidator(_parse),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "additionalProperties": {"type": "object", "minProperties": 1, "additionalProperties": _VALUE},
-        }
-    ),
+    WithJsonSchema(by_table_and_column({"anyOf": [{"type": "string"}, {"type": "integer"}]})),
 ]
 """The conditions of a source's tables, by table."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,14 +29,13 @@ from pydantic_core import CoreSchema
 from relay.config.attribute_docs import attribute_docs
 from relay.config.errors import invalid
 from relay.config.hidden import HIDDEN, is_secret, redacted
-from relay.config.schema_forms import TIME, form, like, texts
+from relay.config.schema_forms import TIME, Form, form, only, texts
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class ConfigModel(BaseModel):
@@ -181,6 +179,11 @@ class StartAtToken:
             raise ValueError(f"{file}:1:1: {error}") from error
 
 
+def _starts(words: str, key: str, inside: dict[str, Any]) -> WithJsonSchema:
+    """Return the JSON schema of starts: words, times, and a mapping with one key."""
+    return WithJsonSchema({"anyOf": [texts(rf"{words}|-{_DURATION.pattern}|{TIME}"), only(key, inside)]})
+
+
 def _start_in_file(start: Any) -> Any:
     return start if isinstance(start, str) else start.as_in_file()
 
@@ -208,19 +211,7 @@ Start = Annotated[
     str | StartAtToken,
     PlainValidator(_start),
     PlainSerializer(_start_in_file, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                texts(rf"trim_horizon|latest|-{_DURATION.pattern}|{TIME}"),
-                {
-                    "type": "object",
-                    "properties": {"token": {"type": "string"}},
-                    "required": ["token"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
+    _starts("trim_horizon|latest", "token", {"type": "string"}),
 ]
 
 
@@ -323,43 +314,23 @@ def _start_validator(parse: Callable[[Any], str | StartAtGtids]) -> PlainValidat
     return PlainValidator(check)
 
 
-_GTIDS = {"type": "object", "minProperties": 1, "maxProperties": 1}
 _VGTID = {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["shard", "gtid"]}}
 StartOfVStream = Annotated[
     str | StartAtGtids,
     _start_validator(parse_vstream_start),
     PlainSerializer(_start_in_file, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                texts(rf"current|copy|-{_DURATION.pattern}|{TIME}"),
-                {**_GTIDS, "properties": {"vgtid": _VGTID}, "required": ["vgtid"]},
-            ]
-        }
-    ),
+    _starts("current|copy", "vgtid", _VGTID),
 ]
 StartOfBinlogs = Annotated[
     str | StartAtGtids,
     _start_validator(parse_binlog_start),
     PlainSerializer(_start_in_file, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                texts(rf"current|-{_DURATION.pattern}|{TIME}"),
-                {**_GTIDS, "properties": {"gtid": {"type": "object", "minProperties": 1}}, "required": ["gtid"]},
-            ]
-        }
-    ),
+    _starts("current", "gtid", {"type": "object", "minProperties": 1}),
 ]
 
 
-def _name(value: str) -> str:
-    if not _LEGAL.fullmatch(value) or value in (".", ".."):
-        raise invalid(f"{value!r} may contain only letters a-z and A-Z, digits, dots, underscores and dashes")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_name), like(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")]
+_NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]+"
+Name = Annotated[str, Form(_NAME, "{} may contain only letters a-z and A-Z, digits, dots, underscores and dashes")]
 """A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
 
 

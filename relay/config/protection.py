@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from relay.config.errors import invalid
+from relay.config.schema_forms import by_table_and_column, only
 from relay.config.yaml_file import Location
 
 MASK = "***"
@@ -106,23 +107,13 @@ def _as_in_file(rules: Mapping[str, Mapping[str, ColumnRule]]) -> dict[str, dict
     return {table: {column: rule.as_in_file() for column, rule in columns.items()} for table, columns in rules.items()}
 
 
-def _only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of a mapping with one key."""
-    return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
-
-
 _SALT = {"type": "string", "minLength": 1}
-_PLAIN_RULE = {"anyOf": [{"enum": ["exclude", "mask"]}, _only("hash", _only("salt", _SALT))]}
-_RULE = {"anyOf": [*_PLAIN_RULE["anyOf"], _only("absent", _PLAIN_RULE)]}
+_PLAIN_RULE = {"anyOf": [{"enum": ["exclude", "mask"]}, only("hash", only("salt", _SALT))]}
+_RULE = {"anyOf": [*_PLAIN_RULE["anyOf"], only("absent", _PLAIN_RULE)]}
 Protect = Annotated[
     dict[str, dict[str, ColumnRule]],
     PlainValidator(_parse),
     PlainSerializer(_as_in_file, when_used="json"),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "additionalProperties": {"type": "object", "minProperties": 1, "additionalProperties": _RULE},
-        }
-    ),
+    WithJsonSchema(by_table_and_column(_RULE)),
 ]
 """The rules of a source's tables, by table and column."""

@@ -5,9 +5,15 @@ What a schema cannot say, such as that two names differ, only the validators say
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import WithJsonSchema
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from relay.config.errors import invalid
 
 SETTING: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 """The value of another program's setting."""
@@ -39,9 +45,38 @@ def like(pattern: str) -> WithJsonSchema:
     return WithJsonSchema(texts(pattern))
 
 
+@dataclass(frozen=True)
+class Form:
+    """Annotates texts of a form, and refuses others. ``problem``: what is wrong with one, which stands for `{}`."""
+
+    pattern: str
+    problem: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": form(self.pattern)}
+
+    def _checked(self, value: str) -> str:
+        if not re.fullmatch(self.pattern, value):
+            raise invalid(self.problem.format(repr(value)))
+        return value
+
+
 def named(properties: dict[str, Any], fixed: list[str]) -> dict[str, Any]:
     """Return the JSON schema of settings of another program. ``fixed``: those that cannot be set."""
     return {"additionalProperties": SETTING, "properties": {**properties, **dict.fromkeys(fixed, False)}}
+
+
+def only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of a mapping with one key."""
+    return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
+
+
+def by_table_and_column(value: dict[str, Any]) -> dict[str, Any]:
+    of_columns = {"type": "object", "minProperties": 1, "additionalProperties": value}
+    return {"type": "object", "additionalProperties": of_columns}
 
 
 def exactly_one(*keys: str) -> dict[str, Any]:

@@ -17,23 +17,20 @@ from relay.config.addresses import Url
 from relay.config.aws import NEED_A_ROLE, AwsConfig
 from relay.config.columns import FORM, canonical_type
 from relay.config.errors import invalid
-from relay.config.fields import (
-    Name,
-    Start,
-    StartAtToken,
-    start_time,
-)
+from relay.config.fields import Name, Start, StartAtToken, start_time
 from relay.config.per_table import PerTableConfig
-from relay.config.schema_forms import TOMBSTONES, exactly_one, like, not_together
+from relay.config.schema_forms import TOMBSTONES, Form, exactly_one, like, not_together
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError, RelayError
 from relay.types.columns import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
-
-
-_TABLE = r"[A-Za-z0-9_.-]{3,255}"
+_TABLE = Form(
+    r"[A-Za-z0-9_.-]{3,255}",
+    "{} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores",
+)
+_ARN = Form(_STREAM_ARN.pattern, "is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
 _RULES: list[Any] = [
     exactly_one("table", "tables", "tags", "stream_arn"),
     not_together("columns", "tables", "tags"),
@@ -52,16 +49,16 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     type: Literal["dynamodb"]
 
-    table: Annotated[str, like(_TABLE)] | None = None
+    table: Annotated[str, _TABLE] | None = None
     """The table whose stream to read."""
 
-    tables: list[Annotated[str, like(_TABLE)]] | None = Field(default=None, min_length=1)
+    tables: list[Annotated[str, _TABLE]] | None = Field(default=None, min_length=1)
     """Several tables instead of one. Each becomes a source of its own, called `<name>.<table>`."""
 
     tags: dict[str, str] | None = Field(default=None, min_length=1)
     """All tables of the region with these tags, instead of `tables`. The relay looks them up at each start."""
 
-    stream_arn: Annotated[str, like(_STREAM_ARN.pattern)] | None = None
+    stream_arn: Annotated[str, _ARN] | None = None
     """The ARN of one stream, instead of `table`."""
 
     region: str | None = None
@@ -115,23 +112,6 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         if given.get("columns") not in (None, columns):
             raise invalid((("columns",), "stands beside `model`, which declares them: remove one of the two"))
         return {**given, "columns": columns}
-
-    @field_validator("table", "tables")
-    @classmethod
-    def _table(cls, value: str | list[str] | None) -> str | list[str] | None:
-        for name in [value] if isinstance(value, str) else value or ():
-            if not re.fullmatch(_TABLE, name):
-                raise invalid(
-                    f"{name!r} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores"
-                )
-        return value
-
-    @field_validator("stream_arn")
-    @classmethod
-    def _arn(cls, value: str | None) -> str | None:
-        if value is not None and not _STREAM_ARN.fullmatch(value):
-            raise invalid("is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
-        return value
 
     @field_validator("columns")
     @classmethod

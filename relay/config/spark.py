@@ -11,13 +11,16 @@ from pydantic import Field, ValidationError, field_validator
 from relay.config.addresses import PORT
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import like, named
+from relay.config.schema_forms import Form, named
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
 
 _SPARK = rf"[^\s:/,]+:{PORT}"
-_MASTER = re.compile(rf"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://{_SPARK}(,{_SPARK})*")
+_MASTER = Form(
+    rf"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://{_SPARK}(,{_SPARK})*",
+    "{} is not a master of Spark, such as local[*], spark://host:7077, yarn or k8s://URL",
+)
 _SETTING = re.compile(r"spark\.[^\s=]+")
 _FIXED = {
     "spark.master": "use `spark.master`, or --master",
@@ -28,7 +31,7 @@ _FIXED = {
 class SparkConfig(ConfigModel):
     """Without ``master`` Spark runs in a process on this machine."""
 
-    master: Annotated[str, like(_MASTER.pattern)] = LOCAL
+    master: Annotated[str, _MASTER] = LOCAL
     """The cluster to run on, such as `spark://host:7077`, `yarn` or `k8s://https://host:443`."""
 
     conf: dict[str, Any] = Field(
@@ -44,13 +47,6 @@ class SparkConfig(ConfigModel):
     shared_folders: bool = False
     """Whether all machines of the cluster have local folders in common, such as by NFS. Otherwise checkpoints and Delta
     tables in local folders are refused there."""
-
-    @field_validator("master")
-    @classmethod
-    def _is_master(cls, value: str) -> str:
-        if not _MASTER.fullmatch(value):
-            raise invalid(f"{value!r} is not a master of Spark, such as local[*], spark://host:7077, yarn or k8s://URL")
-        return value
 
     @field_validator("conf")
     @classmethod

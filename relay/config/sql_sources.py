@@ -26,10 +26,12 @@ from relay.config.fields import (
 )
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
-from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, like, not_together
+from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, Form, like, not_together
 from relay.config.tls import Tls
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
+
+_WITH_DATABASE = Form(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
 
 
 class _SQLConfig(PerTableConfig):
@@ -225,7 +227,7 @@ class MySQLConfig(_SQLConfig):
     snapshot: Literal["none", "initial"] = "none"
     """`initial` also reads the complete tables once, beside the binlog, and publishes every row as READ."""
 
-    reshard_checkpoint_table: Annotated[str, like(r".+\..+")] = "_vt.vreplication"
+    reshard_checkpoint_table: Annotated[str, _WITH_DATABASE] = "_vt.vreplication"
     """The table in which the replication of a reshard records its position, in each transaction that it applies."""
 
     @field_validator("shards")
@@ -255,14 +257,6 @@ class MySQLConfig(_SQLConfig):
         if self.tls is None:
             raise invalid((("iam",), "sends tokens in clear text, so it needs `tls`, such as `tls: {ca: bundle.pem}`"))
         return self
-
-    @field_validator("reshard_checkpoint_table")
-    @classmethod
-    def _with_its_database(cls, value: str) -> str:
-        database, _, table = value.rpartition(".")
-        if not database or not table:
-            raise invalid(f"{value!r} must be a table with its database, such as _vt.vreplication")
-        return value
 
     @staticmethod
     def parse_start(to: Any) -> str | StartAtGtids:
