@@ -94,7 +94,7 @@ class Publisher:
             self._producer.poll(0)  # delivers librdkafka's log lines
         except KafkaException:
             return True
-        return self._connections.has_failed or self._has_aborted or self._sends_offsets
+        return self._connections.has_failed or self._has_aborted or self._gave_up or self._sends_offsets
 
     def renew(self) -> None:
         """Take a new client and epoch; raises as the constructor does. I3: late requests of the old one are refused."""
@@ -103,6 +103,8 @@ class Publisher:
 
     def _connect(self) -> None:
         self._has_aborted = False
+        # Whether it has given up records that were not acknowledged in time.
+        self._gave_up = False
         # Whether offsets may still be under way in librdkafka.
         self._sends_offsets = False
         self._connections = ConnectionLog(self._client.get("logger", log))
@@ -177,7 +179,7 @@ class Publisher:
 
         Raises ``TooSlow`` if that takes too long, ``Aborted`` each time after that, and ``Fenced``.
         """
-        if self._has_aborted:  # I1: it must not be committed without them
+        if self._gave_up:  # I1: it must not be committed without them
             raise Aborted(f"the broker did not acknowledge some of its records in time: {_IF_SLOW}")
         deadline = self._begun + _FLUSH_SHARE * self._timeout
         try:
@@ -185,7 +187,7 @@ class Publisher:
                 self._check_stop("flush", f"{left} records are not acknowledged")
                 if time.monotonic() > deadline:
                     self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-                    self._has_aborted = True
+                    self._gave_up = True
                     raise TooSlow(
                         f"the broker did not acknowledge {left} records within {_FLUSH_SHARE * self._timeout:.0f} s: "
                         f"{_IF_SLOW}"
