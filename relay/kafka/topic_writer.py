@@ -121,11 +121,20 @@ class TopicWriter:
             value = self._encoder.encode(change)
             size = len(value) + len(key) + len(self._token_header[1])
             if size + _ROOM > self.largest and (size := record_size(value, key, headers)) > self.largest:
+                detail = f"{size} bytes; {self.topic} takes {self.largest}"
                 place = RecordPlace(self.topic, number, key, headers)
-                value, letter_size = self._stub_too_large(publisher, change, place, size)
+                value, letter_size = self._stub(publisher, change, place, TOO_LARGE, detail)
         except Unencodable as fault:
+            if fault.in_key:
+                raise
+            if self.on_unencodable == "fail":
+                raise Unencodable(
+                    f"{fault}. Nothing was skipped. To publish such changes without their images and keep them in full "
+                    "as dead letters, set `on_unencodable: dead_letter` on the source",
+                    in_key=False,
+                ) from fault
             place = RecordPlace(self.topic, number, key, headers)
-            value, letter_size = self._stub_unencodable(publisher, change, place, fault)
+            value, letter_size = self._stub(publisher, change, place, NOT_ENCODABLE, str(fault))
         return (value, key, number, headers), letter_size
 
     def send_to_all_partitions(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> None:
@@ -150,55 +159,17 @@ class TopicWriter:
             headers.append(self._token_header)
         return headers
 
-    def _stub_too_large(
-        self, publisher: RecordSender, change: Change, place: RecordPlace, size: int
+    def _stub(
+        self, publisher: RecordSender, change: Change, place: RecordPlace, reason: str, detail: str
     ) -> tuple[bytes, int]:
-        """Write a change of ``size`` bytes as a dead letter. Return its stub, and the bytes of the dead letter."""
-        full = self._encoder.encode(_marked_redriven(change))
-        detail = f"{size} bytes; {self.topic} takes {self.largest}"
-        stub = self._stub(change, place)
-        return stub, self._write_dead_letter(publisher, change, full, place, TOO_LARGE, detail, "avro")
-
-    def _stub_unencodable(
-        self, publisher: RecordSender, change: Change, place: RecordPlace, fault: Unencodable
-    ) -> tuple[bytes, int]:
-        """Do the same for a change that Avro cannot hold, or raise, as ``on_unencodable`` says."""
-        if fault.in_key:
-            raise fault
-        if self.on_unencodable == "fail":
-            raise Unencodable(
-                f"{fault}. Nothing was skipped. To publish such changes without their images and keep them in full as "
-                "dead letters, set `on_unencodable: dead_letter` on the source",
-                in_key=False,
-            ) from fault
-        full = change_json(_marked_redriven(change), self._item_key(change))
-        stub = self._stub(change, place)
-        return stub, self._write_dead_letter(publisher, change, full, place, NOT_ENCODABLE, str(fault), "json")
-
-    def _stub(self, change: Change, place: RecordPlace) -> bytes:
+        """Write a change as a dead letter. Return its stub, and the bytes of the dead letter."""
+        # As a redrive sends it: with an attribute that says that its stub came before.
+        marked = replace(change, attributes={**change.attributes, REDRIVEN: "true"})
+        item_key = self._item_codec.kafka_key(change.key or {})
+        is_avro = reason == TOO_LARGE
+        full = self._encoder.encode(marked) if is_avro else change_json(marked, item_key)
         stub = self._encoder.encode(replace(change, old=None, new=None, images=Images.OMITTED))
         self._check_size(change, stub, place.key, place.headers)
-        return stub
-
-    def _check_size(self, change: Change, value: bytes, key: bytes, headers: Headers) -> None:
-        size = record_size(value, key, headers)
-        if size > self.largest:
-            raise RelayError(
-                f"source {change.source}: even without its images, the {change.operation} of {change.table}, event "
-                f"{change.event_id}, takes {size} bytes, {len(self._token_header[1])} of them for its token in a "
-                f"header, but {too_small(self.topic, self.largest, size)}"
-            )
-
-    def _write_dead_letter(
-        self,
-        publisher: RecordSender,
-        change: Change,
-        full: bytes,
-        place: RecordPlace,
-        reason: str,
-        detail: str,
-        encoding: Literal["avro", "json"],
-    ) -> int:
         if self.dead_letters is None:
             raise RelayError(f"topic {self.topic}: cannot publish change {change.event_id}: {reason}: {detail}")
         log.warning(
@@ -210,13 +181,19 @@ class TopicWriter:
             detail,
         )
         self.dead_lettered += 1
-        key = self._item_key(change)
-        return self.dead_letters.send(
-            publisher, change, full, place, item_key=key, reason=reason, detail=detail, encoding=encoding
+        encoding: Literal["avro", "json"] = "avro" if is_avro else "json"
+        return stub, self.dead_letters.send(
+            publisher, change, full, place, item_key=item_key, reason=reason, detail=detail, encoding=encoding
         )
 
-    def _item_key(self, change: Change) -> bytes:
-        return self._item_codec.kafka_key(change.key or {})
+    def _check_size(self, change: Change, value: bytes, key: bytes, headers: Headers) -> None:
+        size = record_size(value, key, headers)
+        if size > self.largest:
+            raise RelayError(
+                f"source {change.source}: even without its images, the {change.operation} of {change.table}, event "
+                f"{change.event_id}, takes {size} bytes, {len(self._token_header[1])} of them for its token in a "
+                f"header, but {too_small(self.topic, self.largest, size)}"
+            )
 
 
 def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
@@ -224,8 +201,3 @@ def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
     if isinstance(changes, list):
         return changes[at].operation is Operation.DELETE
     return changes.deletes(at)
-
-
-def _marked_redriven(change: Change) -> Change:
-    """Return the change as a redrive sends it: with an attribute that says that its stub came before."""
-    return replace(change, attributes={**change.attributes, REDRIVEN: "true"})
