@@ -72,16 +72,19 @@ def _exact(value: Any) -> Decimal | None:
     return None
 
 
-def _scaled(value: Decimal, kind: ColumnType) -> int | None:
-    """Return the value times 10**scale, None if that is not an integer or has more digits than the precision."""
-    if not value:
+def _scaled(value: Any, kind: ColumnType) -> int:
+    """Return a number times 10**scale. Raises ValueError if that is not an integer, or has too many digits."""
+    exact = _exact(value)
+    if exact is None:
+        raise _refuse(value, str(kind))
+    if not exact:
         return 0
-    sign, digits, exponent = value.as_tuple()
+    sign, digits, exponent = exact.as_tuple()
     significant = "".join(map(str, digits)).rstrip("0")
     # Check the sizes before computing any power of ten, so 1E+999999 is refused at once.
     shift = int(exponent) + len(digits) - len(significant) + kind.scale
     if shift < 0 or len(significant) + shift > kind.precision:
-        return None
+        raise _refuse(value, str(kind))
     whole = int(significant + "0" * shift)
     return -whole if sign else whole
 
@@ -90,13 +93,8 @@ def _integer(kind: ColumnType) -> Writer:
     least, greatest = kind.bounds
 
     def write(value: Any) -> bytes:
-        number: int | None
-        if type(value) is int:
-            number = value
-        else:
-            exact = _exact(value)
-            number = None if exact is None else _scaled(exact, kind)
-        if number is None or not least <= number <= greatest:
+        number = value if type(value) is int else _scaled(value, kind)
+        if not least <= number <= greatest:
             raise _refuse(value, str(kind))
         return long(number)
 
@@ -151,10 +149,7 @@ def _decimal(kind: ColumnType) -> Writer:
         return _decimal_text(kind)
 
     def write(value: Any) -> bytes:
-        exact = _exact(value)
-        number = None if exact is None else _scaled(exact, kind)
-        if number is None:
-            raise _refuse(value, str(kind))
+        number = _scaled(value, kind)
         size = (number.bit_length() + 8) // 8
         return blob(number.to_bytes(size, "big", signed=True))
 
@@ -165,10 +160,7 @@ def _decimal_text(kind: ColumnType) -> Writer:
     """Return the writer of numbers as SQL prints them, with all decimals, so equal numbers are equal texts."""
 
     def write(value: Any) -> bytes:
-        exact = _exact(value)
-        number = None if exact is None else _scaled(exact, kind)
-        if number is None:
-            raise _refuse(value, str(kind))
+        number = _scaled(value, kind)
         digits = str(abs(number)).rjust(kind.scale + 1, "0")
         point = len(digits) - kind.scale
         sign = "-" if number < 0 else ""

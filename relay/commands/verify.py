@@ -116,10 +116,7 @@ def _show_table(kind: str, found: TableVerification) -> None:
     counts += [(found.duplicates, "duplicated")] if kind == "log" else []
     for count, text in (*counts, (found.incomplete, "incomplete"), (found.unknown.total(), "unknown")):
         typer.echo(f"{count:8}  {text}")
-    if found.checked:
-        late = f"; {found.late} of them late, after up to {found.slowest:.1f} s" if found.late else ""
-        ratio = found.consistent / found.checked
-        typer.echo(f"consistent within {found.within:g} s: {found.consistent} of {found.checked} ({ratio:.4%}){late}")
+    _show_consistent(found)
     for row in found.wrong_rows:
         typer.echo(f"{row.kind} for {row.seconds:.1f} s: {_shown(row.key)}")
         for column, (kept, truth) in row.columns.items():
@@ -129,6 +126,17 @@ def _show_table(kind: str, found: TableVerification) -> None:
         typer.echo(f"duplicated: event id {event_id}, key {key}")
     for stub in found.incomplete_keys:
         typer.echo(f"incomplete: {_shown(stub)}; `relay dead-letters redrive` may complete it")
+    _show_unknown(found)
+
+
+def _show_consistent(found: Verification | TableVerification) -> None:
+    if found.checked:
+        late = f"; {found.late} of them late, after up to {found.slowest:.1f} s" if found.late else ""
+        ratio = found.consistent / found.checked
+        typer.echo(f"consistent within {found.within:g} s: {found.consistent} of {found.checked} ({ratio:.4%}){late}")
+
+
+def _show_unknown(found: Verification | TableVerification) -> None:
     for reason, count in found.unknown.items():
         typer.echo(f"unknown {count}: {reason}")
 
@@ -142,18 +150,13 @@ def _show(found: Verification) -> None:
     typer.echo(f"namespace {found.namespace}: {entries} sampled, {found.without_value} without a value")
     for count, text in ((found.checked, "checked"), (len(found.stale), "stale"), (found.unknown.total(), "unknown")):
         typer.echo(f"{count:8}  {text}")
-    if found.ratio is not None:
-        late = f"; {found.late} of them late, after up to {found.slowest:.1f} s" if found.late else ""
-        typer.echo(
-            f"consistent within {found.within:g} s: {found.consistent} of {found.checked} ({found.ratio:.4%}){late}"
-        )
+    _show_consistent(found)
     for entry in found.stale:
         shown = entry.to_json()
         typer.echo(f"stale for {entry.seconds:.1f} s: {entry.key}")
         typer.echo(f"  cached: {shown['cached'] if entry.value is not None else '(there is no such item)'}")
         typer.echo(f"  now:    {shown['truth'] if entry.truth is not None else '(there is no such item)'}")
-    for reason, count in found.unknown.items():
-        typer.echo(f"unknown {count}: {reason}")
+    _show_unknown(found)
     if found.unmatched:
         typer.echo(
             f"{len(found.unmatched)} values have a key that no template in `cache.keys` gives, so nothing invalidates "

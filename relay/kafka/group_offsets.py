@@ -230,23 +230,14 @@ class GroupOffsets:
             ends.setdefault(p.topic, {})[str(p.partition)] = end
         return starts, ends
 
-    def commit(
-        self,
-        offsets: Mapping[str, Mapping[str, int]],
-        *,
-        ids: Mapping[str, str],
-        wait: bool = False,
-    ) -> None:
+    def commit(self, offsets: Mapping[str, Mapping[str, int]], *, ids: Mapping[str, str], wait: bool = False) -> None:
         """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``.
 
         ``ids``: those of the topics that the offsets are of, so that they count for no others of the same names.
         """
         wanted = [with_id(t, int(p), o, ids) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
-            if wait:
-                refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
-            else:
-                self._consumer.commit(offsets=wanted, asynchronous=True)
+            refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=not wait))
         except KafkaException as error:
             if wait:
                 raise Unavailable(f"cannot commit the offsets of group {self.group}: {error.args[0].str()}") from error
