@@ -13,19 +13,6 @@ from relay.config.spark import SparkConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 
 __all__ = [
-    "INTERNAL",
-    "CacheConfig",
-    "Config",
-    "CopyConfig",
-    "DynamoDBConfig",
-    "HttpConfig",
-    "KafkaConfig",
-    "LogConfig",
-    "MySQLConfig",
-    "SchemaRegistryConfig",
-    "SourceConfig",
-    "SparkConfig",
-    "VitessConfig",
-    "load",
-    "redacted",
-]
+    "INTERNAL", "CacheConfig", "Config", "CopyConfig", "DynamoDBConfig", "HttpConfig", "KafkaConfig", "LogConfig",
+    "MySQLConfig", "SchemaRegistryConfig", "SourceConfig", "SparkConfig", "VitessConfig", "load", "redacted",
+]  # fmt: skip
