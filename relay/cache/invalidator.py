@@ -13,16 +13,7 @@ from dataclasses import dataclass
 
 from relay.cache.entry import Folded, decode, encode, fold, has_floor, outlived
 from relay.cache.floors import MOST_BYTES, announced, decode_floors, encode_floors, shortened
-from relay.cache.store import (
-    FOREVER,
-    KEEP,
-    READ,
-    ConditionalWrite,
-    Store,
-    entry_key,
-    floors_key,
-    generation_key,
-)
+from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite, Store, entry_key, floors_key, generation_key
 from relay.errors import RelayError
 from relay.token import EventToken
 
@@ -53,12 +44,7 @@ class Invalidator:
     """
 
     def __init__(
-        self,
-        store: Store,
-        namespace: str,
-        *,
-        tombstone_ttl: float = 3600.0,
-        clock: Callable[[], float] = time.time,
+        self, store: Store, namespace: str, *, tombstone_ttl: float = 3600.0, clock: Callable[[], float] = time.time
     ) -> None:
         if tombstone_ttl <= 0:
             raise ValueError(f"tombstone_ttl must be positive, not {tombstone_ttl}")

@@ -208,10 +208,7 @@ class VitessLoader(PrimaryLoader):
     """
 
     def __init__(
-        self,
-        connect: Callable[[], Any],
-        keyspace: str,
-        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
+        self, connect: Callable[[], Any], keyspace: str, read: Callable[[Any, Sequence[str]], Mapping[str, bytes]]
     ) -> None:
         super().__init__(connect, read)
         self.keyspace = keyspace

@@ -24,12 +24,8 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.cache.redis_servers import Script, ScriptCall, Single, open_servers
 from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys

@@ -167,20 +167,14 @@ class Config(ConfigModel):
         taken = {topic.replace(".", "_"): topic for topic in own}
         for topic in [*taken.values(), *map(self.topic, tables)]:
             if len(topic) > _TOPIC_LENGTH:
-                yield (
-                    ("name",),
-                    f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows",
-                )
+                yield (("name",), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
         for table in tables:
             topic = self.topic(table)
             other = taken.setdefault(topic.replace(".", "_"), topic)
             if not is_topic(topic):
                 yield ("topics",), f"Kafka does not allow the topic name {topic!r}"
             elif other != topic or topic in own:
-                yield (
-                    ("topics",),
-                    f"topic {topic!r} of table {table!r} collides with topic {other!r}",
-                )
+                yield (("topics",), f"topic {topic!r} of table {table!r} collides with topic {other!r}")
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
         for source in self.sources:

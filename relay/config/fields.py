@@ -129,13 +129,7 @@ Seconds = Annotated[
     float,
     BeforeValidator(_seconds),
     PlainSerializer(duration_text, when_used="json"),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": form(_TEXT_OF_SECONDS),
-            "examples": ["30s", "5m", "1h", "7d"],
-        }
-    ),
+    WithJsonSchema({"type": "string", "pattern": form(_TEXT_OF_SECONDS), "examples": ["30s", "5m", "1h", "7d"]}),
 ]
 
 

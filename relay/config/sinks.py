@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from relay.config.addresses import POSTGRES, Url
 from relay.config.errors import invalid

@@ -27,8 +27,7 @@ from relay.types.columns import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 _TABLE = Form(
-    r"[A-Za-z0-9_.-]{3,255}",
-    "{} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores",
+    r"[A-Za-z0-9_.-]{3,255}", "{} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores"
 )
 _ARN = Form(_STREAM_ARN.pattern, "is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
 _RULES: list[Any] = [

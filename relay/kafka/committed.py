@@ -46,11 +46,7 @@ def open_reader(config: Config, client: str, group: str, settings: Mapping[str, 
 
 
 def read_committed(
-    config: Config,
-    ends: Mapping[Partition, tuple[int, int]],
-    flush: Callable[[], object],
-    *,
-    exit_at_end: bool,
+    config: Config, ends: Mapping[Partition, tuple[int, int]], flush: Callable[[], object], *, exit_at_end: bool
 ) -> Generator[Message, None, None]:
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 

@@ -31,11 +31,7 @@ class Producers:
     """
 
     def __init__(
-        self,
-        settings: KafkaSettings,
-        *,
-        probe: Probe | None = None,
-        stop_by: Callable[[], float] = lambda: math.inf,
+        self, settings: KafkaSettings, *, probe: Probe | None = None, stop_by: Callable[[], float] = lambda: math.inf
     ) -> None:
         self.settings = settings
         self._probe = probe

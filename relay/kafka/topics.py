@@ -122,11 +122,7 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
         # It has one record for each layout of a table, so it stays small.
         RequiredTopic(config.internal("schemas"), 1, "schemas are read in a single order", compact, compacted=True),
         RequiredTopic(
-            config.internal("watermarks"),
-            1,
-            "watermarks are read in a single order",
-            compaction.PROMPT,
-            compacted=True,
+            config.internal("watermarks"), 1, "watermarks are read in a single order", compaction.PROMPT, compacted=True
         ),
         RequiredTopic(config.internal("gaps"), 1, "gaps are read in a single order", forever, compactable=False),
         RequiredTopic(

@@ -25,19 +25,13 @@ CHANGES = Metric(
     ("consumer", "outcome"),
 )
 DEAD_LETTERS = Metric(
-    "relay_consumer_dead_letters_total",
-    "Records that could not be decoded and are in the dead letters.",
-    _OF_ONE,
+    "relay_consumer_dead_letters_total", "Records that could not be decoded and are in the dead letters.", _OF_ONE
 )
 GAPS = Metric(
-    "relay_consumer_gaps_total",
-    "Gaps that the log or the copy has noted. The cache counts them as bumps.",
-    _OF_ONE,
+    "relay_consumer_gaps_total", "Gaps that the log or the copy has noted. The cache counts them as bumps.", _OF_ONE
 )
 RETRIES = Metric(
-    "relay_consumer_failures_total",
-    "Failed attempts at a batch or at a start, each followed by another one.",
-    _OF_ONE,
+    "relay_consumer_failures_total", "Failed attempts at a batch or at a start, each followed by another one.", _OF_ONE
 )
 BATCH = Metric(
     "relay_consumer_batch_seconds",
@@ -64,9 +58,7 @@ COMMIT_LAG = Metric(
     _OF_ONE,
 )
 TOMBSTONE_TTL = Metric(
-    "relay_consumer_tombstone_ttl_seconds",
-    "What `cache.tombstone_ttl` is set to. Only of the cache.",
-    _OF_ONE,
+    "relay_consumer_tombstone_ttl_seconds", "What `cache.tombstone_ttl` is set to. Only of the cache.", _OF_ONE
 )
 RUNNING = Metric(
     "relay_consumer_running",

@@ -54,8 +54,7 @@ DEAD_LETTERS = Metric(
     "Changes that are too large or cannot be encoded: published without images, and in full as dead letters.",
 )
 READS_FAILED = Metric(
-    "relay_reads_failed_total",
-    "Reads of a shard that were throttled or failed because of the service or the network.",
+    "relay_reads_failed_total", "Reads of a shard that were throttled or failed because of the service or the network."
 )
 RECORDS = Metric("relay_records_read_total", "Records read from the source, including those before `start`.")
 CLOCKS = Metric(
@@ -77,13 +76,11 @@ LAG = Metric(
     "may arrive late.",
 )
 SHARD_LAG = Metric(
-    "relay_shard_lag_max_seconds",
-    "The lag of the shard that is furthest behind among those open in this worker.",
+    "relay_shard_lag_max_seconds", "The lag of the shard that is furthest behind among those open in this worker."
 )
 OPEN = Metric("relay_open_shards", "Shards and snapshot segments that this worker is reading.")
 UNFINISHED = Metric(
-    "relay_unfinished_shards",
-    "Shards that are listed or planned and not read to their end, over all workers.",
+    "relay_unfinished_shards", "Shards that are listed or planned and not read to their end, over all workers."
 )
 PARTITIONS = Metric("relay_owned_partitions", "Checkpoint partitions that this worker owns, of 64.", ())
 WATERMARK = Metric(
@@ -102,8 +99,7 @@ POLL_AGE = Metric(
 LISTING_AGE = Metric("relay_listing_age_seconds", "Time since the shards of the source were last listed.")
 TURN_AGE = Metric("relay_turn_age_seconds", "Time since the last turn of the worker's main loop.", ())
 PENDING_GAPS = Metric(
-    "relay_pending_gaps",
-    "Gaps that a person has to decide about, over all workers. The relay stops at them.",
+    "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. The relay stops at them."
 )
 UPTIME = Metric("relay_uptime_seconds", "Time since this worker started.", ())
 

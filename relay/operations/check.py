@@ -20,15 +20,7 @@ from urllib.parse import unquote, urlsplit
 from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
-from relay.config import (
-    Config,
-    DynamoDBConfig,
-    MySQLConfig,
-    SchemaRegistryConfig,
-    SourceConfig,
-    VitessConfig,
-    redacted,
-)
+from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
 from relay.config.fields import StartAtToken
 from relay.config.template import Template
 from relay.engine.open_source import open_source

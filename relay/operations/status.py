@@ -179,11 +179,7 @@ def find_source(config: Config, name: str) -> SourceConfig:
 
 
 def _source(
-    entry: SourceConfig,
-    view: CheckpointView | None,
-    workers: Sequence[Member],
-    gaps: Sequence[ListedGap],
-    now: float,
+    entry: SourceConfig, view: CheckpointView | None, workers: Sequence[Member], gaps: Sequence[ListedGap], now: float
 ) -> SourceStatus:
     stream = newest_planned(view, entry.name) if view is not None else None
     mine = [gap for gap in gaps if gap.source == entry.name]

@@ -77,13 +77,7 @@ class Service:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``--json`` prints."""
-        return {
-            "name": self.name,
-            "running": self.running,
-            "address": self.address,
-            "pid": self.pid,
-            "log": self.log,
-        }
+        return {"name": self.name, "running": self.running, "address": self.address, "pid": self.pid, "log": self.log}
 
 
 def up(names: Sequence[str] | None = None, detach: bool = True) -> list[Service]:

@@ -136,11 +136,7 @@ class EmbeddedServer(ABC):
 
     def _launch(self) -> None:
         self._process = ManagedProcess(
-            self._command(),
-            self.log,
-            self._environment(),
-            dies_with_parent=not self.detached,
-            account=self._account(),
+            self._command(), self.log, self._environment(), dies_with_parent=not self.detached, account=self._account()
         )
         self._process.start()
         try:
