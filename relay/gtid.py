@@ -92,20 +92,16 @@ class GtidSet(ABC):
 
     def _union_across_flavours(self, other: GtidSet) -> GtidSet:
         if self and other:
-            raise GtidError(
-                f"cannot join a {self.flavour} and a {other.flavour} GTID set: {_short(str(self))} and "
-                f"{_short(str(other))}"
-            )
+            sets = f"{_short(str(self))} and {_short(str(other))}"
+            raise GtidError(f"cannot join a {self.flavour} and a {other.flavour} GTID set: {sets}")
         if not self and not other:
             return self if isinstance(self, MariaDBSet) else other  # so that it commutes
         return self or other
 
     def _difference_across_flavours(self, other: GtidSet) -> GtidSet:
         if self and other:
-            raise GtidError(
-                f"cannot subtract a {other.flavour} GTID set from a {self.flavour} one: {_short(str(other))}, "
-                f"{_short(str(self))}"
-            )
+            sets = f"{_short(str(other))}, {_short(str(self))}"
+            raise GtidError(f"cannot subtract a {other.flavour} GTID set from a {self.flavour} one: {sets}")
         return self
 
 

@@ -305,6 +305,7 @@ class RegistrySchemas:
         try:
             yield
         except SchemaRegistryError as fault:
+            failed = f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}"
             if fault.http_status_code in (409, 422):
                 raise RelayError(
                     f"the schema registry at {self._shown} refuses to {what}: {redacted(str(fault))}"
@@ -312,13 +313,9 @@ class RegistrySchemas:
             if fault.http_status_code in _OF_ANOTHER_SERVER and fault.error_code in (None, fault.UNKNOWN):
                 raise self._no_registry(what, f"HTTP status {fault.http_status_code}") from fault
             if fault.http_status_code >= 500 or fault.http_status_code in _LATER:
-                raise NoAnswer(
-                    f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}"
-                ) from fault
+                raise NoAnswer(failed) from fault
             hint = ": check `user` and `password`, `bearer`, or `tls`" if fault.http_status_code in (401, 403) else ""
-            raise Unavailable(
-                f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}{hint}"
-            ) from fault
+            raise Unavailable(f"{failed}{hint}") from fault
         except httpx.HTTPError as fault:
             raise NoAnswer(
                 f"the schema registry at {self._shown} does not answer the request to {what}: {_shown(fault)}"

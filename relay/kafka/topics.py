@@ -20,6 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
+from relay.config.config import Internal
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
 from relay.kafka.partition_offsets import offset_bounds
@@ -108,6 +109,10 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
         )
         for table in tables
     ]
+
+    def single(kind: Internal, what: str, settings: Mapping[str, str], **more: bool) -> RequiredTopic:
+        return RequiredTopic(config.internal(kind), 1, f"{what} are read in a single order", settings, **more)
+
     # Several tables may share a topic.
     unique = {topic.name: topic for topic in topics}
     return [
@@ -120,27 +125,18 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
             compacted=True,
         ),
         # It has one record for each layout of a table, so it stays small.
-        RequiredTopic(config.internal("schemas"), 1, "schemas are read in a single order", compact, compacted=True),
-        RequiredTopic(
-            config.internal("watermarks"), 1, "watermarks are read in a single order", compaction.PROMPT, compacted=True
-        ),
-        RequiredTopic(config.internal("gaps"), 1, "gaps are read in a single order", forever, compactable=False),
-        RequiredTopic(
-            config.internal("dead_letters"),
-            1,
-            "dead letters are read in a single order",
+        single("schemas", "schemas", compact, compacted=True),
+        single("watermarks", "watermarks", compaction.PROMPT, compacted=True),
+        single("gaps", "gaps", forever, compactable=False),
+        single(
+            "dead_letters",
+            "dead letters",
             {**large, **forever},  # I1: a dead letter is the only copy of its change
             compactable=False,
         ),
         *(
-            RequiredTopic(
-                topic,
-                1,
-                "the statements of a shard are read in a single order",
-                {**large, **forever},
-                compactable=False,
-            )
-            for kind, topic in config.own_topics.items()
+            single("ddl", "the statements of a shard", {**large, **forever}, compactable=False)
+            for kind in config.own_topics
             if kind == "ddl"
         ),
     ]

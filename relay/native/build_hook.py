@@ -65,16 +65,8 @@ def built(crate: Path) -> Path:
     # Without the interpreter of the build, which is another one each time, nothing is compiled twice.
     changed = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     changed |= {"PYO3_NO_PYTHON": "1", "CARGO_TARGET_DIR": str(target), "CARGO_NET_RETRY": "1"}
-    command = [
-        cargo,
-        "rustc",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--lib",
-        "--manifest-path",
-        str(crate / "Cargo.toml"),
-    ]
+    command = [cargo, "rustc", "--quiet", "--release", "--locked", "--lib"]
+    command += ["--manifest-path", str(crate / "Cargo.toml")]
     # Checkouts share the folder. To cargo they are one crate, which it does not compile again where the files are older
     # than what it has, unless the arguments differ.
     command += ["--", "-C", f"metadata={_digest_of_sources(crate)}"]

@@ -75,19 +75,10 @@ def _shards(source: SourceView, owned: frozenset[int], now: float, wall: float) 
             **_poll(source.open.get(shard), now),
         }
     for segment, poll in source.segments.items():
-        yield {
-            "source": source.stream.source,
-            "stream": source.snapshots.label,
-            "shard": segment,
-            "state": "reading",
-            "position": None,
-            "progress": None,
-            "lag_seconds": None,
-            "owned": True,
-            "parents": [],
-            "waits_for": [],
-            **_poll(poll, now),
-        }
+        place = {"source": source.stream.source, "stream": source.snapshots.label, "shard": segment}
+        unknown = dict.fromkeys(("position", "progress", "lag_seconds"))
+        of_shards = {"owned": True, "parents": [], "waits_for": []}
+        yield {**place, "state": "reading", **unknown, **of_shards, **_poll(poll, now)}
 
 
 def _poll(poll: Poll | None, now: float) -> dict[str, Any]:
