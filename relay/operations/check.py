@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -75,18 +75,23 @@ def run(config: Config) -> Iterator[Finding]:
     if config.cache:
         url = config.cache.url
         checks.append((f"cache {redacted(url)}", partial(_check_store, url, config.cache.namespace)))
-    if config.log:
-        checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
-    if config.copy_:
-        url = config.copy_.url
-        check = partial(check_folder, "copy", url)
-        if config.copy_.is_postgres:
-            check = partial(_check_postgres, url, [source.name for source in config.sources])
-        checks.append((f"copy {redacted(url)}", check))
+    checks += checks_of_places(config, partial(_check_postgres, config))
     checks += checks_of_machine(config)
     with ThreadPoolExecutor(max_workers=8) as pool:
         for findings in pool.map(lambda named: run_check(*named), checks):
             yield from findings
+
+
+def checks_of_places(config: Config, check_postgres: Check) -> list[tuple[str, Check]]:
+    """Return the checks of the places of the log and the copy, with their names."""
+    found: list[tuple[str, Check]] = []
+    if config.log:
+        found.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
+    if config.copy_:
+        url = config.copy_.url
+        check = check_postgres if config.copy_.is_postgres else partial(check_folder, "copy", url)
+        found.append((f"copy {redacted(url)}", check))
+    return found
 
 
 def run_check(name: str, check: Check) -> list[Finding]:
@@ -377,14 +382,12 @@ def check_folder(kind: str, url: str) -> str:
     return "writable" if nearest == path else "will be created"
 
 
-def _check_postgres(url: str, schemas: Sequence[str]) -> str:
-    """Check that a copy can be kept in a database, with these schemas. Raises ``Unavailable``."""
+def _check_postgres(config: Config) -> str:
+    """Check that the copy can be kept in its database, with a schema for each source. Raises ``Unavailable``."""
     from spark_consumers.sinks import postgres
 
-    database = postgres.PostgresDatabase(url)
-    try:
-        if missing := postgres.problems(database, schemas):
+    assert config.copy_ is not None
+    with closing(postgres.PostgresDatabase(config.copy_.url)) as database:
+        if missing := postgres.problems(database, [source.name for source in config.sources]):
             raise Unavailable("; ".join(missing))
-    finally:
-        database.close()
     return "reachable, and may create its tables"

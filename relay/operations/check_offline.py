@@ -12,7 +12,7 @@ from relay.engine.open_source import open_source
 from relay.errors import Unavailable
 from relay.extras import needs
 from relay.kafka.settings import unusable_security
-from relay.operations.check import Check, Finding, check_folder, open_registry, run_check
+from relay.operations.check import Check, Finding, checks_of_places, open_registry, run_check
 from relay.operations.check_machine import checks_of_machine
 
 
@@ -25,13 +25,7 @@ def run(config: Config, file: Path) -> Iterator[Finding]:
         checks.append(("schema registry", partial(_check_registry, config.schema_registry)))
     if config.cache:
         checks.append((f"cache {redacted(config.cache.url)}", partial(_check_cache, config.cache.url)))
-    if config.log:
-        checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
-    if config.copy_:
-        url = config.copy_.url
-        of_copy = _check_postgres if config.copy_.is_postgres else partial(check_folder, "copy", url)
-        checks.append((f"copy {redacted(url)}", of_copy))
-    for name, check in (*checks, *checks_of_machine(config)):
+    for name, check in (*checks, *checks_of_places(config, _check_postgres), *checks_of_machine(config)):
         yield from run_check(name, check)
 
 
