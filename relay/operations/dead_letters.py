@@ -43,8 +43,6 @@ _RELAY = "relay"
 _REMEMBERED = 0.9
 """The part of ``copy.tombstone_retention`` in which a change is sent again: the rest is for a copy that is behind."""
 
-Records = Generator[Message, None, None]
-
 _Record = tuple[str, bytes, bytes, int, Headers]
 """What `Publisher.send` takes: topic, value, key, partition and headers."""
 

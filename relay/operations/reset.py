@@ -7,7 +7,7 @@ transaction with the offsets of the partitions it writes. A worker that joins me
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -224,12 +224,12 @@ def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
 
 
-def _join(group: Assignment, view: CheckpointView, clock: Callable[[], float] = time.monotonic) -> None:
+def _join(group: Assignment, view: CheckpointView) -> None:
     """Become the only member of the group, and read all committed checkpoints."""
     partitions = set(range(topics.CHECKPOINT_PARTITIONS))
-    deadline = clock() + max(_JOIN_TIMEOUT, 2 * group.barrier_timeout)
+    deadline = time.monotonic() + max(_JOIN_TIMEOUT, 2 * group.barrier_timeout)
     while group.owned != partitions:
-        if clock() > deadline:
+        if time.monotonic() > deadline:
             raise RelayError(f"group {group.group}: another worker owns some of its partitions: stop it first")
         group.poll(0.1)
         group.fence()

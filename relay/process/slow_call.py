@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_AT_ONCE = 16  # calls
+
 
 class SlowCall(Generic[T]):
     """A call that runs in a thread from here on. ``name``: of the thread."""
@@ -38,8 +40,8 @@ class SlowCall(Generic[T]):
             self.future.set_exception(error)
 
 
-def call_all(name: str, calls: Sequence[Callable[[], T]], *, at_once: int = 16) -> list[T]:
-    """Make ``calls``, several ``at_once``, and return their results in order. Raises what the first to fail raised."""
+def call_all(name: str, calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make ``calls``, several at once, and return their results in order. Raises what the first to fail raised."""
     results: list[Future[T]] = [Future() for _ in calls]
     left = iter(list(zip(calls, results, strict=True)))
     turn = threading.Lock()
@@ -56,7 +58,7 @@ def call_all(name: str, calls: Sequence[Callable[[], T]], *, at_once: int = 16) 
             except BaseException as error:
                 result.set_exception(error)
 
-    for _ in calls[:at_once]:
+    for _ in calls[:_AT_ONCE]:
         threading.Thread(target=work, name=name, daemon=True).start()
     for ended in wait(results, return_when=FIRST_EXCEPTION).done:
         ended.result()
