@@ -20,9 +20,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Change", "ConfigError", "EventToken", "GtidError", "GtidSet", "MissingExtra", "Operation", "Order", "OriginToken",
-    "ReceivedChange", "RelayError", "Unavailable", "__version__", "changes", "compare",
-]  # fmt: skip
+    "Change",
+    "ConfigError",
+    "EventToken",
+    "GtidError",
+    "GtidSet",
+    "MissingExtra",
+    "Operation",
+    "Order",
+    "OriginToken",
+    "ReceivedChange",
+    "RelayError",
+    "Unavailable",
+    "__version__",
+    "changes",
+    "compare",
+]
 
 if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(

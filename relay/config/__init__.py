@@ -13,6 +13,19 @@ from relay.config.spark import SparkConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 
 __all__ = [
-    "INTERNAL", "CacheConfig", "Config", "CopyConfig", "DynamoDBConfig", "HttpConfig", "KafkaConfig", "LogConfig",
-    "MySQLConfig", "SchemaRegistryConfig", "SourceConfig", "SparkConfig", "VitessConfig", "load", "redacted",
-]  # fmt: skip
+    "INTERNAL",
+    "CacheConfig",
+    "Config",
+    "CopyConfig",
+    "DynamoDBConfig",
+    "HttpConfig",
+    "KafkaConfig",
+    "LogConfig",
+    "MySQLConfig",
+    "SchemaRegistryConfig",
+    "SourceConfig",
+    "SparkConfig",
+    "VitessConfig",
+    "load",
+    "redacted",
+]
