@@ -52,7 +52,7 @@ from relay.records import (
     SnapshotRequest,
     StreamId,
 )
-from relay.records.codec import Record
+from relay.records.codec import StoredRecord
 from relay.records.key import request_key
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
@@ -226,7 +226,7 @@ def snapshot_requests() -> Case:
     return {"cases": cases}
 
 
-def _stored(name: str, given: Mapping[str, Any], key: bytes, kind: type[Record]) -> Case:
+def _stored(name: str, given: Mapping[str, Any], key: bytes, kind: type[StoredRecord]) -> Case:
     return _record(name, given, key, kind.from_json(orjson.dumps(given)).to_json())
 
 

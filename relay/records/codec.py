@@ -18,7 +18,7 @@ _Read = Callable[[Any], Any]
 _PLAIN: Mapping[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (float, int), bool: (bool,)}
 
 
-class Record:
+class StoredRecord:
     """What has a key of its own in ``<name>.checkpoints``: a base of frozen dataclasses."""
 
     __slots__ = ()
@@ -41,7 +41,8 @@ class _Field(NamedTuple):
 
 def _given(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that do not have their default."""
-    given = ((name, getattr(value, name), default) for name, default, _ in _layout(type(value)))
+    kind: Any = type(value)
+    given = ((name, getattr(value, name), default) for name, default, _ in _layout(kind))
     return {name: part for name, part, default in given if part != default}
 
 

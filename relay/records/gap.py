@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from relay.records.codec import Record
+from relay.records.codec import StoredRecord
 from relay.records.key import StreamId
 from relay.records.shard import Position, position_text
 
@@ -64,7 +64,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PendingGap(Record):
+class PendingGap(StoredRecord):
     """A gap that a person has to decide about. ``decision``: None while pending. ``updated_at``: seconds."""
 
     gap: Gap

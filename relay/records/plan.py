@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from relay.records.codec import Record
+from relay.records.codec import StoredRecord
 from relay.records.shard import Shard, Start, TableKey
 
 PASSED = "passed"
@@ -13,7 +13,7 @@ PASSED = "passed"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Record):
+class Plan(StoredRecord):
     """Where reading a stream began, decided once before anything was read.
 
     ``requested``: the ``start`` of the config at that time. ``planned_at``: T0, seconds since the epoch.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from relay.records.codec import Record
+from relay.records.codec import StoredRecord
 from relay.token import EventToken
 
 Position = Mapping[str, Any]
@@ -98,7 +98,7 @@ class UnplannedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardCheckpoint(Record):
+class ShardCheckpoint(StoredRecord):
     """How far one shard is published: everything before ``position`` is on the topic (I4).
 
     ``position``: None until something was read. ``start``: where reading begins.

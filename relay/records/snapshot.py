@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from relay.records.codec import Record
+from relay.records.codec import StoredRecord
 from relay.records.key import request_key
 from relay.records.shard import Position, ShardState, UnplannedTable
 
@@ -21,7 +21,7 @@ class SnapshotPart:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotControl(Record):
+class SnapshotControl(StoredRecord):
     """The newest snapshot of a stream, which the owner of its key advances: planned, reading, finished.
 
     ``after``: seconds, it begins later than this. ``as_of``, ``segments``, ``rows`` (estimated), ``parts`` (what each
@@ -64,7 +64,7 @@ class SnapshotControl(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCheckpoint(Record):
+class SegmentCheckpoint(StoredRecord):
     """How far a segment of a snapshot is read. ``position``: has ``rows``, how many were read.
 
     ``unplanned``: see `ShardCheckpoint`. ``updated_at``: seconds since the epoch.
@@ -81,7 +81,7 @@ class SegmentCheckpoint(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRequest(Record):
+class SnapshotRequest(StoredRecord):
     """A snapshot that a person wants. ``tables``: sorted; empty: all. Times are seconds since the epoch.
 
     ``stopped``: it is not to go on, or not to begin, until it is resumed.

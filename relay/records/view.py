@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
-from relay.records.codec import Record
+from relay.records.codec import StoredRecord
 from relay.records.gap import PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
 from relay.records.plan import Plan
 from relay.records.shard import ShardCheckpoint
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotRequest
 
-_R = TypeVar("_R", bound=Record)
+_R = TypeVar("_R", bound=StoredRecord)
 _K = TypeVar("_K")
 
 
@@ -42,13 +42,13 @@ class CommittedRecords:
         """Apply a record, or its deletion. Raises ValueError if this version cannot read it."""
         try:
             kind, stream, name = parse_key(key)
-            self._apply(kind, stream, name, value)
+            self._apply_record(kind, stream, name, value)
         except ValueError as error:
             raise ValueError(f"{key.decode(errors='replace')}: {error}") from None
         self.versions[stream.source] += 1
         self.changed.add(stream.source)
 
-    def _apply(self, kind: RecordKind, stream: StreamId, name: str, value: bytes | None) -> None:
+    def _apply_record(self, kind: RecordKind, stream: StreamId, name: str, value: bytes | None) -> None:
         match kind:
             case RecordKind.SHARD:
                 before = self.checkpoints.get(stream, {}).get(name)

@@ -147,7 +147,9 @@ class Bench:
         # The partitions whose ends were waited for.
         self.waited_for: list[set[int]] = []
         self.view = SimpleNamespace(
-            checkpoints={}, require_end=lambda partitions, timeout: self.waited_for.append(set(partitions))
+            checkpoints={},
+            pending_gaps={},
+            require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
         )
         self.producers = ScriptedProducers(self.broker)
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())

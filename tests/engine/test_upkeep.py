@@ -10,6 +10,7 @@ from relay.kafka.publisher import Aborted
 from relay.records import (
     PRUNE_AFTER,
     Plan,
+    ReshardJournal,
     Shard,
     ShardCheckpoint,
     ShardState,
@@ -55,7 +56,7 @@ def test_a_stream_with_a_journal_is_not_caught_up_before_its_new_shards_are_know
     relay.now = 1010.0
     relay.state.look.soon()
     relay.serve()
-    journal = {"id": "1", "participants": ["shard-00000"], "targets": {"-80": {}, "80-": {}}}
+    journal = ReshardJournal("1", ("shard-00000",), {"-80": {}, "80-": {}})
     relay.write("shard-00000", ShardCheckpoint(ShardState.FINISHED, journal=journal, updated_at=1009.0))
     relay.write("shard-00001", ShardCheckpoint(ShardState.FINISHED, updated_at=1009.0))
     assert not relay.state.is_caught_up()

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
-from relay.records import ShardCheckpoint, StreamId, parse_key
+from relay.records import RecordKind, ShardCheckpoint, StreamId, parse_key
 from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
 from tests.faults.harness import Relay
@@ -270,8 +270,8 @@ class Group:
         config = load(self.path)
         found: dict[StreamId, dict[str, ShardCheckpoint]] = defaultdict(dict)
         for message in _committed(config, [config.internal("checkpoints")]):
-            stream, shard = parse_key(message.key() or b"")
-            if shard is not None:
+            kind, stream, shard = parse_key(message.key() or b"")
+            if kind is RecordKind.SHARD:
                 found[stream][shard] = ShardCheckpoint.from_json(message.value() or b"")
         return found
 

@@ -15,7 +15,7 @@ from relay.mysql.chunks import COLUMNS, KEY
 from relay.mysql.database_snapshots import ChunkReader
 from relay.mysql.positions import BinlogPosition
 from relay.mysql_dialect.tables import lay_out
-from relay.records import Shard, ShardCheckpoint, ShardState
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.source import Page, Segment, Unreadable
 from tests.mysql.fake_servers import A, FakeServer
 
@@ -53,7 +53,7 @@ def test_a_page_with_a_damaged_row_is_read_again_and_each_row_is_there_once() ->
     config: Any = SimpleNamespace(name="s", database="d", snapshot_rows_per_second=None)
     layouts: Any = lambda _, table, columns, primary: lay_out("s", table, columns, primary)  # noqa: E731
     published = {"-": ShardCheckpoint(ShardState.READING, BinlogPosition(f"MySQL56/{A}:1-5").to_json(), None)}
-    segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, {"shard": "-", "table": "t"}, lambda: published)
+    segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, SnapshotPart("-", "t"), lambda: published)
     reader = ChunkReader(config, segment, layouts, lambda _, needed, failed: server, clock=time.time)
     assert isinstance(reader.read(), Unreadable)
     page = reader.read()

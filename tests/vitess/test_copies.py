@@ -14,7 +14,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
-from relay.records import ShardCheckpoint, ShardState
+from relay.records import ReshardJournal, ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -269,7 +269,7 @@ def test_after_a_reshard_the_rest_of_a_table_is_read_from_the_shards_that_contin
     with ScriptedVtgate(script) as vtgate:
         with copying(vtgate.address, lambda: published) as reader:
             pages = until(reader, lambda page: bool(page.changes))
-        ended = {"id": "1", "participants": ["0"], "targets": {target: {"gtid": log.head} for target in targets}}
+        ended = ReshardJournal("1", ("0",), {target: {"gtid": log.head} for target in targets})
         published["0"] = ShardCheckpoint(ShardState.FINISHED, {"gtid": log.head}, journal=ended)
         with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
             assert "nothing of shard" in failure(reader)
