@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -30,7 +30,11 @@ class SourceKind(StrEnum):
     VITESS = "vitess"
 
 
-ConsumerKind = Literal["cache", "log", "copy"]
+class ConsumerKind(StrEnum):  # a list of literals is no argument
+    CACHE = "cache"
+    LOG = "log"
+    COPY = "copy"
+
 
 # With `readable=False` it is for what reads a file to say that it cannot.
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.", readable=False)]

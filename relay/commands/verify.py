@@ -24,7 +24,9 @@ _SAMPLE = 1000
 
 def verify(
     config: ConfigArgument,
-    kind: Annotated[ConsumerKind, typer.Argument(metavar="cache|log|copy", help="What to compare.")] = "cache",
+    kind: Annotated[
+        ConsumerKind, typer.Argument(metavar="cache|log|copy", help="What to compare.")
+    ] = ConsumerKind.CACHE,
     sample: Annotated[
         int | None,
         typer.Option(

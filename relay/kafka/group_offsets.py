@@ -237,7 +237,10 @@ class GroupOffsets:
         """
         wanted = [with_id(t, int(p), o, ids) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
-            refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=not wait))
+            if wait:
+                refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
+            else:
+                self._consumer.commit(offsets=wanted, asynchronous=True)
         except KafkaException as error:
             if wait:
                 raise Unavailable(f"cannot commit the offsets of group {self.group}: {error.args[0].str()}") from error
