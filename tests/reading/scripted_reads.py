@@ -1,0 +1,36 @@
+"""Readers of shards whose pages a test gives."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from relay.reading.open_shard import ShardOwner
+from relay.records import Shard
+from relay.source import Page, ReadResult
+
+SHARD = Shard("s")
+PAGE = Page(SHARD, [], None, None, None, begun=0.0)
+OWNER: ShardOwner = cast(Any, None)  # the pool only keeps it
+
+
+class Reads:
+    """A reader that gives what is put into it, once ``may_end`` is set."""
+
+    def __init__(self, *pages: ReadResult, streams: bool = False) -> None:
+        self.shard = Shard("s")
+        self.streams = streams
+        self.pages = iter(pages)
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.begun = threading.Event()
+        self.closed = 0
+
+    def read(self) -> ReadResult:
+        self.begun.set()
+        assert self.may_end.wait(10)
+        assert not self.closed
+        return next(self.pages)
+
+    def close(self) -> None:
+        self.closed += 1
