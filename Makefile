@@ -21,7 +21,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick mutants model floors lint format package wheels deploy-check image-check docs up down bench soak proto setup help
+.PHONY: demo test faults one quick mutants model floors lint format package wheels deploy-check image-check docs up down bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -29,15 +29,19 @@ help:            ## This list.
 demo: setup      ## The complete system on embedded services with a workload; SECONDS=30 SOURCE=dynamodb unless set.
 	@$(RUN) relay demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SECONDS),--seconds $(SECONDS))
 
-test: setup      ## All tests, on real services.
+test: setup      ## Every behaviour once, on the real services that it needs.
 	@$(RUN) python -m tests.prepare
-	@$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder -m "not package and not deploy and not images" $(ARGS)
+	@$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder -m "not faults and not package and not deploy and not images" $(ARGS)
+
+faults: setup    ## What multiplies that: kills of each source, clusters, groups, other servers, demos, random faults.
+	@$(RUN) python -m tests.prepare
+	@$(RUN) pytest -n auto --dist loadfile --no-loadscope-reorder -m faults $(ARGS)
 
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service, with fewer examples, in under two minutes.
-	@$(RUN) pytest -n 5 --hypothesis-profile quick -m "not services and not package and not deploy and not images" $(ARGS)
+	@$(RUN) pytest -n 5 --hypothesis-profile quick -m "not services and not faults and not package and not deploy and not images" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
@@ -49,7 +53,7 @@ model: setup     ## Every interleaving of the cache's readers, writers, invalida
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
 	@$(UV) venv --quiet --clear .venv-floors
 	@$(UV) pip install --quiet --python .venv-floors --resolution lowest-direct --editable '.[all]' --group test
-	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package and not deploy and not images" -W ignore::DeprecationWarning $(ARGS)
+	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not faults and not package and not deploy and not images" -W ignore::DeprecationWarning $(ARGS)
 
 lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) ruff check .

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -35,7 +34,7 @@ from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
-from tests import containers, needs, parallel
+from tests import containers, needs, parallel, selection
 from tests.browser import SCREENSHOTS
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.in_memory import folder_in_memory
@@ -91,11 +90,20 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file of which all tests are left out: in ``make quick``, each process would import a hundred."""
-    left_out = re.findall(r"\bnot (\w+)", config.getoption("markexpr"))
-    if not left_out or not collection_path.match("test_*.py"):
+    expression = config.getoption("markexpr")
+    if not collection_path.match("test_*.py") or _is_named(collection_path, config):
         return None
-    text = collection_path.read_text(encoding="utf-8")
-    return any(f"\npytestmark = pytest.mark.{name}\n" in text for name in left_out) or None
+    return selection.is_left_out(expression, collection_path.read_text(encoding="utf-8")) or None
+
+
+def _is_named(path: Path, config: pytest.Config) -> bool:
+    """Whether somebody asks for the tests of this file: pytest would not find a file that is left out."""
+    return any(Path(argument.partition("::")[0]).absolute() == path for argument in config.args)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if problem := selection.problem(item.iter_markers()):
+        raise pytest.UsageError(f"{item.nodeid} {problem}")
 
 
 def pytest_collection_finish() -> None:

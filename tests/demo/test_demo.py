@@ -56,6 +56,7 @@ def test_every_check_of_the_demo_holds_and_nothing_is_left_behind(tmp_path: Path
     assert "commit → invalidated" in checked(tmp_path, unique, 8)
 
 
+@pytest.mark.faults("the demo of another source: its parts have tests of their own, such as vitess/test_on_vitess.py")
 def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
     needs.vitess()
@@ -65,6 +66,7 @@ def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: P
     assert "from shard shop/resharded/e0-" in text
 
 
+@pytest.mark.faults("the demo of another source: its parts have tests of their own, such as mysql/test_relayed.py")
 def test_every_check_holds_on_a_mariadb_with_old_rows_whose_primary_is_killed(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
     text = checked(tmp_path, unique, 6, "--source", "mysql", "--json")

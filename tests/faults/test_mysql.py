@@ -18,7 +18,10 @@ from tests.faults.world import World
 from tests.mysql.server import MySQL
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults("kills of another source: test_exactly_once.py kills relays, mysql/test_failover.py servers"),
+]
 
 
 class Servers(World):

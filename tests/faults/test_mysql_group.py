@@ -20,7 +20,10 @@ from tests.faults.world import World, wait_for
 from tests.mysql.group import Group
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults("kills in a group: mysql/test_failover.py loses primaries, test_exactly_once.py relays"),
+]
 
 DATABASE = "shop"
 

@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from _pytest.mark import ParameterSet
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -82,7 +83,13 @@ def listed(numbers: str) -> list[int]:
     return [number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)]
 
 
-@pytest.mark.parametrize("seed", listed(NETWORKS))
+def one_and_others(seeds: list[int]) -> list[ParameterSet]:
+    """Return the networks: the first is played by ``make test``."""
+    others = pytest.mark.faults("other networks: the first is played in `make test`")
+    return [pytest.param(seed, marks=[others] if number else []) for number, seed in enumerate(seeds)]
+
+
+@pytest.mark.parametrize("seed", one_and_others(listed(NETWORKS)))
 def test_whatever_the_network_does_meanwhile(tmp_path: Path, broker: ProxiedBroker, unique: str, seed: int) -> None:
     """The same, while requests and answers are slow, cut off, and late beside their repetition."""
     seeds = range(seed * STREAMS, (seed + 1) * STREAMS)

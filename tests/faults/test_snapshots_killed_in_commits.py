@@ -15,7 +15,10 @@ from tests.command_line import relay
 from tests.faults.altered import Altered
 from tests.faults.harness import Relay
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults("kills in the snapshot of another source: test_snapshots.py kills at each commit of one"),
+]
 
 WORKER = "tests.faults.snapshot_killed_worker"
 

@@ -28,7 +28,12 @@ from spark_consumers.running import RETRY_DELAYS
 from tests.spark_consumers.topic import SHARD, Topic, change
 from tests.waiting import patience, wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults(
+        "kills of drivers: test_consumers_killed.py kills, spark_consumers/test_convergence.py has two drivers"
+    ),
+]
 
 CHANGES = int(os.environ.get("RELAY_FAULT_CHANGES", "20000"))
 KILLS = int(os.environ.get("RELAY_KILLS", "2"))

@@ -16,7 +16,10 @@ from tests.faults.audited import changes_in, problems
 from tests.faults.clustered import Cluster, cluster_of
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults("kills of another source: test_exactly_once.py kills relays, vitess/test_on_vitess.py reshards"),
+]
 
 
 @pytest.fixture

@@ -20,7 +20,10 @@ from tests.faults.harness import Relay
 from tests.faults.world import wait_for
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults("another source: test_snapshots_beside_statements.py, and vitess/test_copies_begun_again.py"),
+]
 
 ROWS = 120  # in each shard
 STATEMENTS = {

@@ -1,4 +1,4 @@
-"""What a hundred fencings, aborts, reconnects and rebalances leave in a worker's process: nothing (I11)."""
+"""What fencings, aborts, reconnects and rebalances leave in a worker's process: nothing (I11)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
-ROUNDS = 10  # each with a rebalance, and three fencings, aborts and reconnects
 GROWTH = 8 << 20  # bytes; a hundred clients of Kafka take more than ten times that
 
 
@@ -119,15 +118,19 @@ def disturbed(broker: ProxiedBroker, unique: str) -> Iterator[Disturbed]:
         yield made
 
 
+# Each with a rebalance, and three fencings, aborts and reconnects.
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(10, marks=pytest.mark.faults("a hundred, where two rounds show what stays"))]
+)
 @pytest.mark.timeout(1800)
-def test_a_hundred_fencings_aborts_reconnects_and_rebalances_leave_nothing_behind(disturbed: Disturbed) -> None:
+def test_fencings_aborts_reconnects_and_rebalances_leave_nothing_behind(disturbed: Disturbed, rounds: int) -> None:
     """I11: the clients end at once, and do not wait for the collector of garbage, which a relay rarely runs."""
 
-    def play(rounds: int) -> None:
-        for _ in range(rounds):
+    def play(times: int) -> None:
+        for _ in range(times):
             disturbed.rebalance()
         gc.collect()  # the other worker, whose process would have ended
-        for _ in range(3 * rounds):
+        for _ in range(3 * times):
             disturbed.fence()
             disturbed.abort()
             disturbed.reconnect()
@@ -136,7 +139,7 @@ def test_a_hundred_fencings_aborts_reconnects_and_rebalances_leave_nothing_behin
     try:
         play(1)
         before = settled()
-        play(ROUNDS)
+        play(rounds)
         wait_until(lambda: Held.now().threads <= before.threads and Held.now().descriptors <= before.descriptors, 30)
         assert Held.now().memory <= before.memory + GROWTH
     finally:

@@ -14,6 +14,7 @@ SEED = int(os.environ.get("RELAY_SOAK_SEED") or 20)
 
 
 @pytest.mark.services
+@pytest.mark.faults("all kills at random: tests/faults has each alone")
 @pytest.mark.timeout(SECONDS + 600)
 def test_workers_broker_and_servers_that_die_at_random_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
     totals = Soak(tmp_path, SEED, ["dynamodb", "mysql"], rate=300).play(SECONDS)

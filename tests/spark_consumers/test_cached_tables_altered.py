@@ -94,7 +94,14 @@ def cached(
             raise
 
 
-@pytest.mark.parametrize(("kind", "engine"), [("mariadb", "python"), ("mariadb", "spark"), ("mysql", "python")])
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        ("mariadb", "python"),
+        pytest.param("mariadb", "spark", marks=pytest.mark.faults("one rule for both: test_invalidate.py")),
+        pytest.param("mysql", "python", marks=pytest.mark.faults("as on MariaDB")),
+    ],
+)
 def test_a_cache_serves_no_row_from_before_its_table_was_altered_or_exchanged(
     kind: str, engine: str, request: pytest.FixtureRequest, kafka: Any, redis_server: Any, unique: str, tmp_path: Path
 ) -> None:
