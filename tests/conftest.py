@@ -39,8 +39,9 @@ from tests.browser import SCREENSHOTS
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.in_memory import folder_in_memory
 from tests.kafka.proxy import ProxiedBroker, passing
-from tests.longest_first import LongestFirst
+from tests.longest_first import WORKER, LongestFirst
 from tests.mysql.server import MySQL
+from tests.progress import Progress
 from tests.running import running
 from tests.traces import no_traces_left
 from tests.waiting import cpu_seconds
@@ -79,8 +80,18 @@ hypothesis.settings.load_profile("relay")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.pluginmanager.has_plugin("cacheprovider"):
-        config.pluginmanager.register(LongestFirst(config.cache))
+    if not config.pluginmanager.has_plugin("cacheprovider"):
+        return
+    longest_first = LongestFirst(config.cache)
+    config.pluginmanager.register(longest_first)
+
+    def say(text: str) -> None:
+        if (reporter := config.pluginmanager.get_plugin("terminalreporter")) is not None:
+            reporter.ensure_newline()
+            reporter.write_line(text)
+
+    if WORKER not in os.environ:
+        config.pluginmanager.register(Progress(longest_first.expected, say))
 
 
 @pytest.hookimpl(optionalhook=True)  # which only xdist has

@@ -77,7 +77,7 @@ USUAL = {
 
 _CACHE_KEY = "relay/seconds"
 _WORTH_REMEMBERING = 0.05  # seconds
-_WORKER = "PYTEST_XDIST_WORKER"
+WORKER = "PYTEST_XDIST_WORKER"
 
 
 class LongestFirst:
@@ -89,31 +89,29 @@ class LongestFirst:
         self._measured: Counter[str] = Counter()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        tests = Counter(map(_file, items))
+        in_file = Counter(file_of(item.nodeid) for item in items)
 
         def expected(item: pytest.Item) -> float:
-            usual = USUAL.get(_file(item))
-            return (
-                self._expected(item) if usual is None else self._remembered.get(item.nodeid, usual / tests[_file(item)])
-            )
+            unknown = 0.02 if item.get_closest_marker("services") is None else 1.0
+            return self.expected(item.nodeid, in_file[file_of(item.nodeid)], unknown)
 
-        items[:] = longest_file_first(items, _file, expected)
+        items[:] = longest_file_first(items, lambda item: file_of(item.nodeid), expected)
+
+    def expected(self, test: str, in_file: int, unknown: float = 0.1) -> float:
+        """Return the seconds of a test whose file has so many."""
+        usual = USUAL.get(file_of(test))
+        return self._remembered.get(test, unknown if usual is None else usual / in_file)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._measured[report.nodeid] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        if _WORKER not in os.environ:
+        if WORKER not in os.environ:
             self._cache.set(_CACHE_KEY, updated(self._remembered, self._measured))
 
-    def _expected(self, item: pytest.Item) -> float:
-        if item.nodeid in self._remembered:
-            return self._remembered[item.nodeid]
-        return 0.02 if item.get_closest_marker("services") is None else 1.0
 
-
-def _file(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def longest_file_first(tests: Sequence[T], file: Callable[[T], str], seconds: Callable[[T], float]) -> list[T]:
