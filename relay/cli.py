@@ -33,11 +33,11 @@ from relay.commands.logged import Commands, wrong_usage_logged
 from relay.commands.options import (
     ConfigArgument,
     ConsumerKind,
+    Database,
     JsonOption,
     LogFormat,
     LogFormatOption,
     SetOption,
-    SourceKind,
     UntilCaughtUpOption,
     load_config,
     logging_to_stderr,
@@ -319,7 +319,7 @@ def token_compare(
 
 @app.command()
 def demo(
-    source: Annotated[SourceKind, typer.Option(help="The kind of database.")] = SourceKind.DYNAMODB,
+    source: Annotated[Database, typer.Option(help="The kind of database.")] = Database.DYNAMODB,
     seconds: Annotated[int, typer.Option(min=5, help="The length of the workload, in seconds.")] = 30,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, for programs; its progress is on stderr.")

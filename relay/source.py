@@ -2,18 +2,18 @@
 
 ``relay.dynamodb``, ``relay.vitess`` and ``relay.mysql`` implement `Source`; the engine, Kafka and Avro know nothing
 else about a database. `Source` lists shards and opens them, `ShardReader` reads one shard page by page, and
-`SnapshotSource` reads the rows that a table already has.
+`SnapshotSource` reads the rows that a table already has. Each package exports a `SourceKind`, ``kind.KIND``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from relay.change import Change, SchemaChange, Snapshot
 from relay.records import Gap, Plan, Position, ReshardJournal, Shard, ShardCheckpoint, SnapshotPart, Start, StreamId
-from relay.table import TableSchema
+from relay.table import Column, TableSchema
 from relay.token import EventToken
 
 STREAMED_PAGE = 256 << 10
@@ -259,3 +259,95 @@ class Source(Protocol):
         """Return one complete listing; for a source with journals, the shards to begin with."""
 
     def open(self, opening: Opening) -> ShardReader: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a check. ``exit_code``: 0 if all is well, else that of the problem."""
+
+    check: str
+    detail: str
+    exit_code: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"check": self.check, "ok": self.ok, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """A table as a check of its source found it."""
+
+    schema: TableSchema
+    findings: Sequence[Finding] = ()
+    for_copy: Sequence[Finding] = ()
+    """Whether its changes have what a copy needs; empty if they always have."""
+    columns: Sequence[Column] = ()
+    """All that it has; empty if its rows may have others."""
+    partial: str = ""
+    """Why not every change has the row before and after it, and what to do; empty if every one has both."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSource:
+    """A source as a check found it: what concerns all of it, and its tables."""
+
+    findings: Sequence[Finding]
+    tables: Sequence[CheckedTable]
+
+
+class SourceRows(Protocol):
+    """The rows that one table has now, each as the key and the image of a change. Methods raise ``Unavailable``."""
+
+    schema: TableSchema
+
+    def close(self) -> None: ...
+
+    def all(self) -> Iterator[tuple[Mapping[str, Any], Any]]: ...
+
+    def some(self, count: int) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Yield about ``count`` rows picked at random."""
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Yield the rows of some keys, perhaps with others. ``keys``: as texts, binary in base64."""
+
+
+class CachedItems(Protocol):
+    """The items of one table that cache keys name. ``connect`` comes first. Methods raise ``Unavailable``."""
+
+    def close(self) -> None: ...
+
+    def connect(self) -> None: ...
+
+    def primary_keys(self, cache_key: str) -> Sequence[Mapping[str, Any]]:
+        """Return the primary keys of items that may have the cache key; none if there are too many."""
+
+    def load(self, keys: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the items of the keys that have one, by their identity."""
+
+    def identity(self, item: Mapping[str, Any]) -> str:
+        """Return a text that is equal for equal primary keys. Raises KeyError, TypeError or ValueError for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """What the relay and its commands do with an entry of ``sources:``, by its ``type``.
+
+    The functions take the entry, and raise ``ConfigError`` and, but for ``open``, ``Unavailable``. None: this kind of
+    source cannot.
+    """
+
+    open: Callable[[Any], Source]
+    find_tables: Callable[[Any], Iterable[str]]
+    """Asks for the tables of an entry that does not name them."""
+    check: Callable[[Any], CheckedSource]
+    """Looks for all that the relay needs, and changes nothing."""
+    rows: Callable[[Any, Callable[[], Sequence[str]]], Iterator[SourceRows]] | None = None
+    """Opens the tables one after another. The second argument returns the shards that have not ended."""
+    items: Callable[[Any, Iterable[str]], CachedItems] | None = None
+    """For values of a cache that are items of the table. The second argument: the templates of their keys."""
+    stream_token: Callable[[Any, str, Mapping[str, ShardCheckpoint], Plan], dict[str, Any]] | None = None
+    """Returns the position of a reader of the stream with this label, as programs without the relay take it."""

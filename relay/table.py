@@ -46,6 +46,12 @@ class TableSchema:
     row: tuple[Column, ...] | None = None
     protected: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def protection(self) -> str:
+        """The end of a message about the table that says what is protected; empty if nothing is."""
+        shown = ", ".join(f"{name} ({kind})" for name, kind in self.protected)
+        return f"; protects {shown}" if shown else ""
+
     def __post_init__(self) -> None:
         if not 1 <= self.hash_columns <= len(self.key):
             raise ValueError(

@@ -178,11 +178,15 @@ def _by_position(a: EventToken | OriginToken, b: EventToken | OriginToken) -> Or
     return Order.OLDER if before else Order.NEWER
 
 
+def is_numbered(position: str) -> bool:
+    """Whether a position is a sequence number of DynamoDB, and not what a server has executed."""
+    return position.startswith("DynamoDB/")
+
+
 def check_position(text: str) -> None:
     """Raise ValueError for a position that can be compared with none, so that its order is always UNKNOWN."""
-    flavour, slash, _ = text.partition("/")
-    if flavour != "DynamoDB":
-        if not slash:
+    if not is_numbered(text):
+        if "/" not in text:
             raise ValueError(f"{text!r} is not a position: it begins with DynamoDB/, MySQL56/ or MariaDB/")
         if not parse(text):
             raise ValueError(f"the position {text!r} has no GTID")
@@ -196,8 +200,8 @@ def _position(text: str) -> GtidSet | int | None:
 
 
 def _parse_position(text: str) -> GtidSet | int | None:
-    flavour, _, number = text.partition("/")
-    if flavour == "DynamoDB":
+    if is_numbered(text):
+        number = text.partition("/")[2]
         # 256 digits are more than any real one has, and fewer than int() refuses.
         return int(number) if number.isascii() and number.isdigit() and len(number) <= 256 else None
     try:

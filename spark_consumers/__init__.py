@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from relay.config import Config
     from spark_consumers.change_stream import ChangeStream, changes
+    from spark_consumers.consumer import Consumer
     from spark_consumers.frames import apply_in_order, read_changes
     from spark_consumers.log_sql import log_views
-    from spark_consumers.runner import Consumer
     from spark_consumers.session import close_session, open_session
 
 __all__ = [

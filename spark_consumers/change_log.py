@@ -24,6 +24,7 @@ from relay.errors import Unavailable
 from relay.kafka.group_offsets import topic_ids
 from relay.kafka.topics import connect
 from spark_consumers.gaps import LostChanges
+from spark_consumers.locations import spark_path
 from spark_consumers.log_contents import LogContents, Range
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.records import DecodeStatus
@@ -77,7 +78,7 @@ def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     """Return the consumer that appends changes to the log at ``log.path``."""
     topics = sorted({*map(config.topic, config.tables)})
     schedule = Schedule(log.maintain_every, log.keep_versions)
-    place = delta.spark_path(log.path)
+    place = spark_path(log.path)
     rule = ChangeLog(place, lambda: topic_ids(connect(config), config, topics), schedule)
     return TableConsumer(
         "log", config, rule.plan, place=place, at_most=50_000, apply_every=log.apply_every, delta_at=log.path

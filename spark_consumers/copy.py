@@ -33,9 +33,8 @@ from spark_consumers.records import Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
-from spark_consumers.sinks.delta_copy import DeltaTable
+from spark_consumers.sinks.copy_target import CopyTarget, copy_target
 from spark_consumers.sinks.target import TargetTable
-from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 # Records a batch. Half of the CPU that Spark takes for 20,000 it takes for a single one, too.
@@ -69,11 +68,10 @@ class ChangeHead:
         return self.place.partition, self.place.offset
 
 
-def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") -> TableConsumer:
-    """Return the consumer that keeps the tables under ``copy.url`` up to date.
+def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = None) -> TableConsumer:
+    """Return the consumer that keeps the tables of ``target`` up to date, by default those under ``copy.url``.
 
-    ``schema_prefix``: of the names of schemas in PostgreSQL. Raises ``Unavailable`` if a database at
-    ``copy.url`` does not answer.
+    Raises ``Unavailable`` if a database there does not answer.
     """
     topics = sorted({*map(config.topic, config.tables)})
     ids = cache(lambda: topic_ids(connect(config), config, topics))
@@ -92,30 +90,12 @@ def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") 
     def ids_of(table: str) -> dict[str, str]:
         return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
 
-    if copy.is_postgres:
-        from spark_consumers.sinks.postgres import PostgresDatabase
-        from spark_consumers.sinks.postgres_copy import PostgresTable
-
-        database = PostgresDatabase(copy.url)
-        database.connect()
-        open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
-        rule = TableCopies(open_table, copy.tombstone_retention, ids_of, past_gaps, published)
-        place, every = database.place, copy.apply_every
-        return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every)
-    place, every = delta.spark_path(copy.url), copy.apply_every
-    rule = TableCopies(
-        partial(
-            DeltaTable,
-            place,
-            Schedule(copy.maintain_every, copy.keep_versions),
-            items=copy.items,
-        ),
-        copy.tombstone_retention,
-        ids_of,
-        past_gaps,
-        published,
+    target = target or copy_target(config, copy)
+    rule = TableCopies(target.open(), copy.tombstone_retention, ids_of, past_gaps, published)
+    every, place = copy.apply_every, target.place
+    return TableConsumer(
+        "copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every, delta_at=target.location
     )
-    return TableConsumer("copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every, delta_at=copy.url)
 
 
 class TableCopies:

@@ -16,10 +16,11 @@ from relay.errors import RelayError
 from relay.kafka.group_offsets import check_start
 from relay.process import folders
 from spark_consumers.checkpoint import ConsumerCheckpoint
+from spark_consumers.consumer import PLACE_SETTINGS, Consumer
 from spark_consumers.executors import check
 from spark_consumers.locations import below, local_folder, refuse_on_cluster
 from spark_consumers.locks import Lock
-from spark_consumers.runner import PLACE_SETTINGS, Consumer, Runner
+from spark_consumers.runner import Runner
 from spark_consumers.running import log_event, signals
 from spark_consumers.session import (
     another_session,

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import SparkSession
-
-from relay.errors import ConfigError
+from relay.errors import ConfigError, Unavailable
 from relay.process.folders import naming
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def local_folder(location: str) -> Path | None:
     """Return the local folder of ``location``, None if it is in another store."""
     parts = urlsplit(location)
     return Path(unquote(parts.path)) if parts.scheme in ("", "file", "delta") and not parts.netloc else None
+
+
+def spark_path(location: str) -> str:
+    """Return ``location`` as a path that Spark understands."""
+    folder = local_folder(location)
+    return folder.absolute().as_uri() if folder is not None else location.removeprefix("delta+")
+
+
+def check_folder(kind: str, location: str) -> str:
+    """Check that a local folder is writable; other stores are not checked. Raises ``Unavailable``."""
+    path = local_folder(location)
+    if path is None:
+        return "not checked: it is not a local folder"
+    # Path.exists raises where one may not look.
+    nearest = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
+    return "writable" if nearest == path else "will be created"
 
 
 def below(location: str, *names: str) -> str:
@@ -41,6 +61,15 @@ def sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def rename(renames: Iterable[tuple[str, str]]) -> None:
+    """Rename in order, durably, leaving out what is done."""
+    for old, new in renames:
+        if Path(old).exists() and not Path(new).exists():
+            Path(old).rename(new)
+            sync(Path(old).parent)
+            sync(Path(new).parent)
 
 
 class Folder(Protocol):

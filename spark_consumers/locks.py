@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relay.errors import Unavailable
 from relay.process.folders import naming
+from spark_consumers.locations import local_folder
 
 # A killed consumer leaves a JVM that ends within moments, and holds the lock until then.
 _TIMEOUT = 15.0  # seconds
@@ -55,3 +56,12 @@ class Lock:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def lock_of(location: str) -> Lock | None:
+    """Return the lock of a local ``location``, where Delta does not exclude a second writer; None for other stores."""
+    folder = local_folder(location)
+    if folder is None:
+        return None
+    folder = folder.absolute()
+    return Lock(folder.with_name(f"{folder.name}.lock"), str(folder))

@@ -11,6 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from relay.config import Config
 from spark_consumers.kept_rows import KeptRow
+from spark_consumers.locations import spark_path
 from spark_consumers.log_sql import log_views
 from spark_consumers.records import Layout
 from spark_consumers.sinks import delta
@@ -35,7 +36,7 @@ class LoggedRows:
         log_views(session, config)
         self.where = config.log.path
         self._session = session
-        self._path = delta.table(delta.spark_path(config.log.path))
+        self._path = delta.table(spark_path(config.log.path))
         self._layout = layout
         self._wanted = wanted
         self._of_table = f"source = {delta.literal(layout.source)} AND `table` = {delta.literal(layout.table)}"

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
+from spark_consumers.locations import spark_path
 from spark_consumers.log_script import script
 from spark_consumers.sinks import delta
 
@@ -25,7 +26,7 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     """
     if config.log is None:
         raise ConfigError("the config has no `log:` section: there is no log to look into")
-    path = delta.spark_path(config.log.path)
+    path = spark_path(config.log.path)
     statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}", *_functions()]
     current = spark.catalog.currentDatabase()
     if schema is not None:

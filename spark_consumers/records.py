@@ -65,11 +65,6 @@ class Layout:
         return cls(unescape(source), unescape(table), _fields(key), None if row == "string" else _fields(row))
 
     @property
-    def binary_key(self) -> tuple[bool, ...]:
-        """For each key column, whether it holds bytes, whose text is base64."""
-        return tuple(field.type == "bytes" for field in self.key)
-
-    @property
     def columns(self) -> frozenset[str] | None:
         """All columns of the table; None if its items may have any."""
         if self.row is None or self.rest is not None:

@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,16 @@ def close_session(session: SparkSession) -> None:
     SparkContext._gateway = SparkContext._jvm = None
     if driver.code is not None:
         driver.code.cleanup()
+
+
+@contextmanager
+def delta_session(name: str, spark: SparkConfig) -> Iterator[SparkSession]:
+    """Open a session that can read Delta, and close it. Raises as ``open_session`` does."""
+    session = open_session(name, delta=True, spark=spark)
+    try:
+        yield session
+    finally:
+        close_session(session)
 
 
 def is_cluster(master: str | None) -> bool:

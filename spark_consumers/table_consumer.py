@@ -16,10 +16,9 @@ from spark_consumers.batch_parts import cut_batch
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.gaps import LostChanges
-from spark_consumers.locks import Lock
+from spark_consumers.locks import Lock, lock_of
 from spark_consumers.non_changes import NonChanges
 from spark_consumers.records import Layout
-from spark_consumers.sinks import delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class TableConsumer:
         self._start: Offsets = {}
 
     def lock(self) -> Lock | None:
-        return None if self.location is None else delta.lock(self.location)
+        return None if self.location is None else lock_of(self.location)
 
     def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
         self._decoder, self._start = decoder, start

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from relay.token import EventToken, Order, compare
+from relay.token import EventToken, Order, compare, is_numbered
 
 MAX_COMPONENTS = 8
 """The most tokens an entry holds; the oldest are dropped."""
@@ -249,7 +249,7 @@ def are_above(tokens: Mapping[str, EventToken], floors: Tokens) -> bool:
 
 def has_floor(token: EventToken) -> bool:
     """Whether the shard of the token has a floor. DynamoDB's copies tell no positions, so its shards need none."""
-    return not token.position.startswith("DynamoDB/")
+    return not is_numbered(token.position)
 
 
 def reaches(token: EventToken, bound: EventToken | None) -> bool:

@@ -73,10 +73,10 @@ class CacheRules:
     def __init__(self, cache: CacheConfig, sources: Iterable[SourceConfig]) -> None:
         self._by_table = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
         self.tables = frozenset(self._by_table)
-        types = {source.name: source.type for source in sources}
-        self.sources = frozenset(types)
+        complete = {source.name: source.has_complete_streams for source in sources}
+        self.sources = frozenset(complete)
         # A copy of Vitess begins where the cache may be in use already, and nothing tells what changed before.
-        self._with_complete_streams = frozenset(name for name, kind in types.items() if kind != "vitess")
+        self._with_complete_streams = frozenset(name for name in complete if complete[name])
 
     @property
     def keys(self) -> str:

@@ -12,7 +12,7 @@ import typer
 from relay.commands.options import JsonOption, SetOption, read_config, with_tables
 
 if TYPE_CHECKING:
-    from relay.operations.check import Finding
+    from relay.source import Finding
 
 
 def check(

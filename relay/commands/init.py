@@ -13,18 +13,18 @@ from typing import Annotated, Any
 
 import typer
 
-from relay.commands.options import SourceKind
+from relay.commands.options import Database
 from relay.errors import ConfigError
 
 _OPTIONS = {
-    SourceKind.DYNAMODB: ("region", "endpoint_url"),
-    SourceKind.MYSQL: ("servers", "database", "user"),
-    SourceKind.VITESS: ("vtgate", "keyspace", "user"),
+    Database.DYNAMODB: ("region", "endpoint_url"),
+    Database.MYSQL: ("servers", "database", "user"),
+    Database.VITESS: ("vtgate", "keyspace", "user"),
 }
 _NEEDED = {
-    SourceKind.DYNAMODB: ("tables", "region"),
-    SourceKind.MYSQL: ("servers", "database", "user"),
-    SourceKind.VITESS: ("vtgate", "keyspace"),
+    Database.DYNAMODB: ("tables", "region"),
+    Database.MYSQL: ("servers", "database", "user"),
+    Database.VITESS: ("vtgate", "keyspace"),
 }
 _FLAGS = {"tables": "--table", "servers": "--server"}
 _QUESTIONS = {
@@ -47,7 +47,7 @@ def init(
     file: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", readable=False)
     ],
-    kind: Annotated[SourceKind | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
+    kind: Annotated[Database | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
     tables: Annotated[
         list[str] | None,
         typer.Option("--table", metavar="TABLE", help="A table; may be repeated. Default, but not of DynamoDB: all."),
@@ -143,11 +143,11 @@ def _replace(file: Path, text: str) -> None:
         raise
 
 
-def _ask(kind: SourceKind | None, values: dict[str, Any]) -> tuple[SourceKind, dict[str, Any]]:
+def _ask(kind: Database | None, values: dict[str, Any]) -> tuple[Database, dict[str, Any]]:
     """Ask for what is missing, and for what is optional."""
     asked: dict[str, Any] = {}
     if kind is None:
-        kind = SourceKind(typer.prompt("Type of database: dynamodb, mysql (also MariaDB) or vitess", type=SourceKind))
+        kind = Database(typer.prompt("Type of database: dynamodb, mysql (also MariaDB) or vitess", type=Database))
     for key in (*_NEEDED[kind], "kafka"):
         if key not in values:
             default = "127.0.0.1:9092" if key == "kafka" else None
@@ -164,7 +164,7 @@ def _split(key: str, answer: str) -> str | list[str]:
     return [part.strip() for part in answer.split(",") if part.strip()]
 
 
-def _missing(kind: SourceKind | None, values: dict[str, Any]) -> str:
+def _missing(kind: Database | None, values: dict[str, Any]) -> str:
     needed = ["--type"] if kind is None else [_flag(key) for key in _NEEDED[kind] if key not in values]
     return ", ".join((*needed, *(() if "kafka" in values else ("--kafka",))))
 

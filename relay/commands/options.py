@@ -24,7 +24,7 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class SourceKind(StrEnum):
+class Database(StrEnum):
     DYNAMODB = "dynamodb"
     MYSQL = "mysql"
     VITESS = "vitess"
@@ -91,7 +91,7 @@ def with_tables(config: Config, *, every_table: bool = True) -> Config:
     """
     if config.names_tables:
         return config
-    from relay.engine.open_source import find_tables
+    from relay.engine.kinds import find_tables
 
     return config.with_tables(find_tables, only_split=not every_table)
 

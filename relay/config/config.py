@@ -25,7 +25,6 @@ from relay.config.schema_forms import like
 from relay.config.sinks import CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
-from relay.config.sql_sources import MySQLConfig
 from relay.config.template import Template
 from relay.config.typed_variables import read_as_wanted
 from relay.config.yaml_file import Document, Location
@@ -197,23 +196,21 @@ class Config(ConfigModel):
     def _late_invalidations(self) -> Iterator[tuple[Location, str]]:
         """Yield why invalidations may come so late by this config that the consumer would call it behind."""
         for i, source in zip(self._entries, self.sources, strict=True):
-            if self.cache is None or not isinstance(source, MySQLConfig):
-                continue
-            if all(len(servers) == 1 for servers in source.shards.values()):
-                continue  # which is read however late it is
+            if self.cache is None or source.late_by is None:
+                continue  # a server that is alone is read however late it is
             is_cached = not source.names_tables or any(table in self.cache.keys for table in source.table_names)
-            if is_cached and self.cache.tombstone_ttl <= 2 * source.max_lag:
+            if is_cached and self.cache.tombstone_ttl <= 2 * source.late_by:
                 yield (
                     ("cache", "tombstone_ttl"),
                     f"{duration_text(self.cache.tombstone_ttl)} is not more than twice `sources[{i}].max_lag` "
-                    f"({duration_text(source.max_lag)}), so a replica that may be read for {source.name} can make "
+                    f"({duration_text(source.late_by)}), so a replica that may be read for {source.name} can make "
                     "invalidations late: raise tombstone_ttl, or lower max_lag",
                 )
 
     def _place_problems(self) -> Iterator[tuple[Location, str]]:
-        log, copy = self.log, self.copy_
+        log, copy = self.log, self.copy_.location if self.copy_ else None
         # I1: of what is in the folder of a table in Delta, VACUUM deletes what is not the table's.
-        if log is not None and copy is not None and not copy.is_postgres and are_nested(log.path, copy.url):
+        if log is not None and copy is not None and are_nested(log.path, copy):
             yield ("copy", "url"), "neither it nor `log.path` may be inside the other: Delta would delete its files"
 
     def topic(self, table: str) -> str:
@@ -224,7 +221,7 @@ class Config(ConfigModel):
     def own_topics(self) -> dict[str, str]:
         """The relay's own topics by their kind. Only sources of SQL have statements."""
         kinds: tuple[Internal, ...] = (
-            INTERNAL if all(source.type == "dynamodb" for source in self.sources) else (*INTERNAL, "ddl")
+            (*INTERNAL, "ddl") if any(source.has_statements for source in self.sources) else INTERNAL
         )
         return {kind: self.internal(kind) for kind in kinds}
 

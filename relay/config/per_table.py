@@ -1,8 +1,9 @@
-"""The keys that sources of all types have for each of their tables."""
+"""What sources of all types have: keys for each of their tables, and what sets their databases apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -13,6 +14,13 @@ from relay.config.yaml_file import Location
 
 
 class PerTableConfig(ConfigModel):
+    one_source_per_table: ClassVar[bool] = False
+    """Whether an entry with several tables becomes a source for each."""
+    has_statements: ClassVar[bool] = True
+    """Whether statements, which the topic `ddl` has, change its tables."""
+    has_complete_streams: ClassVar[bool] = True
+    """Whether its stream has all changes of the rows that a snapshot reads beside it."""
+
     protect: Protect = Field(default_factory=dict)
     """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
     {salt: "${SALT}"}}}}`. Nothing is published in their place, or `***`, or a hash that is equal for equal values."""
@@ -20,6 +28,11 @@ class PerTableConfig(ConfigModel):
     where: Where = Field(default_factory=dict)
     """By table, the values in columns of the key that its published rows have: `{customer: {region: eu}}`. Default: all
     rows are published."""
+
+    @property
+    def late_by(self) -> float | None:
+        """How many seconds the server that is read may be behind, though another is not; None if there is no other."""
+        return None
 
     def rules(self, table: str) -> ColumnRules:
         """The rules of the columns of ``table``."""

@@ -57,6 +57,11 @@ class LogConfig(DeltaConfig):
     """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 
 
+def in_database(url: str) -> bool:
+    """Whether a copy with this URL is kept in a database, which keeps its tables small by itself."""
+    return url.partition(":")[0] in POSTGRES
+
+
 _UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
 
 
@@ -74,14 +79,14 @@ class CopyConfig(DeltaConfig):
     """How the copy keeps DynamoDB's items and other JSON: as text, or as VARIANT in Delta and `jsonb` in PostgreSQL."""
 
     @property
-    def is_postgres(self) -> bool:
-        """Whether it is kept in a PostgreSQL, not in Delta."""
-        return self.url.partition(":")[0] in POSTGRES
+    def location(self) -> str | None:
+        """Of the files of its tables, which are in Delta; None if they are in a database."""
+        return None if in_database(self.url) else self.url
 
     @model_validator(mode="after")
     def _upkeep_of_delta(self) -> Self:
         given = sorted(self.model_fields_set & _OF_DELTA)
-        if given and self.is_postgres:
+        if given and self.location is None:
             raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
         return self
 
@@ -89,4 +94,4 @@ class CopyConfig(DeltaConfig):
     def _without_upkeep(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what a file may not have."""
         found: dict[str, Any] = serialize(self)
-        return {key: each for key, each in found.items() if not (self.is_postgres and key in _OF_DELTA)}
+        return {key: each for key, each in found.items() if self.location is not None or key not in _OF_DELTA}

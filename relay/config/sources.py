@@ -42,6 +42,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     model_config = ConfigDict(json_schema_extra={**NEED_A_ROLE, "allOf": _RULES})
 
     one_source_per_table: ClassVar[bool] = True
+    has_statements: ClassVar[bool] = False
 
     name: Name
     """The name of this source in tokens, metrics and commands."""

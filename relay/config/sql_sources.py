@@ -39,8 +39,6 @@ class _SQLConfig(PerTableConfig):
 
     model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
 
-    one_source_per_table: ClassVar[bool] = False
-
     name: Name
     """The name of this source in tokens, metrics and commands."""
 
@@ -156,6 +154,8 @@ class _SQLConfig(PerTableConfig):
 class VitessConfig(_SQLConfig):
     """A Vitess keyspace, read through the VStream of a vtgate."""
 
+    has_complete_streams: ClassVar[bool] = False
+
     type: Literal["vitess"]
 
     vtgate: RemoteAddress
@@ -257,6 +257,10 @@ class MySQLConfig(_SQLConfig):
         if self.tls is None:
             raise invalid((("iam",), "sends tokens in clear text, so it needs `tls`, such as `tls: {ca: bundle.pem}`"))
         return self
+
+    @property
+    def late_by(self) -> float | None:
+        return None if all(len(servers) == 1 for servers in self.shards.values()) else self.max_lag
 
     @staticmethod
     def parse_start(to: Any) -> str | StartAtGtids:

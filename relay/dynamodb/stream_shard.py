@@ -19,7 +19,7 @@ from relay.dynamodb.session import IteratorExpired, StreamSession, retried
 from relay.dynamodb.stream_record import Record, stream_record
 from relay.errors import RelayError
 from relay.records import Gap
-from relay.stream_token import TRIM_HORIZON, IteratorType, Position, ShardToken
+from relay.stream_token import TRIM_HORIZON, Position, ShardToken
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +79,6 @@ class StreamShard:
                 self.position,
             )
         return ShardToken(self.id, parent, self.position)
-
-    def jump_to(self, iterator_type: IteratorType, sequence: str | None = None) -> None:
-        """Move to a position and request an iterator there.
-
-        A position that was trimmed becomes the horizon, and a gap. Raises ``InvalidPosition``, ``ShardNotFound`` or
-        ``Unavailable``.
-        """
-        self.move_to(Position(iterator_type, sequence))
-        self.open()
 
     def move_to(self, position: Position) -> None:
         """Move to a position. Its iterator is requested when it is needed."""

@@ -65,9 +65,6 @@ class TableSnapshots:
         self.image = image
         self._where = where
 
-    def __repr__(self) -> str:
-        return f"<TableSnapshots[{self._config.name}]>"
-
     def is_initial(self, plan: Plan) -> bool:
         return self._config.snapshot == "initial"
 

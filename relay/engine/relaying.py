@@ -13,7 +13,7 @@ from dataclasses import replace
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.open_source import open_sources
+from relay.engine.kinds import open_sources
 from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
 from relay.errors import NotDrained

@@ -22,7 +22,8 @@ from relay.keyrange import KeyRange, shard_range, shards_covering
 from relay.keyspace.server import ServerState, WatchedServer, Work
 from relay.keyspace.shard import IsFresh, WatchedShard
 from relay.mysql import connection
-from relay.mysql.connection import Login, Password, ServerConnection
+from relay.mysql.connection import ServerConnection
+from relay.mysql.login import Login, Password
 from relay.mysql.queries import Answer, reflects
 from relay.process.slow_call import call_all
 from relay.token import EventToken

@@ -84,9 +84,6 @@ class DatabaseSnapshots:
         self._first_server = first_server
         self._require = require
 
-    def __repr__(self) -> str:
-        return f"<DatabaseSnapshots[{self._config.name}]>"
-
     def is_initial(self, plan: Plan) -> bool:
         return self._config.snapshot == "initial"
 

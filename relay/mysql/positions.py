@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.mysql_dialect.published_rows import PublishedRows, position_fields, rows_in_position
+from relay.mysql_dialect.published_rows import PublishedRows, position_fields
 from relay.records import Position
 
 
@@ -33,7 +33,7 @@ class BinlogPosition:
     def from_json(cls, raw: Position) -> BinlogPosition:
         """Read a position. Raises ``KeyError`` without ``gtid``, ``GtidError``."""
         local, targets = parse(raw.get("local", "")), raw.get("targets", {})
-        return cls(raw["gtid"], rows_in_position(raw), local, targets, raw.get("made_at", {}))
+        return cls(raw["gtid"], raw.get("rows_of", {}), local, targets, raw.get("made_at", {}))
 
     @property
     def executed(self) -> GtidSet:

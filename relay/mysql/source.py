@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -358,13 +358,6 @@ class MySQLSource:
             )
 
         return open_events
-
-
-def tables_of(entry: MySQLConfig) -> Iterable[str]:
-    """Return the names of the tables that a source without ``tables`` reads. Raises ``Unavailable``."""
-    source = MySQLSource(entry)
-    source.connect()
-    return [table.table for table in source.tables()]
 
 
 def _checked(config: MySQLConfig) -> Mapping[str, Sequence[str]]:

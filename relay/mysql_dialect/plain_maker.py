@@ -8,7 +8,6 @@ from typing import Any
 from relay.change import Change, Images, Operation, Transaction
 from relay.mysql_dialect.compiled_maker import CompiledMaker
 from relay.mysql_dialect.counts import KeyCounts
-from relay.mysql_dialect.published_rows import ANY_TABLE
 from relay.mysql_dialect.row_functions import RowMapper
 from relay.mysql_dialect.streamed_transaction import StreamedTransaction, Tally
 from relay.mysql_dialect.tables import Row, Table
@@ -154,14 +153,13 @@ class PlainMaker:
 
     def _is_skipped(self, table: str) -> bool:
         skips = self._transaction.skips
-        name = ANY_TABLE if ANY_TABLE in skips else table
-        left = skips.get(name, 0)
+        left = skips.get(table, 0)
         if not left:
             return False
         if left > 1:
-            skips[name] = left - 1
+            skips[table] = left - 1
         else:
-            del skips[name]
+            del skips[table]
         self._tally.count(table)
         return True
 

@@ -1,62 +1,39 @@
 """``relay check``: connects to everything in a config and reports what is missing.
 
-The checks are independent of each other and have timeouts, so one run shows all problems. They inspect DynamoDB and
+The checks are independent of each other and have timeouts, so one run shows all problems. They inspect the sources and
 the topics with the same code as the relay at its start.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
 from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
-from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
-from relay.config.fields import StartAtToken
+from relay.config import Config, CopyConfig, SchemaRegistryConfig, SourceConfig, redacted
 from relay.config.template import Template
-from relay.engine.open_source import open_source
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.engine.kinds import kind_of
+from relay.errors import RelayError, Unavailable
 from relay.extras import needs
 from relay.kafka import permissions, topics
 from relay.kafka.settings import KafkaSettings
-from relay.mysql_dialect.tables import missing_tables
 from relay.operations.check_machine import checks_of_machine
+from relay.source import CheckedTable, Finding
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
+from spark_consumers.locations import check_folder
+from spark_consumers.sinks.copy_target import copy_target
 
 if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
     from relay.avro.schema_registry import RegistrySchemas
-    from relay.dynamodb import describe
 
 _SOCKET_TIMEOUT = 5.0
-_TABLE_TIMEOUT = 10.0  # for a table that is being created
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of a check. ``exit_code``: 0 if all is well, else that of the problem."""
-
-    check: str
-    detail: str
-    exit_code: int = 0
-
-    @property
-    def ok(self) -> bool:
-        return self.exit_code == 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"check": self.check, "ok": self.ok, "detail": self.detail}
 
 
 Check = Callable[[], str | list[Finding]]
@@ -75,23 +52,25 @@ def run(config: Config) -> Iterator[Finding]:
     if config.cache:
         url = config.cache.url
         checks.append((f"cache {redacted(url)}", partial(_check_store, url, config.cache.namespace)))
-    checks += checks_of_places(config, partial(_check_postgres, config))
+    checks += checks_of_places(config)
     checks += checks_of_machine(config)
     with ThreadPoolExecutor(max_workers=8) as pool:
         for findings in pool.map(lambda named: run_check(*named), checks):
             yield from findings
 
 
-def checks_of_places(config: Config, check_postgres: Check) -> list[tuple[str, Check]]:
+def checks_of_places(config: Config, *, offline: bool = False) -> list[tuple[str, Check]]:
     """Return the checks of the places of the log and the copy, with their names."""
     found: list[tuple[str, Check]] = []
     if config.log:
         found.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
     if config.copy_:
-        url = config.copy_.url
-        check = check_postgres if config.copy_.is_postgres else partial(check_folder, "copy", url)
-        found.append((f"copy {redacted(url)}", check))
+        found.append((f"copy {redacted(config.copy_.url)}", partial(_check_copy, config, config.copy_, offline)))
     return found
+
+
+def _check_copy(config: Config, copy: CopyConfig, offline: bool) -> str:
+    return copy_target(config, copy).check(offline=offline)
 
 
 def run_check(name: str, check: Check) -> list[Finding]:
@@ -176,150 +155,20 @@ def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSc
 
 
 def _check_source(config: Config, source: SourceConfig) -> list[Finding]:
-    if isinstance(source, DynamoDBConfig):
-        return _check_dynamodb(config, source)
-    return _check_sql(config, source)
-
-
-def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
-    """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
-    with needs("dynamodb", f'the source "{source.name}"'):
-        from relay.dynamodb import config_match, describe
-        from relay.dynamodb.permissions import refusals
-        from relay.dynamodb.source import table_schema
-    client, streams = describe.clients(source, probe=True)
-    with closing(client), closing(streams):
-        found = describe.describe(client, source, streams, patience=_TABLE_TIMEOUT)
-        of_model = check_model(client, source)
-        refused = list(refusals(source, client, streams, found))
-    key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
-    protected = _protected((name, rule.kind) for name, rule in source.rules(found.table).items())
-    detail = f"table {found.table}, key {key}, stream of {found.view_type}{protected}"
-    stream = Finding(f"source {source.name}", detail)
-    findings = [stream, *check_start(source, found), *check_columns(source, found), *of_model]
-    findings += [Finding(f"reading of {source.name}", problem, Unavailable.exit_code) for problem in refused]
-    if problem := config_match.refused_rule(found, source):
-        findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
-    findings += [*check_images(config, found), *check_cache_keys(config, found)]
-    if config.schema_registry:
-        schema = partial(_check_schema, config, config.schema_registry, table_schema(source, found))
-        findings += run_check(f"schema of {config.topic(found.table)}", schema)
-    return findings
-
-
-def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Finding]:
-    """Connect as the relay does, and read the layout of every table. Raises ``RelayError`` if one cannot be relayed."""
-    with closing(open_source(source)) as opened:
-        opened.connect()
-        tables = opened.tables()
-    count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
-    if absent := missing_tables(source.named_tables, tables):
-        there = "create it, or remove it from `tables` and `where`"
-        raise Unavailable(f"it has no table {', '.join(absent)}: {there}")
-    findings = [Finding(f"source {source.name}", f"{source.database}: {count}")]
-    if isinstance(source, MySQLConfig):
-        findings += _server_findings(source)
-    for table in tables:
-        names = [column.name for column in table.key]
-        hashed = ", ".join(names[: table.hash_columns])
-        key = f"key {', '.join(names)}, hashed by {hashed}"
-        findings.append(Finding(f"table {table.table}", f"{key}{_protected(table.protected)}"))
-        findings += check_cache_keys_of(config, table)
+    found = kind_of(source).check(source)
+    findings = list(found.findings)
+    for table in found.tables:
+        findings += [*table.findings, *(table.for_copy if config.copy_ else ()), *check_cache_keys(config, table)]
         if config.schema_registry:
-            schema = partial(_check_schema, config, config.schema_registry, table)
-            findings += run_check(f"schema of {config.topic(table.table)}", schema)
+            schema = partial(_check_schema, config, config.schema_registry, table.schema)
+            findings += run_check(f"schema of {config.topic(table.schema.table)}", schema)
     return findings
 
 
-def _server_findings(source: MySQLConfig) -> list[Finding]:
-    """Report the servers of all shards whose binlog cannot be read now, which the relay would notice later."""
-    from relay.mysql.source import MySQLSource
-
-    unreadable = MySQLSource(source).unreadable()
-    return [Finding(f"server {address}", problem, Unavailable.exit_code) for address, problem in unreadable.items()]
-
-
-def _protected(columns: Iterable[tuple[str, str]]) -> str:
-    shown = ", ".join(f"{name} ({kind})" for name, kind in columns)
-    return f"; protects {shown}" if shown else ""
-
-
-def check_images(config: Config, found: describe.Description) -> list[Finding]:
-    """Check that the stream carries the rows that a copy of the table needs."""
-    if config.copy_ is None:
-        return []
-    name = f"copy of {found.table}"
-    if found.view_type in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES"):
-        return [Finding(name, "every change carries the new row")]
-    return [
-        Finding(
-            name,
-            f"a stream of {found.view_type} does not carry the rows, so every changed row would be marked incomplete; "
-            "set the table's StreamViewType to NEW_IMAGE or NEW_AND_OLD_IMAGES",
-            Unavailable.exit_code,
-        )
-    ]
-
-
-def check_start(source: DynamoDBConfig, found: describe.Description) -> list[Finding]:
-    """Check that the token in ``start`` belongs to the stream of ``source``."""
-    if not isinstance(source.start, StartAtToken):
-        return []
-    name, arn = f"start of {source.name}", source.start.stream_arn
-    if arn != found.stream_arn:
-        detail = f"the token in {source.start.path} belongs to stream {arn}, not to {found.stream_arn}"
-        return [Finding(name, detail, ConfigError.exit_code)]
-    return [Finding(name, f"the token in {source.start.path} belongs to this stream")]
-
-
-def check_columns(source: DynamoDBConfig, found: describe.Description) -> list[Finding]:
-    """Compare the declared columns of ``source`` with its table."""
-    if not source.columns:
-        return []
-    from relay.dynamodb import config_match
-
-    name = f"columns of {source.name}"
-    if problems := config_match.mismatches(found, source.columns):
-        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
-    return [Finding(name, f"{len(source.columns)} declared, matching table {found.table}")]
-
-
-def check_model(client: DynamoDBClient, source: DynamoDBConfig) -> list[Finding]:
-    """Compare the class that declares the table of ``source`` with the table. Raises ``Unavailable``."""
-    if not source.model:
-        return []
-    from relay.dynamodb import describe
-
-    name = f"model of {source.name}"
-    if problems := describe.differences(client, source, source.model):
-        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
-    return [Finding(name, f"{source.model} matches table {source.table_name}")]
-
-
-def check_cache_keys(config: Config, found: describe.Description) -> list[Finding]:
-    """Check that every change of a table carries the columns of its cache key templates."""
-    problem = (
-        f"a stream of {found.view_type} does not carry it with every change: use key columns, or set the table's "
-        "StreamViewType to NEW_AND_OLD_IMAGES"
-    )
-    key = [column.name for column in found.key]
-    problem = "" if found.view_type == "NEW_AND_OLD_IMAGES" else problem
-    return _cache_key_findings(config, found.table, key, {}, problem)
-
-
-def check_cache_keys_of(config: Config, table: TableSchema) -> list[Finding]:
-    """Check that a table has the columns of its cache key templates, and that applications make the same keys."""
-    columns = {column.name: column for column in table.row or ()}
-    return _cache_key_findings(config, table.table, [column.name for column in table.key], columns)
-
-
-def _cache_key_findings(
-    config: Config, table: str, key: Collection[str], columns: Mapping[str, Column], problem: str = ""
-) -> list[Finding]:
-    """``columns``: all of the table, by name; empty if they are not known.
-
-    ``problem``: why not every change carries both images, and what to do; empty if every change does.
-    """
+def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:
+    """Check that every change of a table has the columns of its cache keys, and that applications make the same."""
+    table, columns = found.schema.table, {column.name: column for column in found.columns}
+    key = [column.name for column in found.schema.key]
     findings: list[Finding] = []
     for text in config.cache.keys.get(table, ()) if config.cache else ():
         named = Template.parse(text).columns
@@ -334,12 +183,12 @@ def _cache_key_findings(
             findings.append(Finding(name, f"{table} has no column `{unknown[0]}`; {hint}", Unavailable.exit_code))
         elif not non_key:
             findings.append(Finding(name, f"every change of {table} carries it"))
-        elif not problem:
+        elif not found.partial:
             missing = " or ".join(f"`{column}`" for column in non_key)
             findings.append(Finding(name, f"items of {table} without {missing} invalidate nothing"))
         else:
             # I6: an update or a delete would not say which entry held the value it replaced.
-            detail = f"`{non_key[0]}` is not in the key of {table}, and {problem}"
+            detail = f"`{non_key[0]}` is not in the key of {table}, and {found.partial}"
             findings.append(Finding(name, detail, Unavailable.exit_code))
     return findings
 
@@ -367,27 +216,3 @@ def _check_store(url: str, namespace: str) -> str:
         except RelayError as error:
             raise Unavailable(str(error)) from error
     return "reachable"
-
-
-def check_folder(kind: str, url: str) -> str:
-    """Check that a local folder is writable; other stores are not checked. Raises ``Unavailable``."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("", "file", "delta") or parts.netloc:
-        return "not checked: it is not a local folder"
-    path = Path(unquote(parts.path))
-    # Path.exists raises where one may not look.
-    nearest = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
-    return "writable" if nearest == path else "will be created"
-
-
-def _check_postgres(config: Config) -> str:
-    """Check that the copy can be kept in its database, with a schema for each source. Raises ``Unavailable``."""
-    from spark_consumers.sinks import postgres
-
-    assert config.copy_ is not None
-    with closing(postgres.PostgresDatabase(config.copy_.url)) as database:
-        if missing := postgres.problems(database, [source.name for source in config.sources]):
-            raise Unavailable("; ".join(missing))
-    return "reachable, and may create its tables"

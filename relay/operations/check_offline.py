@@ -8,12 +8,12 @@ from pathlib import Path
 
 from relay.cache import open_store
 from relay.config import Config, SchemaRegistryConfig, SourceConfig, redacted
-from relay.engine.open_source import open_source
+from relay.engine.kinds import open_source
 from relay.errors import Unavailable
-from relay.extras import needs
 from relay.kafka.settings import unusable_security
-from relay.operations.check import Check, Finding, checks_of_places, open_registry, run_check
+from relay.operations.check import Check, checks_of_places, open_registry, run_check
 from relay.operations.check_machine import checks_of_machine
+from relay.source import Finding
 
 
 def run(config: Config, file: Path) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def run(config: Config, file: Path) -> Iterator[Finding]:
         checks.append(("schema registry", partial(_check_registry, config.schema_registry)))
     if config.cache:
         checks.append((f"cache {redacted(config.cache.url)}", partial(_check_cache, config.cache.url)))
-    for name, check in (*checks, *checks_of_places(config, _check_postgres), *checks_of_machine(config)):
+    for name, check in (*checks, *checks_of_places(config, offline=True), *checks_of_machine(config)):
         yield from run_check(name, check)
 
 
@@ -50,10 +50,4 @@ def _check_registry(registry: SchemaRegistryConfig) -> str:
 
 def _check_cache(url: str) -> str:
     open_store(url).close()
-    return "its packages are installed"
-
-
-def _check_postgres() -> str:
-    with needs("postgres", "`copy`"):
-        import psycopg  # noqa: F401
     return "its packages are installed"

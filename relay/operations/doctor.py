@@ -29,6 +29,7 @@ from relay.errors import ConfigError, RelayError
 from relay.observe.access import Access, client_side
 from relay.observe.peers import get
 from relay.operations import check, check_offline, status
+from relay.source import Finding
 
 _SHORTEST = 3
 """Characters: what is shorter than this is no secret, and is everywhere."""
@@ -140,7 +141,7 @@ def _versions() -> dict[str, Any]:
     }
 
 
-def _findings(found: Iterator[check.Finding]) -> str:
+def _findings(found: Iterator[Finding]) -> str:
     return _json([finding.to_json() for finding in found])
 
 

@@ -8,33 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from relay.cache import LoadedValue, Tokens
-from relay.config import Config, DynamoDBConfig
-from relay.config.template import Template
-from relay.dynamodb.values import canonical_item, canonical_number, image_json, key_value
+from relay.config import Config
+from relay.dynamodb.values import canonical_item, image_json
+from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.extras import needs
+from relay.source import CachedItems
 
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from relay.table import KeyColumn
-
-_MOST_WAYS = 16  # to take a cache key apart; one with more has no known item
-# AWS, "Service, account, and table quotas": digits of a number and its magnitude; bytes of a hash and of a range key.
-_DIGITS, _LONGEST = 38, 126
-_LONGEST_KEYS = (2048, 1024)
 _AT_ONCE = 100  # keys that a loader is asked for in one call
 
 
@@ -85,9 +74,9 @@ def truth(config: Config, loaders: Sequence[str]) -> Truth:
     keys = config.cache.keys if config.cache else {}
     sources = {table: config.tables[table] for table in keys}
     items = [
-        ItemsOfTable(source, [Template.parse(text) for text in keys[table]])
+        open_items(source, keys[table])
         for table, source in sources.items()
-        if isinstance(source, DynamoDBConfig)
+        if (open_items := kind_of(source).items) is not None
     ]
     if not items:
         raise ConfigError(
@@ -183,87 +172,10 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
     return load_many  # type: ignore[no-any-return]
 
 
-class ItemsOfTable:
-    """The items of one DynamoDB table that cache keys name by its templates. Connects when first used."""
-
-    def __init__(self, source: DynamoDBConfig, templates: Iterable[Template]) -> None:
-        self.source = source
-        self._templates = list(templates)
-        self._client: DynamoDBClient | None = None
-        self._key: tuple[KeyColumn, ...] = ()
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-
-    def connect(self) -> None:
-        """Look up the table's key. Raises ``Unavailable``."""
-        if self._client is not None:
-            return
-        with needs("dynamodb", f'the source "{self.source.name}"'):
-            from relay.dynamodb import describe
-        self._client, streams = describe.clients(self.source, probe=True)
-        with closing(streams):
-            self._key = describe.describe(self._client, self.source, streams, patience=0.0).key
-
-    def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
-        """Return the primary keys of items for which a template gives the cache key; none if there are too many."""
-        found: dict[str, dict[str, dict[str, Any]]] = {}
-        for template in self._templates:
-            if not {column.name for column in self._key} <= set(template.columns):
-                continue
-            ways = list(islice(template.matches(cache_key), _MOST_WAYS + 1))
-            if len(ways) > _MOST_WAYS:
-                return []
-            for columns in ways:
-                with suppress(ValueError):
-                    key = {
-                        column.name: _typed(column.type, columns[column.name], longest)
-                        for column, longest in zip(self._key, _LONGEST_KEYS, strict=False)
-                    }
-                    found[image_json(key)] = key
-        return list(found.values())
-
-    def load(self, keys: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-        """Return the items of the keys that have one, by their identity. Raises ``Unavailable``."""
-        from relay.dynamodb import batch_load, describe
-
-        assert self._client is not None
-        client, table = self._client, self.source.table_name
-        loaded = describe.ask(
-            self.source,
-            client,
-            f"to read items of the table {table}",
-            lambda: batch_load(client, {table: keys}, consistent=True),
-            missing=f"table {table!r} no longer exists",
-        )
-        return {self.identity(item): item for item in loaded.items[table]}
-
-    def identity(self, item: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return a text that is equal for equal primary keys. Raises KeyError, TypeError or ValueError if it has none.
-
-        ``item``: typed, binary as bytes or as base64.
-        """
-        parts = [key_value({column.type: item[column.name][column.type]}) for column in self._key]
-        return repr(parts)
-
-
-def _typed(kind: str, text: str, longest: int) -> dict[str, Any]:
-    """Return the key attribute that has this text in a cache key. Raises ValueError if none that is legal has."""
-    if kind == "N":
-        if canonical_number(text) != text or len(text.strip("-0.").replace(".", "")) > _DIGITS or len(text) > _LONGEST:
-            raise ValueError(f"{text} is not the canonical text of a number")
-        return {"N": text}
-    raw = b64decode(text, validate=True) if kind == "B" else text.encode()
-    if not 0 < len(raw) <= longest or (kind == "B" and b64encode(raw).decode() != text):
-        raise ValueError(f"{text!r} is not the text of a key attribute")
-    return {"B": raw} if kind == "B" else {"S": text}
-
-
 class ItemsTruth:
     """The items of DynamoDB tables, for values that are items in DynamoDB's typed JSON."""
 
-    def __init__(self, tables: Iterable[ItemsOfTable]) -> None:
+    def __init__(self, tables: Iterable[CachedItems]) -> None:
         self._tables = list(tables)
 
     def close(self) -> None:
@@ -284,7 +196,7 @@ class ItemsTruth:
 
 
 def _chosen(
-    table: ItemsOfTable, value: bytes | None, items: Mapping[str, dict[str, Any] | None]
+    table: CachedItems, value: bytes | None, items: Mapping[str, dict[str, Any] | None]
 ) -> Iterator[dict[str, Any] | None]:
     """Yield the items that the value may come from: the one that has the value's own key, all of them for no value."""
     if value is None:

@@ -16,7 +16,7 @@ from relay.config import Config
 from relay.config.config import validate
 from relay.config.hidden import redacted
 from relay.config.yaml_file import parse
-from relay.engine.open_source import open_source
+from relay.engine.kinds import open_source
 from relay.errors import ConfigError
 
 SourceType = Literal["dynamodb", "mysql", "vitess"]

@@ -18,7 +18,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.avro.schema import change_schema
 from relay.config import Config, SourceConfig
-from relay.engine.open_source import open_source, open_sources
+from relay.engine.kinds import open_source, open_sources
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember

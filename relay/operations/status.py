@@ -13,10 +13,10 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from relay.config import Config, DynamoDBConfig, SourceConfig
+from relay.config import Config, SourceConfig
 from relay.config.topic_names import topics_of_cache
+from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.extras import needs
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
 from relay.kafka.group import Member, members, offsets_behind
@@ -148,14 +148,12 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
     yet, and ``Unavailable``.
     """
     entry = find_source(config, name)
-    if not isinstance(entry, DynamoDBConfig):
+    token_of = kind_of(entry).stream_token
+    if token_of is None:
         raise ConfigError(
             f"source {name} is of type {entry.type}; only DynamoDB sources have stream tokens. `relay status --json` "
             "shows the GTIDs of each shard"
         )
-    with needs("dynamodb", f'the source "{name}"'):
-        from relay.dynamodb.source import DynamoDBSource
-        from relay.dynamodb.start_at_token import token_of
     admin = topics.connect(config)
     if config.internal("checkpoints") not in topics.list_topics(admin, config):
         raise RelayError(f"source {name} has not been read yet, so it has no position")
@@ -163,10 +161,7 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
         stream = newest_planned(view, name)
         if stream is None:
             raise RelayError(f"source {name} has not been read yet, so it has no position")
-        with closing(DynamoDBSource(entry)) as source:
-            source.connect(stream.label)
-            plan = view.plans[stream]
-            return token_of(source.session.stream_arn, view.checkpoints.get(stream, {}), plan).to_json()
+        return token_of(entry, stream.label, view.checkpoints.get(stream, {}), view.plans[stream])
 
 
 def find_source(config: Config, name: str) -> SourceConfig:

@@ -19,7 +19,8 @@ from relay.errors import ConfigError
 from relay.operations.applied import AppliedTime
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike
 from relay.operations.row_digests import digest_pairs
-from relay.operations.source_rows import SourceRows, source_rows
+from relay.operations.source_rows import source_rows
+from relay.source import SourceRows
 from spark_consumers.kept_rows import KeptRows
 from spark_consumers.open_kept_rows import kept_rows
 

@@ -50,9 +50,6 @@ class KeyspaceSnapshots:
         self._find = find
         self._tables = tables
 
-    def __repr__(self) -> str:
-        return f"<KeyspaceSnapshots[{self._config.name}]>"
-
     def is_initial(self, plan: Plan) -> bool:
         return any(start.get("type") == "copy" for start in plan.shards.values())
 

@@ -13,7 +13,7 @@ from typing import Any
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
-from relay.mysql_dialect.published_rows import PublishedRows, position_fields, rows_in_position
+from relay.mysql_dialect.published_rows import PublishedRows, position_fields
 from relay.records import Position, Start
 
 
@@ -39,7 +39,7 @@ class VStreamPosition:
                 '{"gtid": "MySQL56/..."} or {"gtid": "MariaDB/..."}'
             ) from None
         transaction = position.get("transaction", "")
-        return cls(executed, transaction, rows_in_position(position).get(transaction, {}))
+        return cls(executed, transaction, position.get("rows_of", {}).get(transaction, {}))
 
     def to_json(self) -> dict[str, Any]:
         return {"gtid": self.executed, **(position_fields({self.transaction: self.done}) if self.done else {})}

@@ -26,7 +26,7 @@ from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.snapshot_times import lowest
-from relay.mysql_dialect.tables import Row, Table, dropped_tables, lay_out, lay_out_keys, missing_tables
+from relay.mysql_dialect.tables import Table, dropped_tables, lay_out, lay_out_keys, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.process.slow_call import call_all
 from relay.records import Shard, StreamId
@@ -41,7 +41,7 @@ from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tables import Tables
-from relay.vitess.vindex import VindexError, keyspace_id
+from relay.vitess.vindex import of_rows
 
 if TYPE_CHECKING:
     from relay.config import VitessConfig
@@ -51,14 +51,7 @@ log = logging.getLogger(__name__)
 _UNKNOWN_TABLE = "VT05005"
 """The code of vtgate's error for a table that its vschema does not have."""
 
-
 _AS_HIDDEN = "for a table of an online schema change, and does not send its changes"
-
-
-def tables_of(entry: VitessConfig) -> list[str]:
-    """Return the tables of the keyspace that have a key. Raises ``Unavailable``."""
-    with closing(_connect(entry)) as vtgate:
-        return [name for name, found in _definitions(vtgate, entry).items() if found.primary or entry.key_columns(name)]
 
 
 class VitessSource:
@@ -71,7 +64,7 @@ class VitessSource:
         self.name = config.name
         self.start = str(config.start)
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
-        self._vtgate = _connect(config)
+        self._vtgate = connect(config)
         # The layouts of the wanted tables when `connect` was called. Replaced by `connect`, and not shared: each reader
         # copies it.
         self._layouts: dict[str, Table] = {}
@@ -262,9 +255,7 @@ class VitessSource:
             self._check_sharding(table, key, hash_key)
             hash_key, vindex = [], ""
         names = [column.name for column in columns]
-        compute = (
-            _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
-        )
+        compute = of_rows(vindex, names.index(hash_key[0])) if len(hash_key) == 1 and hash_key[0] in names else None
         found = lay_out(
             self.name,
             table,
@@ -297,7 +288,7 @@ class VitessSource:
             return primary
         known = self._primary_keys.get(table, [])
         if set(known) != set(primary):
-            found = {name: each.primary for name, each in _definitions(self._vtgate, self.config).items()}
+            found = {name: each.primary for name, each in definitions(self._vtgate, self.config).items()}
             # Another thread may replace it with an older answer, so this table's key is taken from this one.
             self._primary_keys, known = found, found.get(table, [])
         return known if set(known) == set(primary) else primary
@@ -356,7 +347,7 @@ class VitessSource:
         self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"]) if found else ""
 
     def _read_tables(self) -> None:
-        found = _definitions(self._vtgate, self.config)
+        found = definitions(self._vtgate, self.config)
         self._text = text_by_default(_executed(self._vtgate, self.config), self.config.keyspace)
         for name in self.config.named_tables:
             if name not in found:
@@ -374,20 +365,10 @@ class VitessSource:
 
     def _find_tables(self) -> Mapping[str, Table]:
         """Return the layouts of the wanted tables that exist now. Raises ``Unavailable``."""
-        return self._lay_out_all(_definitions(self._vtgate, self.config))
+        return self._lay_out_all(definitions(self._vtgate, self.config))
 
 
-def _keyspace_id(at: int, vindex: str) -> Callable[[Row], bytes | None] | None:
-    def compute(row: Row) -> bytes | None:
-        try:
-            return keyspace_id(vindex, row[at])
-        except (VindexError, TypeError):
-            return None  # the vindex has no keyspace id for the value
-
-    return compute
-
-
-def _connect(entry: VitessConfig) -> Vtgate:
+def connect(entry: VitessConfig) -> Vtgate:
     tls = None
     if entry.tls is not None:
         files = {name: Path(entry.tls[name]) if name in entry.tls else None for name in ("ca", "cert", "key")}
@@ -395,7 +376,7 @@ def _connect(entry: VitessConfig) -> Vtgate:
     return Vtgate(entry.vtgate, user=entry.user, password=entry.password, tls=tls)
 
 
-def _definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:
+def definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:
     try:
         return ask(_executed(vtgate, entry), entry.keyspace, entry.tables)
     except ValueError as error:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from typing import Any
 
 from relay.extras import needs
 from relay.vitess.loose import primary_key
@@ -71,6 +72,18 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
     if value is not None and (not isinstance(value, int | str | bytes | Decimal) or isinstance(value, bool)):
         raise TypeError(f"vindex {vindex_name} takes int, str, bytes, Decimal or None, not {type(value).__name__}")
     return compute(value)
+
+
+def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None]:
+    """Return what computes the keyspace id of a row from its column ``at``; None if there is none for the value."""
+
+    def compute(row: Sequence[Any]) -> bytes | None:
+        try:
+            return keyspace_id(vindex_name, row[at])
+        except (VindexError, TypeError):
+            return None
+
+    return compute
 
 
 def require_computable(vindex_name: str) -> None:

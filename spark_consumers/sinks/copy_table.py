@@ -27,7 +27,7 @@ from spark_consumers.fold import (
 from spark_consumers.gaps import LostChanges, from_json, to_json
 from spark_consumers.newest import TableSummary
 from spark_consumers.records import Layout
-from spark_consumers.sinks.target import Key, TargetTable, Write, is_same_change
+from spark_consumers.sinks.target import Key, SelectedRows, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
@@ -192,7 +192,7 @@ class CopyTable:
 
         ``truncations_of``: the tokens of all that came after a row.
         """
-        rows = self._target.rows(batch, change.place.topic, partitions, of_other_topics=True)
+        rows = self._target.rows(batch, SelectedRows(change.place.topic, partitions, of_other_topics=True))
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
     def sweep(self, batch: DataFrame, end: BatchChange, counts: VerdictCounts, *, last: bool) -> None:
@@ -202,7 +202,7 @@ class CopyTable:
         """
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         place = end.place
-        rows = self._target.rows(batch, place.topic, [place.partition], of_other_topics=last, read_before=begin)
+        rows = self._target.rows(batch, SelectedRows(place.topic, [place.partition], last, begin))
         self._apply_to_rows(batch, rows, lambda row: sweep(row, end), counts)
 
     def _apply_to_rows(

@@ -1,4 +1,4 @@
-"""Delta tables by path: their location, their lock, and the SQL to name them, to type them and to merge into them."""
+"""Delta tables by path: the SQL to name them, to type them and to merge into them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from relay.types.columns import TYPES, ColumnKind
-from spark_consumers.locations import local_folder
-from spark_consumers.locks import Lock
 
 # Spark has decimals under the same names.
 _TYPES = {each.kind.value: each.spark for each in TYPES if each.kind is not ColumnKind.DECIMAL}
 _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
-
-
-def spark_path(location: str) -> str:
-    """Return ``location`` as a path that Spark understands."""
-    folder = local_folder(location)
-    return folder.absolute().as_uri() if folder is not None else location.removeprefix("delta+")
-
-
-def lock(location: str) -> Lock | None:
-    """Return the lock of a local ``location``, where Delta does not exclude a second writer; None for other stores."""
-    folder = local_folder(location)
-    if folder is None:
-        return None
-    folder = folder.absolute()
-    return Lock(folder.with_name(f"{folder.name}.lock"), str(folder))
 
 
 def quoted(name: str) -> str:

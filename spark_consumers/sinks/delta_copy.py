@@ -35,6 +35,7 @@ from spark_consumers.sinks.target import (
     STATE,
     Item,
     Key,
+    SelectedRows,
     Write,
     Written,
     images,
@@ -148,22 +149,9 @@ class DeltaTable:
         ).collect()
         return {wanted[row[0]]: stored_row(row[1:]) for row in rows}
 
-    def rows(
-        self,
-        batch: DataFrame,
-        topic: str,
-        partitions: Collection[int],
-        *,
-        of_other_topics: bool,
-        read_before: int | None = None,
-    ) -> Iterator[tuple[Key, StoredRow]]:
-        is_topic = f"_relay_topic <=> {delta.literal(topic)}"
-        where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, partitions))})"
-        where += f" OR NOT {is_topic})" if of_other_topics else ")"
-        if read_before is not None:
-            where += f" AND _relay_read_as_of < {read_before}"
+    def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]:
         keys = [text_of(F.col(delta.quoted(key.name)), key.kind) for key in self._plan.keys]
-        found = batch.sparkSession.table(self.name).where(f"(NOT _relay_deleted OR _relay_incomplete) AND {where}")
+        found = batch.sparkSession.table(self.name).where(selected.where(delta.literal(selected.topic)))
         rows: Iterator[Row] = found.select(*keys, *STATE).toLocalIterator()
         return ((tuple(row[: len(keys)]), stored_row(row[len(keys) :])) for row in rows)
 

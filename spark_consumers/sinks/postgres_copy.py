@@ -32,7 +32,19 @@ from spark_consumers.sinks.postgres_values import (
     text_of,
     value_of,
 )
-from spark_consumers.sinks.target import OF_CHANGE, PLACE, STATE, Item, Key, Write, Written, images, state, stored_row
+from spark_consumers.sinks.target import (
+    OF_CHANGE,
+    PLACE,
+    STATE,
+    Item,
+    Key,
+    SelectedRows,
+    Write,
+    Written,
+    images,
+    state,
+    stored_row,
+)
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
@@ -150,22 +162,9 @@ class PostgresTable:
             ).fetchall()
         return {wanted[n - 1]: stored_row(values) for n, *values in rows}
 
-    def rows(
-        self,
-        batch: DataFrame,
-        topic: str,
-        partitions: Collection[int],
-        *,
-        of_other_topics: bool,
-        read_before: int | None = None,
-    ) -> Iterator[tuple[Key, StoredRow]]:
+    def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]:
         keys = [text_of(f"t.{quoted(column.name)}", column.kind) for column in self._plan.keys]
-        is_topic = f"_relay_topic IS NOT DISTINCT FROM {postgres.literal(topic)}"
-        where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, partitions))})"
-        where += f" OR NOT {is_topic})" if of_other_topics else ")"
-        where += " AND (NOT _relay_deleted OR _relay_incomplete)"
-        if read_before is not None:
-            where += f" AND _relay_read_as_of < {read_before}"
+        where = selected.where(postgres.literal(selected.topic))
         found = self._database.iterate(f"SELECT {', '.join([*keys, *STATE])} FROM {self._table} t WHERE {where}")
         return ((row[: len(keys)], stored_row(row[len(keys) :])) for row in found)
 

@@ -60,6 +60,27 @@ class Written:
         return cls(applied, ignored, left)
 
 
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """The rows that may exist at the source and come from some partitions of ``topic``, or other topics.
+
+    A row without a place counts as one of another topic. ``read_before``: of ``read_as_of``.
+    """
+
+    topic: str
+    partitions: Collection[int]
+    of_other_topics: bool
+    read_before: int | None = None
+
+    def where(self, topic: str) -> str:
+        """Return the condition in SQL. ``topic``: as the target's literal."""
+        is_topic = f"_relay_topic IS NOT DISTINCT FROM {topic}"
+        where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, self.partitions))})"
+        where += f" OR NOT {is_topic})" if self.of_other_topics else ")"
+        where += " AND (NOT _relay_deleted OR _relay_incomplete)"
+        return where if self.read_before is None else f"{where} AND _relay_read_as_of < {self.read_before}"
+
+
 class TargetTable(Protocol):
     """One table of the copy at its target.
 
@@ -110,19 +131,7 @@ class TargetTable(Protocol):
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
         """Write as `write` does, but any number of rows without images, of which ``parts`` are in memory by turns."""
 
-    def rows(
-        self,
-        batch: DataFrame,
-        topic: str,
-        partitions: Collection[int],
-        *,
-        of_other_topics: bool,
-        read_before: int | None = None,
-    ) -> Iterator[tuple[Key, StoredRow]]:
-        """Yield the rows that may exist at the source and come from some partitions of ``topic``, or other topics.
-
-        A row without a place counts as one of another topic. ``read_before``: of ``read_as_of``.
-        """
+    def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]: ...
 
     def forget_places(self, batch: DataFrame, topic: str) -> None:
         """Let the rows that come from ``topic`` have no place any more."""

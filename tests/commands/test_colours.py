@@ -9,8 +9,8 @@ import pytest
 from relay.commands.check import _print_finding
 from relay.commands.status_text import show
 from relay.commands.tail_text import printer
-from relay.operations.check import Finding
 from relay.operations.status import RelayStatus, SourceStatus
+from relay.source import Finding
 
 
 @pytest.fixture(autouse=True)

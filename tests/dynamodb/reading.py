@@ -9,7 +9,7 @@ from typing import Any
 from relay.dynamodb import Record, Stream
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.stream_shard import StreamShard
-from relay.stream_token import IteratorType
+from relay.stream_token import IteratorType, Position
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 
@@ -26,8 +26,14 @@ def stream_shard(session: StreamSession, **options: Any) -> StreamShard:
 
 def opened_shard(session: StreamSession, kind: IteratorType = "trim_horizon", **options: Any) -> StreamShard:
     shard = stream_shard(session, **options)
-    shard.jump_to(kind)
+    jump_to(shard, kind)
     return shard
+
+
+def jump_to(shard: StreamShard, kind: IteratorType, sequence: str | None = None) -> None:
+    """Move to a position, and request an iterator there."""
+    shard.move_to(Position(kind, sequence))
+    shard.open()
 
 
 def sequences(scripted: ScriptedStream, name: str = "s") -> list[str]:

@@ -17,7 +17,7 @@ from relay.records import Gap
 from relay.stream_token import IteratorType, Position
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions
+from tests.dynamodb.reading import NOON, jump_to, opened_shard, sequences, stream_shard, versions
 
 
 def iterators(scripted: ScriptedStream) -> list[tuple[str, str | None]]:
@@ -90,7 +90,7 @@ def test_an_expired_iterator_with_a_sequence_number_is_replaced_exactly(
     first = scripted.put("s", "k", 0)
     scripted.pages("s", 4)
     reading = stream_shard(session)
-    reading.jump_to(kind, first)
+    jump_to(reading, kind, first)
     scripted.expire_iterators()
     scripted.requests.clear()
     records = reading.get_records()
@@ -208,7 +208,7 @@ def test_a_position_that_was_trimmed_becomes_the_horizon_of_the_same_shard(
     scripted.trim("s", 2)
     reading = stream_shard(session)
     first = sequences(scripted)[0]
-    reading.jump_to("at_sequence", first)
+    jump_to(reading, "at_sequence", first)
     assert iterators(scripted) == [("AT_SEQUENCE_NUMBER", first), ("TRIM_HORIZON", None)]
     assert "continuing at the trim horizon" in caplog.text
     assert versions(reading.get_records()) == [2, 3]

@@ -15,7 +15,7 @@ from relay.dynamodb.stream_shard import StreamShard
 from relay.records import Shard
 from relay.stream_token import TRIM_HORIZON, Position
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions
+from tests.dynamodb.reading import NOON, jump_to, opened_shard, sequences, stream_shard, versions
 
 # pages of a shard, and per get_records: records returned / calls made
 CATCHING_UP = [
@@ -94,7 +94,7 @@ def test_a_page_does_not_move_a_position_that_has_a_sequence_number(
     scripted.shard("s")
     first = scripted.put("s", "k", 0)
     reading = stream_shard(session)
-    reading.jump_to("after_sequence", first)
+    jump_to(reading, "after_sequence", first)
     scripted.pages("s", count)
     assert len(reading.next_page()) == count
     assert reading.position == Position("after_sequence", first)
@@ -120,7 +120,7 @@ def test_a_jump_resets_the_count_of_empty_pages(session: StreamSession, scripted
     reading.get_records()
     assert reading.empty_responses == 3
     scripted.requests.clear()
-    reading.jump_to("at_sequence", sequence)
+    jump_to(reading, "at_sequence", sequence)
     assert reading.empty_responses == 0
     assert reading.position == Position("at_sequence", sequence)
     assert len(scripted.requests) == 1
@@ -132,7 +132,7 @@ def test_a_jump_resets_the_count_of_empty_pages(session: StreamSession, scripted
 )
 def test_invalid_positions_are_refused(session: StreamSession, kind: Any, sequence: str | None) -> None:
     with pytest.raises(InvalidPosition):
-        stream_shard(session).jump_to(kind, sequence)
+        jump_to(stream_shard(session), kind, sequence)
 
 
 @pytest.mark.parametrize(("closed", "calls"), [(True, 1), (False, 5)])

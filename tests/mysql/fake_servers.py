@@ -11,8 +11,9 @@ import pymysql
 
 from relay.errors import Unavailable
 from relay.gtid import parse
-from relay.mysql.connection import Login, ServerConnection
+from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted
+from relay.mysql.login import Login
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 from relay.process.service_clock import ServiceClock

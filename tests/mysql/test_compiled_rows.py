@@ -129,7 +129,7 @@ def test_row_events_give_the_same_changes_positions_and_errors(
     """I1, I2, I3, I4, I5: whatever is left to plain Python between them."""
     tables = Tables()
     events = data.draw(binlogs(data.draw(tables_of(tables))))
-    partial = {"transaction": "0-1-101", "rows_done": 1, "rows_of": {"t": 1}} if is_partial else None
+    partial = {"transaction": "0-1-101", "rows_done": 1, "rows_of": {"0-1-101": {"t": 1}}} if is_partial else None
     expected = played(events, tables.layouts, compiled=False, at_once=at_once, partial=partial, floor=floor)
     seen = played(events, tables.layouts, compiled=True, at_once=at_once, partial=partial, floor=floor)
     assert shown(seen.changes) == shown(expected.changes)

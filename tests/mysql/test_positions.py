@@ -9,21 +9,17 @@ import pytest
 
 from relay.mysql.positions import BinlogPosition
 
+PARTLY = {"transaction": "0-1-6", "rows_done": 3, "rows_of": {"0-1-6": {"t": 3}}}
+
 
 @pytest.mark.parametrize(
     "position",
     [
         {"gtid": "MariaDB/0-1-5"},
         {"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3, "rows_of": {"0-1-6": {"u": 1, "t": 2}}},
-        {"gtid": "MariaDB/0-1-5,9-7-2", "transaction": "0-1-6", "rows_done": 3, "local": "MariaDB/9-7-2"},
-        {
-            "gtid": "MariaDB/0-1-5",
-            "transaction": "0-1-6",
-            "rows_done": 1,
-            "rows_of": {"0-1-6": {"t": 1}, "1-1-8": {"t": 2}},
-            "others": {"1-1-8": 2},
-        },
-        {"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 3, "made_at": {"0-1-6": 1800000000}},
+        {"gtid": "MariaDB/0-1-5,9-7-2", **PARTLY, "local": "MariaDB/9-7-2"},
+        {"gtid": "MariaDB/0-1-5", **PARTLY, "rows_of": {"0-1-6": {"t": 3}, "1-1-8": {"t": 2}}},
+        {"gtid": "MariaDB/0-1-5", **PARTLY, "made_at": {"0-1-6": 1800000000}},
         {"gtid": "MariaDB/0-1-5", "targets": {"-80": "MariaDB/0-2-7", "80-": "MariaDB/0-3-9"}},
     ],
 )
@@ -37,7 +33,7 @@ def test_transactions_that_only_a_replica_has_are_not_required_of_other_servers(
             "gtid": "MariaDB/0-1-5",
             "transaction": "9-7-2",
             "rows_done": 1,
-            "others": {"0-1-6": 2},
+            "rows_of": {"9-7-2": {"t": 1}, "0-1-6": {"t": 2}},
             "local": "MariaDB/9-7-2",
         }
     )

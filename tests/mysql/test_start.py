@@ -13,7 +13,8 @@ import pytest
 
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql.source import MySQLSource, tables_of
+from relay.mysql.kind import KIND
+from relay.mysql.source import MySQLSource
 from relay.mysql.start_at_time import TooOld, executed_before
 from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
@@ -162,7 +163,7 @@ def test_missing_databases_tables_passwords_and_servers_are_named(mariadb: Maria
         MySQLSource(config(unique, {"-": ["127.0.0.1:1"]})).connect()
     mariadb.execute(f"CREATE TABLE {unique}.b (id INT PRIMARY KEY)")
     mariadb.execute(f"CREATE TABLE {unique}.a (id INT PRIMARY KEY)")
-    assert tables_of(config(unique, {"-": [mariadb.address]})) == ["a", "b"]
+    assert KIND.find_tables(config(unique, {"-": [mariadb.address]})) == ["a", "b"]
 
 
 @services

@@ -152,7 +152,7 @@ def test_a_transaction_published_in_part_is_required_of_the_next_server() -> Non
     shard.transactions.drop_events()
     assert shard.transactions.position.unfinished == ("0-1-101",)
     assert not shard.transactions.is_between_transactions
-    again = Shard(transaction="0-1-101", rows_done=1)
+    again = Shard(transaction="0-1-101", rows_done=1, rows_of={"0-1-101": {"t": 1}})
     assert again.transactions.position.unfinished == ("0-1-101",)
 
 

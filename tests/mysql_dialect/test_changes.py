@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
-from relay.mysql_dialect.published_rows import ANY_TABLE, furthest, position_fields, rows_in_position
+from relay.mysql_dialect.published_rows import furthest, position_fields
 from relay.mysql_dialect.snapshot_times import reads
 from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
@@ -195,22 +195,11 @@ def test_the_remaining_rows_of_a_transaction_are_published_once_if_other_tables_
     published = first.take()
     position = position_fields({"0-1-1": first.tally.rows_of}) if first.tally.rows_of else {}
     assert position.get("rows_done", 0) == first.rows_done
-    rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=rows_in_position(position).get("0-1-1"))
+    rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=position.get("rows_of", {}).get("0-1-1"))
     expected = play(TransactionChanges("s", SHARD), 1, rows)
     for name in now:
         told = [each.event_id for each in (*published, *rest) if each.table == name]
         assert told == [each.event_id for each in expected if each.table == name]
-
-
-@given(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), st.data())
-def test_a_position_that_counts_rows_without_their_tables_is_still_understood(
-    rows: list[tuple[Table, Any, Any]], data: st.DataObject
-) -> None:
-    done = data.draw(st.integers(0, len(rows)))
-    skip = rows_in_position({"transaction": "0-1-1", "rows_done": done}).get("0-1-1")
-    again = TransactionChanges("s", SHARD)
-    expected = play(TransactionChanges("s", SHARD), 1, rows)
-    assert play(again, 1, rows, skip=skip) == expected[len(play(TransactionChanges("s", SHARD), 1, rows[:done])) :]
 
 
 @given(
@@ -221,9 +210,6 @@ def test_the_number_of_published_rows_never_decreases(one: dict[str, int], other
     both = furthest(one, other)
     assert both == furthest(other, one)
     assert all(both[table] >= rows for each in (one, other) for table, rows in each.items())
-    old = {ANY_TABLE: sum(one.values())} if one else {}
-    later = furthest(other, old)
-    assert sum(later.values()) >= max(sum(old.values()), 0)
 
 
 def test_the_functions_for_old_layouts_are_forgotten() -> None:

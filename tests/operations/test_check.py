@@ -19,13 +19,14 @@ from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBConfig
-from relay.config.fields import StartAtToken
-from relay.dynamodb.describe import Description
+from relay.dynamodb.check import check_table
 from relay.kafka import topics
 from relay.mysql_dialect.definitions import carried_column
 from relay.operations import check
 from relay.process.managed import free_port
+from relay.source import CheckedTable
 from relay.table import Column, KeyColumn, TableSchema
+from tests.dynamodb.described import described
 from tests.waiting import wait_until
 
 
@@ -46,9 +47,9 @@ def config(**others: Any) -> dict[str, Any]:
     }
 
 
-def described(view_type: str) -> Description:
-    key = (KeyColumn("order_id", "S"),)
-    return Description("orders", "arn:table", "arn:stream", "label", view_type, key)
+def checked(view_type: str) -> CheckedTable:
+    source = DynamoDBConfig(name="orders", type="dynamodb", table="orders")
+    return check_table(source, described(view_type))
 
 
 def with_keys(*templates: str) -> Config:
@@ -66,18 +67,9 @@ def run(tmp_path: Path) -> Callable[..., Result]:
     return run
 
 
-@pytest.mark.parametrize(("arn", "code"), [("arn:stream", 0), ("arn:other", 2)])
-def test_the_token_in_start_must_belong_to_the_stream(arn: str, code: int) -> None:
-    token = StartAtToken("token.json", {"stream_arn": arn, "active": [], "shards": []})
-    source = DynamoDBConfig(name="orders", type="dynamodb", table="orders", start=token)
-    (found,) = check.check_start(source, described("KEYS_ONLY"))
-    assert found.exit_code == code
-    assert check.check_start(source.model_copy(update={"start": "latest"}), described("KEYS_ONLY")) == []
-
-
 @pytest.mark.parametrize("view_type", ["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"])
 def test_a_cache_key_of_key_columns_is_valid_for_every_stream(view_type: str) -> None:
-    (found,) = check.check_cache_keys(with_keys("order:{order_id}"), described(view_type))
+    (found,) = check.check_cache_keys(with_keys("order:{order_id}"), checked(view_type))
     assert (found.ok, found.detail) == (True, "every change of orders carries it")
 
 
@@ -87,7 +79,7 @@ def test_a_cache_key_of_key_columns_is_valid_for_every_stream(view_type: str) ->
 )
 def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool) -> None:
     """I6: without the old image, the entry under the replaced value would remain."""
-    fine, found = check.check_cache_keys(with_keys("{order_id}", "user:{user_id}"), described(view_type))
+    fine, found = check.check_cache_keys(with_keys("{order_id}", "user:{user_id}"), checked(view_type))
     assert fine.ok
     assert found.ok is ok
     assert "`user_id`" in found.detail
@@ -99,42 +91,14 @@ def test_a_cache_key_of_bytes_that_drivers_return_as_text_is_refused(kind: str) 
     """I6: the application would store under another key than the one that is invalidated."""
     columns = (carried_column("order_id", "binary(16)"), carried_column("user_id", kind))
     table = TableSchema("shop", "orders", (KeyColumn("order_id", "bytes"),), 1, columns)
-    fine, refused = check.check_cache_keys_of(with_keys("{order_id}", "user:{user_id}"), table)
+    found = CheckedTable(table, columns=columns)
+    fine, refused = check.check_cache_keys(with_keys("{order_id}", "user:{user_id}"), found)
     assert (fine.ok, refused.ok) == (True, False)
     assert "`user_id` is in keys as base64, and drivers return its text" in refused.detail
 
 
-def test_declared_columns_are_compared_with_the_table() -> None:
-    def declaring(**columns: str) -> DynamoDBConfig:
-        return DynamoDBConfig(name="orders", type="dynamodb", table="orders", columns=columns or None)
-
-    def findings(source: DynamoDBConfig, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
-        found = check.check_columns(source, described(view_type))
-        assert {finding.check for finding in found} <= {"columns of orders"}
-        return [(each.ok, each.exit_code, each.detail) for each in found]
-
-    assert findings(declaring()) == []
-    assert findings(declaring(order_id="string", n="int")) == [(True, 0, "2 declared, matching table orders")]
-    (key, images) = findings(declaring(n="int"), "KEYS_ONLY")
-    assert (key[:2], images[:2]) == ((False, 3), (False, 3))
-    assert "`order_id` (S)" in key[2]
-    assert "KEYS_ONLY" in images[2]
-
-
-@pytest.mark.parametrize(
-    ("view_type", "ok"),
-    [("KEYS_ONLY", False), ("NEW_IMAGE", True), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)],
-)
-def test_a_copy_needs_a_stream_with_new_images(view_type: str, ok: bool) -> None:
-    wanted = Config.model_validate(config(copy={"url": "delta:///tmp/copy"}))
-    (found,) = check.check_images(wanted, described(view_type))
-    assert found.ok is ok
-    assert ok or "NEW_AND_OLD_IMAGES" in found.detail
-    assert check.check_images(Config.model_validate(config()), described(view_type)) == []
-
-
 def test_a_table_without_cache_keys_needs_nothing() -> None:
-    assert check.check_cache_keys(Config.model_validate(config()), described("KEYS_ONLY")) == []
+    assert check.check_cache_keys(Config.model_validate(config()), checked("KEYS_ONLY")) == []
 
 
 def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Result], tmp_path: Path) -> None:

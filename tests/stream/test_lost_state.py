@@ -14,7 +14,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.cache.keys import gap_bump
 from relay.config import load
-from relay.engine.open_source import open_sources
+from relay.engine.kinds import open_sources
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.settings import KafkaSettings

@@ -44,7 +44,7 @@ def test_rows_show_also_the_part_of_an_open_transaction_that_is_published() -> N
     """I7"""
     log = Log()
     log.add(*new(1)), log.add(*new(2, 3))
-    published = at("MariaDB/0-1-11", transaction="0-1-12", rows_done=1, rows_of={"customer": 1})
+    published = at("MariaDB/0-1-11", transaction="0-1-12", rows_done=1, rows_of={"0-1-12": {"customer": 1}})
     tablets = iter(["MariaDB/0-1-11", "MariaDB/0-1-12"])
     script = copy_script(log, lambda: (next(tablets), rows_of(range(1, 4))), batch=9, seed=1)
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:

@@ -19,8 +19,9 @@ from relay.vitess.call import Call
 from relay.vitess.client import Vtgate, events_of
 from relay.vitess.events import EventKind
 from relay.vitess.head import select_all
+from relay.vitess.kind import KIND
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.source import VitessSource, tables_of
+from relay.vitess.source import VitessSource
 from tests import needs
 from tests.reads import reason
 from tests.vitess.reading import until
@@ -168,7 +169,7 @@ def test_tables_without_a_key_are_skipped_with_a_warning_or_refused_if_named(
     source.connect()
     assert [table.table for table in source.tables()] == ["orders"]
     assert "changes of shop.bare are not relayed" in caplog.text
-    assert tables_of(entry(cluster)) == ["orders"]
+    assert KIND.find_tables(entry(cluster)) == ["orders"]
     with pytest.raises(RelayError, match="the table bare has no primary key"):
         make(tables=["bare"]).connect()
     keyed = make(tables=["bare"], key={"bare": ["a", "b"]})

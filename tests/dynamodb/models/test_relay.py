@@ -10,9 +10,9 @@ import pytest
 from relay.avro.schema import change_schema
 from relay.config import DynamoDBConfig
 from relay.dynamodb import config_match, describe
+from relay.dynamodb.check import check_model
 from relay.dynamodb.models import Engine, columns_of
 from relay.dynamodb.source import table_schema
-from relay.operations.check import check_model
 from tests.dynamodb.models.shop import Counter, Order
 
 pytestmark = pytest.mark.services

@@ -181,7 +181,7 @@ def test_whole_transactions_give_the_same_changes_and_positions(
     gtid = ("0-1-" if is_mariadb else f"{A}:") + "11"
     position: dict[str, Any] = {"gtid": START[is_mariadb]}
     if partial:
-        position |= {"transaction": gtid, "rows_done": 1, "rows_of": {"orders": 1}}
+        position |= {"transaction": gtid, "rows_done": 1, "rows_of": {gtid: {"orders": 1}}}
     outcomes = []
     for compiled in (False, True):
         of = layouts()

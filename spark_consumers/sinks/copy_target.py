@@ -1,0 +1,77 @@
+"""What a target of the copy is; ``copy_target`` chooses one by the scheme of ``copy.url``.
+
+Targets import Spark where they need it: ``relay check`` runs without it, and ``relay verify`` may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from relay.config import Config, CopyConfig
+from relay.config.addresses import POSTGRES
+from spark_consumers.kept_rows import OpenKeptRows
+from spark_consumers.locks import Lock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_consumers.sinks.target import TargetTable
+
+Renames = Sequence[tuple[str, str]]
+"""What a swap renames, in its order, each from and to."""
+
+
+class Place(Protocol):
+    """Where the tables of a replay are, and how they take the place of the ``present`` ones, at another location."""
+
+    @property
+    def place(self) -> str:
+        """Names it, whoever logs in."""
+
+    @property
+    def location(self) -> str | None:
+        """Of the files of its tables, which are in Delta; None in a database."""
+
+    def content(self, session: SparkSession) -> str | None:
+        """Say what of a place that a replay would write to is in the way; None if nothing is."""
+
+    def refuse_swap(self, present: str) -> None:
+        """Raise ``ConfigError`` if they cannot change places safely."""
+
+    def locks(self, present: str) -> list[Lock]:
+        """Return what keeps other writers out while they change places."""
+
+    def renames(self, present: str, stamp: str) -> Renames:
+        """Return what a swap is to rename, to be written down before; empty if `swap` needs no such list."""
+
+    def swap(self, stamp: str, renames: Renames) -> None:
+        """Let them change places. May be done again, when it was cut off. Raises ``Unavailable``."""
+
+    def kept(self, stamp: str, renames: Renames) -> list[str]:
+        """Return where the present tables are after a swap."""
+
+
+class CopyTarget(Place, Protocol):
+    """The place of a copy, which is made of a config with its section ``copy``. Methods raise ``Unavailable``."""
+
+    def open(self) -> Callable[[str, str], TargetTable]:
+        """Connect, and return what opens the table of a source and table."""
+
+    def check(self, *, offline: bool) -> str:
+        """Say that a copy can be kept here, or that it may be, as far as that shows without a connection."""
+
+    def kept_rows(self, config: Config) -> AbstractContextManager[OpenKeptRows]:
+        """Open the rows of the copy, to be compared."""
+
+
+def copy_target(config: Config, copy: CopyConfig, prefix: str = "") -> CopyTarget:
+    """Return the target at ``copy.url``. ``prefix``: of the names of schemas, for a replay into a database."""
+    if copy.url.partition(":")[0] in POSTGRES:
+        from spark_consumers.sinks.postgres_target import PostgresTarget
+
+        return PostgresTarget(config, copy, prefix)
+    from spark_consumers.sinks.delta_target import DeltaTarget
+
+    return DeltaTarget(copy)

@@ -1,0 +1,78 @@
+"""A copy in PostgreSQL, where each source has a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relay.config import Config, CopyConfig
+from relay.errors import ConfigError, Unavailable
+from spark_consumers.kept_rows import OpenKeptRows
+from spark_consumers.locks import Lock
+from spark_consumers.sinks.copy_target import Renames
+from spark_consumers.sinks.kept_postgres import KeptInPostgres
+from spark_consumers.sinks.postgres import PostgresDatabase, identifier, problems, swap_schemas, used_schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_consumers.sinks.postgres_copy import PostgresTable
+
+
+class PostgresTarget:
+    """The copy of ``copy``. ``prefix``: of the names of its schemas. Raises ``ConfigError`` for a URL that is wrong."""
+
+    location: str | None = None
+
+    def __init__(self, config: Config, copy: CopyConfig, prefix: str = "") -> None:
+        self._sources = [source.name for source in config.sources]
+        self._items, self._prefix = copy.items, prefix
+        self._database = PostgresDatabase(copy.url)
+        self.place = self._database.place
+
+    def _schemas(self, prefix: str = "", suffix: str = "") -> list[str]:
+        """Return the names of schemas, in the order of the sources."""
+        return [identifier(f"{prefix}{source}{suffix}") for source in self._sources]
+
+    def open(self) -> Callable[[str, str], PostgresTable]:
+        from spark_consumers.sinks.postgres_copy import PostgresTable
+
+        self._database.connect()
+        return partial(PostgresTable, self._database, items=self._items, prefix=self._prefix)
+
+    def check(self, *, offline: bool) -> str:
+        if offline:
+            return "its packages are installed"
+        with closing(self._database):
+            if missing := problems(self._database, self._schemas()):
+                raise Unavailable("; ".join(missing))
+        return "reachable, and may create its tables"
+
+    @contextmanager
+    def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
+        with closing(self._database):
+            self._database.connect()
+            yield partial(KeptInPostgres, self._database, items=self._items)
+
+    def content(self, session: SparkSession) -> str | None:
+        found = used_schemas(self._database, self._schemas(self._prefix))
+        return f"schema {found[0]} is not empty" if found else None
+
+    def refuse_swap(self, present: str) -> None:
+        if not self._prefix:
+            raise ConfigError("--swap: in PostgreSQL schemas change places in one database: give --into schema:NAME")
+
+    def locks(self, present: str) -> list[Lock]:
+        return []
+
+    def renames(self, present: str, stamp: str) -> Renames:
+        return ()  # they change places in one transaction
+
+    def swap(self, stamp: str, renames: Renames) -> None:
+        names = self._schemas(self._prefix), self._schemas(), self._schemas(suffix=f"_{stamp}")
+        swap_schemas(self._database, list(zip(*names, strict=True)))
+
+    def kept(self, stamp: str, renames: Renames) -> list[str]:
+        return self._schemas(suffix=f"_{stamp}")
