@@ -268,10 +268,11 @@ def consume(
     loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
     import spark_consumers
 
-    spark_consumers.check_arguments(consumers, start=start, checkpoint=checkpoint, engine=engine, http=http)
+    kinds: list[spark_consumers.Kind] = [kind.value for kind in consumers]
+    spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine, http=http)
     with machine.local_failures(is_service=True):
         spark_consumers.run(
-            consumers,
+            kinds,
             with_tables(loaded),
             until_caught_up=until_caught_up,
             start=start,
