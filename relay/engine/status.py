@@ -29,14 +29,14 @@ def take(
             SourceView(
                 stream=source.stream,
                 plan=source.plan,
-                checkpoints=dict(source.checkpoints),
+                checkpoints=dict(source.committed.checkpoints),
                 listed=dict(source.lineage.listed),
                 listed_at=_here(source, source.discovery.listed_at) or 0.0,
                 listing_wanted_at=_here(source, source.discovery.wanted_at) or 0.0,
                 listing_took=source.discovery.took,
                 resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
-                open=polls(source.open),
+                open=polls(source.shards.open),
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
                 snapshots=source.stream.snapshots,
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
@@ -60,7 +60,7 @@ def take(
 
 def _here(source: SourceState, seconds: float | None) -> float | None:
     """Convert a time by the source's clock to this machine's clock, by which its age is shown. None stays None."""
-    return seconds + time.time() - source.clock() if seconds else None
+    return seconds + time.time() - source.source.clock() if seconds else None
 
 
 def polls(shards: Mapping[str, OpenShard]) -> dict[str, Poll]:

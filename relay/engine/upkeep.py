@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from relay.engine.publishing import Publishing
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
+from relay.observe.observer import Observer
 from relay.records import CommittedRecords
 from relay.snapshots.lifecycle import Snapshots
-from relay.snapshots.report import Show
 from relay.stream.source_state import SourceState
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _PLANS_AT_ONCE = 16
 
 
 class Upkeep:
-    """Used by the worker's thread. ``show``: what shows the progress of snapshots, if anything does.
+    """Used by the worker's thread. ``observer``: shows the progress of snapshots, if it has bars for it.
 
     That thread serves the group, so nothing here waits for a database: see ``process.slow_call``.
     """
@@ -31,12 +31,12 @@ class Upkeep:
         group: Assignment,
         publishing: Publishing,
         committed: CommittedRecords,
-        show: Callable[[], Show | None],
+        observer: Observer,
     ) -> None:
         self._group = group
         self._committed = committed
         self._publishing = publishing
-        self._show = show
+        self._observer = observer
         # What was owned in the last look.
         self._owned: frozenset[int] = frozenset()
 
@@ -51,12 +51,12 @@ class Upkeep:
             changed.clear()
         now = sources[0].look.clock() if sources else 0.0  # all sources have the same clock
         asked = sources if everything else [source for source in sources if source.look.ask_at <= now]
-        due = [source for source in asked if source.look.begin() or everything]
+        due = [source for source in asked if source.begin_look() or everything]
         if due:
             making = sum(source.planning.is_making for source in sources)
             self._serve(due, making)
         for source in due:
-            source.look.end()
+            source.end_look()
         self._owned = owned
 
     def _serve(self, sources: Sequence[SourceState], making: int) -> None:
@@ -66,7 +66,7 @@ class Upkeep:
             if source.plan is not None:
                 source.planning.drop()  # another worker may have made it first
                 continue
-            if source.succession.join_planned():
+            if source.join_planned():
                 continue
             if source.planning.is_making or making < _PLANS_AT_ONCE:
                 making += not source.planning.is_making
@@ -77,13 +77,13 @@ class Upkeep:
         for source in planned:
             source.check_plan()  # another worker may have made it
             source.close_ended_shards()
-            if (plan := source.plan_with_new_tables()) is not None and self._owns(source.plan_key):
-                self._publishing.record(source.plan_key, plan.to_json())
+            if (plan := source.new_tables.added()) is not None and self._owns(source.stream.plan_key):
+                self._publishing.record(source.stream.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
             # I8: another worker may publish one to the topic of another source's table.
             for table in source.new_tables.take_added():
                 self._publishing.writers.claim(source.source.name, table)
-        current = [source for source in planned if not source.succession.advance()]
+        current = [source for source in planned if not source.advance()]
         gained = self._group.owned - self._owned
         # A listing that arrived before these partitions has records for them, too.
         listed = [source for source in current if source.poll_listing() or (gained and source.discovery.listed_at)]
@@ -93,14 +93,14 @@ class Upkeep:
                 self._write_listing(source)
             self._publishing.commit_and_see()
         for source in current:
-            source.open_ready_shards(self._group.owned)
+            source.shards.open_ready(self._group.owned)
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
             self._remove(source.resolved_gaps())
 
     def _plan(self, source: SourceState) -> bool:
         """Have the plan of ``source`` made if this worker owns it, and write it. Return whether it is written."""
-        if not self._owns(source.plan_key):
+        if not self._owns(source.stream.plan_key):
             source.planning.drop()
             return False
         if source.succession.is_waiting:
@@ -117,17 +117,17 @@ class Upkeep:
         plan, gap = made
         if gap is not None:
             self._publishing.gap(source.source, gap)
-        self._publishing.record(source.plan_key, plan.to_json())
+        self._publishing.record(source.stream.plan_key, plan.to_json())
         return True
 
     def _write_listing(self, source: SourceState) -> None:
         owned = self._group.owned
-        for key, (checkpoint, gap) in source.gone_shards(owned).items():
+        for key, (checkpoint, gap) in source.shards.gone(owned).items():
             self._publishing.gap(source.source, gap)
             self._publishing.record(key, checkpoint.to_json())
         for key in filter(self._owns, source.prunable()):
             self._publishing.forget(key)
-        for key, checkpoint in source.first_checkpoints(owned).items():
+        for key, checkpoint in source.shards.first_checkpoints(owned).items():
             self._publishing.record(key, checkpoint.to_json())
 
     def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
@@ -155,7 +155,8 @@ class Upkeep:
             snapshots.unseen.clear()
             return
         snapshots.open_ready_segments(self._group.owned)
-        snapshots.report_progress(self._show())
+        bars = self._observer.bars
+        snapshots.report_progress(bars.show if bars is not None else None)
 
     def _remove(self, keys: Sequence[bytes]) -> None:
         """Remove those of these records of ``checkpoints`` that this worker owns."""

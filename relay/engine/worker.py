@@ -112,9 +112,7 @@ class Worker:
             stop_by=lambda: self._stop_by,
         )
         self._schemas = AwaitedSchemas(writers)
-        self._upkeep = Upkeep(
-            self._group, self._publishing, self._view, lambda: observer.bars.show if observer.bars else None
-        )
+        self._upkeep = Upkeep(self._group, self._publishing, self._view, observer)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
@@ -230,7 +228,7 @@ class Worker:
         if self._lost is not None:
             self._lost.require_plans(self._view, [each.source for each in self._sources], self._group.barrier_timeout)
         for source in self._sources:
-            source.succession.choose()
+            source.choose_stream()
             source.check_plan()
         self._same_sources.warn_of_unread()
 

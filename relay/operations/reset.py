@@ -30,7 +30,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.operations.status import find_source
 from relay.process.slow_call import call_all
-from relay.records import Gap, Plan, SnapshotControl, StreamId
+from relay.records import CommittedStream, Gap, Plan, SnapshotControl, StreamId
 from relay.source import Source
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning, newest_planned
@@ -244,7 +244,7 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
             return _after_loss(config, source, view, workers, requested)
         source.connect(stream.label)
         plan, gap = Planning(source, view).again(stream, requested)
-    snapshot = restarted(view, stream, gap, plan.floor)
+    snapshot = restarted(CommittedStream(view, stream), gap, plan.floor)
     kept = stream.snapshot_key if snapshot is not None else None
     removed_keys = tuple(key for key, _ in view.beside_plan(stream) if key != kept)
     return Reset(stream, plan, gap, removed_keys, workers, snapshot)

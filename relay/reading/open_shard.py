@@ -37,7 +37,9 @@ class ShardOwner(Protocol):
     """What an open shard belongs to: a source, or the snapshot of one. Used by the worker's thread."""
 
     source: Source
-    stream: StreamId
+
+    @property
+    def stream(self) -> StreamId: ...
 
     def checkpoint(self, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
         """Return the checkpoint to write with ``page``, None if that is not worth a record yet."""

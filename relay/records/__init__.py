@@ -29,13 +29,14 @@ from relay.records.shard import (
     position_text,
 )
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotPart, SnapshotRequest
-from relay.records.view import CommittedRecords
+from relay.records.view import CommittedRecords, CommittedStream
 
 __all__ = [
     "INCARNATION",
     "PASSED",
     "PRUNE_AFTER",
     "CommittedRecords",
+    "CommittedStream",
     "Decision",
     "Gap",
     "Lineage",

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from types import UnionType
-from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import orjson
 
 _Read = Callable[[Any], Any]
-_PLAIN: Mapping[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (float, int), bool: (bool,)}
+_PLAIN = (str, int, float, bool)
 
 
 class StoredRecord:
@@ -33,12 +33,6 @@ class StoredRecord:
         return read
 
 
-class _Field(NamedTuple):
-    name: str
-    default: Any
-    read: _Read
-
-
 def _given(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that do not have their default."""
     kind: Any = type(value)
@@ -47,16 +41,11 @@ def _given(value: Any) -> dict[str, Any]:
 
 
 @cache
-def _layout(kind: Any) -> tuple[_Field, ...]:
+def _layout(kind: Any) -> list[tuple[str, Any, _Read]]:
+    """Return the name of each field, its default, and what reads it."""
     types = get_type_hints(kind)
-    return tuple(
-        _Field(
-            each.name,
-            each.default if each.default_factory is MISSING else each.default_factory(),
-            _reader(types[each.name]),
-        )
-        for each in fields(kind)
-    )
+    made = {each.name: each.default_factory() for each in fields(kind) if each.default_factory is not MISSING}
+    return [(each.name, made.get(each.name, each.default), _reader(types[each.name])) for each in fields(kind)]
 
 
 @cache
@@ -70,20 +59,20 @@ def _reader(kind: Any) -> _Read:
         return lambda raw: None if raw is None else some(raw)
     if origin is tuple and of[-1] is Ellipsis:
         each = _reader(of[0])
-        return lambda raw: tuple(map(each, _typed(raw, list)))
+        return lambda raw: tuple(map(each, _typed(list, raw)))
     if origin is tuple:
         parts = [_reader(part) for part in of]
-        return lambda raw: tuple(read(part) for read, part in zip(parts, _typed(raw, list), strict=True))
+        return lambda raw: tuple(read(part) for read, part in zip(parts, _typed(list, raw), strict=True))
     if origin is Mapping:
         value = _reader(of[1])
-        return lambda raw: {name: value(part) for name, part in _typed(raw, dict).items()}
+        return lambda raw: {name: value(part) for name, part in _typed(dict, raw).items()}
     if is_dataclass(kind):
         return partial(_read_fields, kind)
-    return partial(_typed_as, _PLAIN[kind]) if kind in _PLAIN else kind  # an enum
+    return partial(_typed, kind) if kind in _PLAIN else kind  # an enum
 
 
 def _read_fields(kind: Any, raw: Any) -> Any:
-    given, values = _typed(raw, dict), {}
+    given, values = _typed(dict, raw), {}
     for name, default, read in _layout(kind):
         if name in given:
             try:
@@ -95,11 +84,7 @@ def _read_fields(kind: Any, raw: Any) -> Any:
     return kind(**values)
 
 
-def _typed_as(kinds: tuple[type, ...], raw: Any) -> Any:
-    return _typed(raw, *kinds)
-
-
-def _typed(raw: Any, *kinds: type) -> Any:
-    if type(raw) not in kinds:
-        raise ValueError(f"{kinds[0].__name__} expected, not {type(raw).__name__}")
+def _typed(kind: type, raw: Any) -> Any:
+    if type(raw) is not kind and not (kind is float and type(raw) is int):
+        raise ValueError(f"{kind.__name__} expected, not {type(raw).__name__}")
     return raw

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from relay.records.codec import StoredRecord
@@ -86,6 +86,53 @@ class CommittedRecords:
         yield from ((stream.gap_key(name), gap.updated_at) for name, gap in self.pending_gaps.get(stream, {}).items())
         if (control := self.controls.get(stream)) is not None:
             yield stream.snapshot_key, control.updated_at
+
+
+class CommittedStream:
+    """What the committed records say of one stream, at each use what the view has then. ``stream``: which one."""
+
+    def __init__(self, view: CommittedRecords, stream: StreamId) -> None:
+        self.view = view
+        self.stream = stream
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.view.plans.get(self.stream)
+
+    @property
+    def checkpoints(self) -> Mapping[str, ShardCheckpoint]:
+        """By shard, of all workers."""
+        return self.view.checkpoints.get(self.stream, {})
+
+    @property
+    def control(self) -> SnapshotControl | None:
+        """Of its newest snapshot."""
+        return self.view.controls.get(self.stream)
+
+    @property
+    def segments(self) -> Mapping[str, SegmentCheckpoint]:
+        """Of its snapshots, of all workers."""
+        return self.view.segments.get(self.stream, {})
+
+    @property
+    def pending_gaps(self) -> Mapping[str, PendingGap]:
+        """By id: pending and accepted."""
+        return self.view.pending_gaps.get(self.stream, {})
+
+    @property
+    def version(self) -> int:
+        """It grows with each record of the source."""
+        return self.view.versions[self.stream.source]
+
+    @property
+    def endings(self) -> int:
+        """It grows with each shard of the source that is seen to end."""
+        return self.view.endings[self.stream.source]
+
+    @property
+    def gap_version(self) -> int:
+        """It grows with each change of the gap in a checkpoint of the source."""
+        return self.view.gap_versions[self.stream.source]
 
 
 def _put(records: dict[_K, _R], name: _K, kind: type[_R], value: bytes | None) -> _R | None:

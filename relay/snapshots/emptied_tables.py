@@ -10,7 +10,7 @@ was not there when the snapshot began has happened since.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from relay.change import ChangeParts, Operation
@@ -54,7 +54,7 @@ def forget_before(control: SnapshotControl | None, now: float) -> float:
     return min(control.as_of or control.updated_at, now) - _KEPT
 
 
-def noted(before: Mapping[str, float], page: Page, now: float, oldest: Callable[[], float]) -> Mapping[str, float]:
+def noted(before: Mapping[str, float], page: Page, now: float, oldest: float) -> Mapping[str, float]:
     """Return when tables were last emptied, those of ``page`` included. ``before``: without them.
 
     Forgets what was before ``oldest``. All times are seconds. Of one shard they rise, whichever worker's clock it is.
@@ -64,10 +64,7 @@ def noted(before: Mapping[str, float], page: Page, now: float, oldest: Callable[
         if len(before.keys() | found) > _MOST_NAMED:  # I11
             return {EVERY: at}
         before = {**before, **dict.fromkeys(found, at)}
-    if not before:
-        return before
-    since = oldest()  # I11
-    return {table: at for table, at in before.items() if at >= since}
+    return {table: at for table, at in before.items() if at >= oldest}  # I11
 
 
 def emptied(published: Mapping[str, ShardCheckpoint]) -> dict[str, float]:

@@ -59,9 +59,11 @@ class SnapshottedStream(Protocol):
     """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
 
     source: Source
-    stream: StreamId
-    view: CommittedRecords
 
+    @property
+    def stream(self) -> StreamId: ...
+    @property
+    def view(self) -> CommittedRecords: ...
     @property
     def plan(self) -> Plan | None: ...
     @property

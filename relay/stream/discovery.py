@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.process.slow_call import SlowCall
-from relay.records import PRUNE_AFTER, Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardState
 from relay.source import Source
 from relay.stream.journals import shards_of
 from relay.stream.pruning import unpruned
@@ -32,37 +32,24 @@ def _still_planned(plan: Plan | None, now: float) -> set[str]:
 
 
 class JournaledShards:
-    """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints.
-
-    ``endings``: how many of the checkpoints have shown the end of a shard.
-    """
+    """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints."""
 
     is_listing = False
     successor: str | None = None
     took = 0.0
 
-    def __init__(
-        self,
-        stream: StreamId,
-        lineage: Lineage,
-        plan: Callable[[], Plan | None],
-        endings: Callable[[], int],
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self.stream = stream
+    def __init__(self, committed: CommittedStream, lineage: Lineage, *, clock: Callable[[], float]) -> None:
         self.lineage = lineage
         self.clock = clock
         self.wanted_at = self.listed_at = clock()
-        self._plan = plan
-        self._endings = endings
+        self._committed = committed
         # What the shards were last derived from: a journal arrives with the end of a shard.
         self._seen: tuple[Plan, int] | None = None
         # Whether what was written for them may be lost.
         self._again = False
 
     def __repr__(self) -> str:
-        return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
+        return f"<JournaledShards[{self.lineage.stream.source}: {len(self.lineage.listed)} shards]>"
 
     @property
     def listed_before(self) -> float:
@@ -72,10 +59,12 @@ class JournaledShards:
     @property
     def is_due(self) -> bool:
         """Whether the shards may have changed, or what was written for them may be lost."""
-        plan = self._plan()
+        plan = self._committed.plan
         if plan is None:
             return False
-        return self._again or self._seen is None or self._seen[0] is not plan or self._seen[1] != self._endings()
+        return (
+            self._again or self._seen is None or self._seen[0] is not plan or self._seen[1] != self._committed.endings
+        )
 
     @property
     def next_at(self) -> float:
@@ -86,16 +75,16 @@ class JournaledShards:
         """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
         self._again = True
 
-    def poll(self, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None) -> bool:
+    def poll(self) -> bool:
         """Derive the shards. Return whether they have changed, or are wanted once more."""
-        if plan is None:
+        if (plan := self._committed.plan) is None:
             return False
         self.listed_at = self.clock()
         if not self.is_due:
             return False
         again, self._again = self._again, False
-        self._seen = plan, self._endings()
-        shards = shards_of(plan, checkpoints)
+        self._seen = plan, self._committed.endings
+        shards = shards_of(plan, self._committed.checkpoints)
         if self.lineage.listings and shards == list(self.lineage.listed.values()):
             return again
         self.lineage.update(shards)
@@ -111,16 +100,16 @@ class ListedShards:
     def __init__(
         self,
         source: Source,
-        stream: StreamId,
+        committed: CommittedStream,
         lineage: Lineage,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
-        self.stream = stream
         self.lineage = lineage
         self.clock = source.clock
         self.monotonic = monotonic
+        self._committed = committed
         # The stream that continues this one, once it was seen.
         self.successor: str | None = None
         # When the listing in ``lineage`` and the one before it began, 0 before these; and when the first was wanted.
@@ -162,20 +151,18 @@ class ListedShards:
         self._wait = _RELIST_SOON  # also for the listing after that one: a single one may lack shards
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
-    def poll(self, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None) -> bool:
+    def poll(self) -> bool:
         """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
         if self._under_way is not None and self._under_way.done:
             under_way, self._under_way = self._under_way, None
-            return self._take(under_way, checkpoints, plan)
+            return self._take(under_way)
         if self._under_way is None and self.monotonic() >= self._next_at:
             self._begun = self.clock()
             self._again = False
             self._under_way = SlowCall(f"list-{self.source.name}", self._list)
         return False
 
-    def _take(
-        self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None
-    ) -> bool:
+    def _take(self, listing: SlowCall[tuple[list[Shard], str]]) -> bool:
         self._next_at = self.monotonic() + _RELIST
         try:
             shards, following = listing.result()
@@ -185,16 +172,17 @@ class ListedShards:
             )
             self._next_at = self.monotonic() + _AFTER_FAILURE
             return False
-        self.successor = following if following != self.stream.label else None
+        self.successor = following if following != self.lineage.stream.label else None
         known = set(self.lineage.listed)
         self.listed_at, self.listed_before = self._begun, self.listed_at
         self.took = self.clock() - self._begun
+        checkpoints, plan = self._committed.checkpoints, self._committed.plan
         expected = {*checkpoints, *_still_planned(plan, self.clock())}  # I1
         self.lineage.update(unpruned(shards, checkpoints, plan, self.clock()), expected)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
-        if self._again or self._is_uncertain(checkpoints):
+        if self._again or self._is_uncertain():
             self._next_at = self.monotonic() + self._wait
         return True
 
@@ -205,15 +193,15 @@ class ListedShards:
         except Unavailable as error:
             # The stream of a deleted table exists for another day.
             log.warning("source %s: cannot look up the stream that follows: %s", self.source.name, error)
-            following = self.stream.label
+            following = self.lineage.stream.label
         try:
             return self.source.shards(), following
         except StreamGone:
-            if following == self.stream.label:
+            if following == self.lineage.stream.label:
                 raise
             return [], following  # replaced so long ago that it is gone, with everything that was not read
 
-    def _is_uncertain(self, checkpoints: Mapping[str, ShardCheckpoint]) -> bool:
+    def _is_uncertain(self) -> bool:
         """Whether a shard is missing, or has ended while its children are not listed yet.
 
         One that no checkpoint names, or that has ended, is missing for good after the second time.
@@ -223,5 +211,5 @@ class ListedShards:
             shard in lineage.absent
             if not c.state.ended
             else c.state is ShardState.FINISHED and shard in lineage.listed and not lineage.children(shard)
-            for shard, c in checkpoints.items()
+            for shard, c in self._committed.checkpoints.items()
         )

@@ -15,7 +15,7 @@ from collections.abc import Set
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
-from relay.records import CommittedRecords, Decision, Gap, PendingGap, StreamId
+from relay.records import CommittedRecords, CommittedStream, Decision, Gap, PendingGap, StreamId
 
 
 def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
@@ -24,19 +24,18 @@ def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
     return sorted(found, key=lambda pending: pending.gap.found_at)
 
 
-def to_repair(view: CommittedRecords, stream: StreamId) -> set[str]:
+def to_repair(committed: CommittedStream) -> set[str]:
     """Return the ids of the gaps that a person wants repaired by a snapshot."""
-    gaps = view.pending_gaps.get(stream, {})
-    return {name for name, pending in gaps.items() if pending.decision is Decision.RESNAPSHOT}
+    return {name for name, pending in committed.pending_gaps.items() if pending.decision is Decision.RESNAPSHOT}
 
 
-def resolved(view: CommittedRecords, stream: StreamId, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
+def resolved(committed: CommittedStream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
     """Return the keys of the records whose gap is ``published``.
 
     A decision to repair stays until a snapshot was requested for it: nothing else holds it.
     """
-    unrepaired = to_repair(view, stream) - repaired
-    return [stream.gap_key(name) for name in view.pending_gaps.get(stream, {}) if name in published - unrepaired]
+    unrepaired = to_repair(committed) - repaired
+    return [pending.key for name, pending in committed.pending_gaps.items() if name in published - unrepaired]
 
 
 def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:

@@ -5,10 +5,10 @@ The checkpoints that cover its changes announce it, until the worker that keeps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 
-from relay.records import Plan, SegmentCheckpoint, ShardCheckpoint, UnplannedTable
+from relay.records import CommittedStream, Plan, UnplannedTable
 from relay.stream.planning import Planning, unplanned
 from relay.table import TableSchema
 
@@ -16,17 +16,11 @@ _MOST_NAMED = 500  # in a checkpoint, or it would not fit into a record
 
 
 class NewTables:
-    """Used by the worker's thread. ``plan``: the committed one. ``checkpoints``: of the stream and its snapshots."""
+    """Those of one stream. Used by the worker's thread."""
 
-    def __init__(
-        self,
-        planning: Planning,
-        plan: Callable[[], Plan | None],
-        checkpoints: Callable[[], Iterable[ShardCheckpoint | SegmentCheckpoint]],
-    ) -> None:
+    def __init__(self, planning: Planning, committed: CommittedStream) -> None:
         self._planning = planning
-        self._plan = plan
-        self._checkpoints = checkpoints
+        self._committed = committed
         # Those that may be missing from the plan, and those of them that pages had changes of.
         self._new: dict[str, TableSchema] = {}
         self._met: dict[str, TableSchema] = {}
@@ -48,8 +42,8 @@ class NewTables:
         self._met |= met
 
     def added(self) -> Plan | None:
-        """Return the plan with the tables that it lacks, None if it has them all."""
-        if (plan := self._plan()) is None:
+        """Return the plan with the tables that it lacks, None if it has them all, or its source can get none."""
+        if (plan := self._committed.plan) is None or not self._planning.source.has_journals:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new = {name: table for name, table in self._new.items() if name not in plan.keys}
@@ -57,7 +51,7 @@ class NewTables:
 
     def take_added(self) -> list[str]:
         """Return the tables that the plan has got since the last call, from whichever worker met them."""
-        before, plan = self._last_plan, self._plan()
+        before, plan = self._last_plan, self._committed.plan
         self._last_plan = plan
         if before is None or plan is None or before is plan:
             return []
@@ -69,11 +63,13 @@ class NewTables:
 
     def unplanned(self) -> Mapping[str, UnplannedTable]:
         """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
-        plan = self._plan()
+        plan = self._committed.plan
         if not self._met or plan is None:
             return {}
         self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
         return unplanned(islice(self._met.values(), _MOST_NAMED))
 
     def _announced(self) -> Mapping[str, UnplannedTable]:
-        return {name: table for each in self._checkpoints() for name, table in each.unplanned.items()}
+        shards, segments = self._committed.checkpoints.values(), self._committed.segments.values()
+        told = chain((each.unplanned for each in shards), (each.unplanned for each in segments))
+        return {name: table for tables in told for name, table in tables.items()}

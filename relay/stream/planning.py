@@ -93,8 +93,9 @@ class Planning:
         return self._making is not None
 
     @property
-    def is_made(self) -> bool:
-        return self._making is not None and self._making.done
+    def is_asking(self) -> bool:
+        """Whether the source is still being asked for a plan."""
+        return self._making is not None and not self._making.done
 
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
         """Return the plan of ``stream``, and the gap before it if it has one; None while it is being made.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
-from relay.records import PRUNE_AFTER, Lineage, Plan, Shard, ShardCheckpoint
+from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint
 
 _RECENT = 0.1  # seconds
 _SHARE = 50
@@ -37,21 +37,12 @@ class Progress:
 class CommittedProgress:
     """What the committed checkpoints of one stream say, computed only where they changed. Used by the worker's thread.
 
-    ``version`` and ``gap_version``: of its checkpoints, and of the gaps in them. ``clock``: seconds that never go back.
+    ``clock``: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        checkpoints: Callable[[], Mapping[str, ShardCheckpoint]],
-        version: Callable[[], int],
-        gap_version: Callable[[], int],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, committed: CommittedStream, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._checkpoints = checkpoints
-        self._version = version
-        self._gap_version = gap_version
+        self._committed = committed
         self._computed = Progress()
         self._of_version = -1
         self._due = 0.0
@@ -62,16 +53,16 @@ class CommittedProgress:
 
     def gaps(self) -> Set[str]:
         """Return the ids of all gaps."""
-        if self._gaps_of_version != (version := self._gap_version()):
+        if self._gaps_of_version != (version := self._committed.gap_version):
             self._gaps_of_version = version
-            self._gaps = {c.gap for c in self._checkpoints().values() if c.gap is not None}
+            self._gaps = {c.gap for c in self._committed.checkpoints.values() if c.gap is not None}
         return self._gaps
 
     def exact(self) -> Progress:
         """Return the progress of the newest checkpoints in the view."""
-        if self._of_version != (version := self._version()):
+        if self._of_version != (version := self._committed.version):
             self._of_version = version
-            self._computed = Progress.of(self._checkpoints())
+            self._computed = Progress.of(self._committed.checkpoints)
         return self._computed
 
     def recent(self) -> Progress:
@@ -90,7 +81,7 @@ class CommittedProgress:
         """Return a `low_watermark` as recent as that. It never goes back, so an older one is true, too."""
         now = self.clock()
         if now >= self._low_due:
-            self._low = low_watermark(self._checkpoints(), lineage)
+            self._low = low_watermark(self._committed.checkpoints, lineage)
             self._low_due = self._next(now)
         return self._low
 

@@ -6,25 +6,26 @@ They are ahead of the view, which shows only what is committed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from relay.records import (
+    CommittedStream,
     Gap,
     Lineage,
-    Plan,
     ReshardJournal,
     Shard,
     ShardCheckpoint,
     ShardState,
-    UnplannedTable,
     has_ended,
     is_inside_transaction,
 )
-from relay.snapshots.emptied_tables import noted
-from relay.source import Page
+from relay.snapshots.emptied_tables import forget_before, noted
+from relay.snapshots.lifecycle import Snapshots
+from relay.source import Page, Source
 from relay.stream.journals import record_of
+from relay.stream.new_tables import NewTables
 
 log = logging.getLogger(__name__)
 
@@ -33,32 +34,22 @@ IDLE_CHECKPOINT = 10.0
 
 
 class ShardCheckpoints:
-    """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers.
-
-    ``forget_before``: seconds, when what was emptied is no longer asked for. ``awaited``: seconds, up to when shards
-    have to be published before a snapshot can end. ``unplanned``: see `ShardCheckpoint`.
-    """
+    """Used by the worker's thread. ``snapshots``: those beside the stream, None if it can have none."""
 
     def __init__(
         self,
+        source: Source,
+        committed: CommittedStream,
         lineage: Lineage,
-        plan: Callable[[], Plan | None],
-        committed: Callable[[], Mapping[str, ShardCheckpoint]],
-        *,
-        has_journals: bool,
-        forget_before: Callable[[], float] = lambda: 0.0,
-        awaited: Callable[[], float] = lambda: 0.0,
-        unplanned: Callable[[], Mapping[str, UnplannedTable]] = dict,
-        clock: Callable[[], float],
+        new_tables: NewTables,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.lineage = lineage
-        self.clock = clock
-        self._plan = plan
-        self._committed = committed
-        self._has_journals = has_journals
-        self._forget_before = forget_before
-        self._awaited = awaited
-        self._unplanned = unplanned
+        self.clock = source.clock
+        self.committed = committed
+        self._has_journals = source.has_journals
+        self.new_tables = new_tables
+        self._snapshots = snapshots
         # The newest checkpoint of each open shard, published or about to be.
         self._latest: dict[str, ShardCheckpoint] = {}
         # Gaps reported since the start, which the view may not show yet.
@@ -95,7 +86,7 @@ class ShardCheckpoints:
             or before.state is ShardState.PLANNED
             # By the clock, so that all idle shards share transactions.
             or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
-            or (before.reached or 0.0) < self._awaited() <= (page.reached or 0.0)
+            or (before.reached or 0.0) < self._awaited <= (page.reached or 0.0)
         ):
             return None
         after = self._make(
@@ -109,7 +100,7 @@ class ShardCheckpoints:
             journal=self._journal(page),
             reached=_later(page.reached, before.reached),
             emptied=self._emptied(page, before),
-            unplanned=self._unplanned(),
+            unplanned=self.new_tables.unplanned(),
         )
         self._latest[shard.id] = after
         if page.gap is not None:
@@ -135,7 +126,7 @@ class ShardCheckpoints:
         """Return the last checkpoint of a shard that the source no longer has, and its gap (I9)."""
         now, stream = self.clock(), self.lineage.stream
         # The checkpoint of this worker is newer than the committed one.
-        before = self._latest.get(shard) or self._committed().get(shard)
+        before = self._latest.get(shard) or self.committed.checkpoints.get(shard)
         before = before or self.first(self.lineage.listed.get(shard, Shard(shard)))
         begin = before.position
         if begin is None and before.start is not None and "sequence" in before.start:
@@ -143,18 +134,24 @@ class ShardCheckpoints:
         gap = Gap(stream.source, stream.label, shard, "shard lost", begin, None, now)
         return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
 
+    @property
+    def _awaited(self) -> float:
+        """Up to when shards have to be published before a snapshot can end, in seconds."""
+        return self._snapshots.awaited if self._snapshots is not None else 0.0
+
     def _emptied(self, page: Page, before: ShardCheckpoint) -> Mapping[str, float]:
         """Return when tables were last emptied, those of ``page`` included, as long as a snapshot may ask for it."""
         if not self._has_journals:
             return before.emptied
-        return noted(before.emptied, page, self.clock(), self._forget_before)
+        now = self.clock()
+        return noted(before.emptied, page, now, forget_before(self.committed.control, now))
 
     def _journal(self, page: Page) -> ReshardJournal | None:
         """Return what the last checkpoint of a shard says about the shards that continue it."""
-        plan, stream = self._plan(), self.lineage.stream
+        plan, stream = self.committed.plan, self.lineage.stream
         if page.journal is None or plan is None:
             return None
-        record = record_of(page.journal, page.shard, plan, self._committed())
+        record = record_of(page.journal, page.shard, plan, self.committed.checkpoints)
         log.info(
             "source %s: shard %s ended with journal %s and continues as %s",
             stream.source,
@@ -165,7 +162,7 @@ class ShardCheckpoints:
         return record
 
     def _make(self, shard: Shard, state: ShardState, **fields: Any) -> ShardCheckpoint:
-        plan = self._plan()
+        plan = self.committed.plan
         return ShardCheckpoint(
             state=state,
             parents=shard.parents,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 from relay.errors import StreamGone, Unavailable
 from relay.process.slow_call import SlowCall
-from relay.records import Lineage, Plan, ShardCheckpoint, StreamId
+from relay.records import CommittedStream, StreamId
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Source
 from relay.stream.discovery import JournaledShards, ListedShards
@@ -21,34 +19,17 @@ log = logging.getLogger(__name__)
 _RETRY_AFTER = 5.0
 
 
-class SucceededStream(Protocol):
-    """What the succession needs to know about the stream that is being read: a ``SourceState``."""
-
-    source: Source
-    stream: StreamId
-    planning: Planning
-    lineage: Lineage
-    discovery: ListedShards | JournaledShards
-    snapshots: Snapshots | None
-
-    @property
-    def plan(self) -> Plan | None: ...
-    @property
-    def checkpoints(self) -> Mapping[str, ShardCheckpoint]: ...
-
-    def switch_to(self, stream: StreamId) -> None:
-        """Read ``stream``, which the source is connected to, from here on."""
-
-
 class Succession:
     """Used by the worker's thread. While it connects, nothing else must be asked of the source.
 
-    ``current``: always shows the stream that is being read.
+    A method that returns a stream has connected the source to it: it is read from here on. ``committed``, of each
+    method: what is, of the one that was read until now.
     """
 
-    def __init__(self, current: SucceededStream) -> None:
-        self.clock = current.source.clock
-        self._current = current
+    def __init__(self, source: Source, planning: Planning) -> None:
+        self.clock = source.clock
+        self._source = source
+        self._planning = planning
         # The stream before this one, once it was read to its end.
         self._drained: StreamId | None = None
         # Under way: the connection to another stream.
@@ -57,86 +38,68 @@ class Succession:
         self._connecting_since: float | None = None
         self._retry_at = 0.0
 
-    def choose(self) -> None:
+    def choose(self, committed: CommittedStream) -> StreamId | None:
         """Begin with the stream that was being read when the relay stopped, or else the one in which ``start`` is.
 
         Newer ones follow. Waits for the source: call it before this worker joins the group. Raises ``Unavailable``.
         """
-        current = self._current
-        if current.plan is not None:
-            return
-        before = current.planning.before(current.stream)
-        label = before.label if before is not None else current.source.first()
-        if label != current.stream.label:
-            log.info("source %s: reading its previous stream %s to the end first", current.source.name, label)
-            current.switch_to(current.source.connect(label))
+        if committed.plan is not None:
+            return None
+        before = self._planning.before(committed.stream)
+        label = before.label if before is not None else self._source.first()
+        if label == committed.stream.label:
+            return None
+        log.info("source %s: reading its previous stream %s to the end first", self._source.name, label)
+        return self._source.connect(label)
 
-    def join_planned(self) -> bool:
-        """Switch to a stream that another worker has chosen meanwhile. Return whether it does."""
-        if self._connecting is not None:
-            return not self._connecting.done or self._switch()
-        planning = self._current.planning
-        before = planning.before(self._current.stream)
-        if self._current.plan is not None or before is None or before == self._drained or self.is_waiting:
-            return False
-        if planning.is_making and not planning.is_made:
-            return True  # the source is still being asked
-        planning.drop()
-        self._connect(before.label)
-        return True
+    def chosen_elsewhere(self, committed: CommittedStream) -> StreamId | None:
+        """Return the stream to read that another worker has chosen meanwhile."""
+        before = self._planning.before(committed.stream)
+        return None if committed.plan is not None or before == self._drained or self.is_waiting else before
 
-    def advance(self) -> bool:
-        """Switch to the stream that has replaced this one, if this one is drained. Return whether it does."""
+    def join_planned(self, committed: CommittedStream) -> StreamId | None:
+        """Connect to a stream that another worker has chosen meanwhile."""
         if self._connecting is not None:
-            return not self._connecting.done or self._switch()
-        current, following = self._current, self._current.discovery.successor
-        if following is None or current.plan is None:
+            return self._connected()
+        if (chosen := self.chosen_elsewhere(committed)) is not None:
+            self._planning.drop()
+            self._connect(chosen.label)
+        return None
+
+    def advance(
+        self, committed: CommittedStream, discovery: ListedShards | JournaledShards, snapshots: Snapshots | None
+    ) -> StreamId | None:
+        """Connect to the stream that has replaced this one, if this one is drained."""
+        if self._connecting is not None:
+            return self._connected()
+        if discovery.successor is None or committed.plan is None:
             self._connecting_since = None  # the stream that could not be connected to is gone
-            return False
-        if self.is_waiting or not self._is_drained():
-            return False
-        self._drained = current.stream
-        log.info("source %s: stream %s is drained", current.source.name, current.stream.label)
-        self._connect(following)
-        return True
-
-    def _is_drained(self) -> bool:
-        current = self._current
-        if current.discovery.is_listing:
-            return False
-        ends = [
-            checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
-            for checkpoint in map(current.checkpoints.get, {*current.lineage.listed, *current.checkpoints})
-        ]
-        # Two listings, both begun after the last end: a single one may lack a child.
-        if current.lineage.listings < 2 or current.discovery.listed_before < max(ends, default=0.0):  # I1
-            return False
         # The request of a snapshot that is due says which gaps that of the successor has to repair.
-        return current.snapshots is None or not current.snapshots.is_due
+        elif not self.is_waiting and _is_drained(committed, discovery) and (snapshots is None or not snapshots.is_due):
+            self._drained = committed.stream
+            log.info("source %s: stream %s is drained", self._source.name, committed.stream.label)
+            self._connect(discovery.successor)
+        return None
 
     def _connect(self, label: str) -> None:
         if self._connecting_since is None:
             self._connecting_since = self.clock()
-        source = self._current.source
-        self._connecting = SlowCall(f"connect-{source.name}", partial(source.connect, label))
+        self._connecting = SlowCall(f"connect-{self._source.name}", partial(self._source.connect, label))
 
-    def _switch(self) -> bool:
-        """Switch to the stream that the source is connected to by now. Return whether it has switched."""
-        assert self._connecting is not None
+    def _connected(self) -> StreamId | None:
+        """Return the stream that the source is connected to by now."""
+        if self._connecting is None or not self._connecting.done:
+            return None
         connecting, self._connecting = self._connecting, None
         try:
             following = connecting.result()
         except Unavailable as error:
             self.retry_later(error)
-            return False
-        current = self._current
-        log.info(
-            "source %s: switching from stream %s to %s", current.source.name, current.stream.label, following.label
-        )
-        current.switch_to(following)
+            return None
+        log.info("source %s: switching to stream %s", self._source.name, following.label)
         self._connecting_since = None
         self._retry_at = 0.0
-        return True
+        return following
 
     @property
     def is_connecting(self) -> bool:
@@ -151,7 +114,7 @@ class Succession:
     @property
     def held_up_since(self) -> float | None:
         """Since when this worker plans the source, or connects it to another stream; None if it does neither."""
-        return self._current.planning.wanted_at if self._connecting_since is None else self._connecting_since
+        return self._planning.wanted_at if self._connecting_since is None else self._connecting_since
 
     @property
     def is_waiting(self) -> bool:
@@ -164,8 +127,20 @@ class Succession:
             self._drained = None  # I10: go back to the stream before it, which another one may follow by now
         log.warning(
             "source %s: its new stream cannot be read yet; retrying in %d s: %s",
-            self._current.source.name,
+            self._source.name,
             _RETRY_AFTER,
             error,
         )
         self._retry_at = self.clock() + _RETRY_AFTER
+
+
+def _is_drained(committed: CommittedStream, discovery: ListedShards | JournaledShards) -> bool:
+    if discovery.is_listing:
+        return False
+    lineage, checkpoints = discovery.lineage, committed.checkpoints
+    ends = [
+        checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
+        for checkpoint in map(checkpoints.get, {*lineage.listed, *checkpoints})
+    ]
+    # Two listings, both begun after the last end: a single one may lack a child.
+    return lineage.listings >= 2 and discovery.listed_before >= max(ends, default=0.0)  # I1

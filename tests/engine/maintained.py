@@ -93,7 +93,7 @@ class Maintained:
         )
         self.owned = set(range(64))
         group: Any = SimpleNamespace(owned=self.owned)
-        self._upkeep = Upkeep(group, cast(Any, self.committed), self.view, lambda: None)
+        self._upkeep = Upkeep(group, cast(Any, self.committed), self.view, cast(Any, SimpleNamespace(bars=None)))
 
     def serve(self) -> None:
         """As the worker does."""

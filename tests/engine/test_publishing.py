@@ -14,13 +14,13 @@ from relay.errors import RelayError
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.records import Lineage, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
-from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.table import TableSchema
 from relay.token import EventToken
 from tests.clock import Clock
 from tests.engine.publishing_bench import SETTINGS, STREAM, TABLE, Bench, gap, page, positions
+from tests.stream.latest import latest_of
 
 
 def test_a_page_and_its_checkpoint_are_committed_together_and_fenced_by_its_partition() -> None:
@@ -103,7 +103,7 @@ def test_a_page_that_is_committed_before_others_says_nothing_of_them(monkeypatch
     for bound in ("SMALLEST_TRANSACTION", "LARGEST_TRANSACTION"):
         monkeypatch.setattr(f"relay.kafka.transaction.{bound}", 1)
     bench = Bench()
-    checkpoints = ShardCheckpoints(Lineage(STREAM), lambda: None, dict, has_journals=False, clock=Clock())
+    checkpoints, _ = latest_of(STREAM, None, Clock(), has_journals=False)
     checkpoints.open(Shard("s"), None)
     monkeypatch.setattr(bench.owner, "checkpoint", checkpoints.covering)
     shard = bench.shard()

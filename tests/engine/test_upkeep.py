@@ -211,17 +211,17 @@ def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: Sc
 def test_a_shard_that_listings_lack_is_lost_only_once_the_source_does_not_know_it(source: ScriptedSource) -> None:
     """I1, I9: listings may lack a shard for a while that can be read all the time."""
     relay = Maintained(source)
-    relay.serve_until(lambda: len(relay.state.open) == 2)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
     kept, lacking = source.shards()
     source.lists([kept])
     relay.state.list_soon()
     relay.serve_until(lambda: relay.state.lineage.is_gone(lacking.id))
     assert relay.committed.gaps == []
-    relay.state.open[lacking.id].note(UnknownShard(lacking, 0.0), 0.0)
+    relay.state.shards.open[lacking.id].note(UnknownShard(lacking, 0.0), 0.0)
     relay.state.list_soon()
     relay.serve_until(lambda: relay.committed.gaps)
     assert [(gap.reason, gap.shard) for gap in relay.committed.gaps] == [("shard lost", lacking.id)]
-    assert set(relay.state.open) == {kept.id}
+    assert set(relay.state.shards.open) == {kept.id}
 
 
 def test_a_shard_that_was_begun_is_opened_although_the_first_listings_lack_it(source: ScriptedSource) -> None:
@@ -235,7 +235,7 @@ def test_a_shard_that_was_begun_is_opened_although_the_first_listings_lack_it(so
     relay.write(lacking.id, ShardCheckpoint(ShardState.READING, {"type": "scripted", "sequence": 1}))
     relay.serve_until(lambda: relay.state.lineage.is_gone(lacking.id))
     relay.serve()
-    assert set(relay.state.open) == {kept.id, lacking.id}
+    assert set(relay.state.shards.open) == {kept.id, lacking.id}
     assert relay.committed.gaps == []
 
 
@@ -267,7 +267,7 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
     relay.owned.update(range(64))
     relay.serve()
     assert set(relay.checkpoints) == {"child"}
-    assert "parent" not in relay.state.open
+    assert "parent" not in relay.state.shards.open
 
 
 def without_segments(source: ScriptedSource) -> tuple[Maintained, Snapshots]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
-from relay.records import Lineage, Plan, Shard, ShardCheckpoint, ShardState, SnapshotControl, StreamId
+from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotControl, StreamId
 from relay.snapshots.emptied_tables import (
     EVERY,
     emptied_by,
@@ -19,10 +20,11 @@ from relay.snapshots.emptied_tables import (
     noted,
 )
 from relay.source import Page
-from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.token import EventToken
+from tests.stream.latest import latest_of
 
-SHARD = Shard("-")
+SHARD, STREAM = Shard("-"), StreamId("shop", "shop")
+PLAN = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {})
 TOKEN = EventToken(1000, "shop/shop/-", "MariaDB/0-1-5")
 
 
@@ -62,26 +64,27 @@ def test_what_empties_a_table_or_gives_its_rows_another_name_is_noted(read: Page
 
 def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> None:
     """I7, I11: in the transaction of what does it, and in no checkpoint for ever."""
-    now, oldest = [5000.0], [0.0]
-    plan = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {})
-    found = ShardCheckpoints(
-        Lineage(StreamId("shop", "shop")),
-        lambda: plan,
-        dict,
-        has_journals=True,
-        forget_before=lambda: oldest[0],
-        clock=lambda: now[0],
-    )
+    now = [5000.0]
+    found, committed = latest_of(STREAM, PLAN, lambda: now[0])
+
+    def run_since(as_of: int) -> None:
+        """Let the newest snapshot be one that began then."""
+        control = SnapshotControl(ShardState.READING, "1", as_of=as_of)
+        committed.view.apply(STREAM.snapshot_key, control.to_json())
+
+    run_since(600)
     found.open(SHARD, ShardCheckpoint(ShardState.READING, emptied={"a": 10.0, "b": 20.0}))
     after = found.covering(page([truncation("a"), truncation("c")]))
     assert after is not None
     assert after.emptied == {"a": 5000.0, "b": 20.0, "c": 5000.0}
     assert ShardCheckpoint.from_json(after.to_json()) == after
-    oldest[0], now[0] = 4000.0, 6000.0
+    now[0] = 6000.0
+    run_since(4600)
     after = found.covering(page([row("c")]))
     assert after is not None
     assert after.emptied == {"a": 5000.0, "c": 5000.0}
-    oldest[0] = 7000.0
+    now[0] = 7601.0
+    run_since(7601)
     after = found.covering(page([row("c")]))
     assert after is not None
     assert (after.emptied, b"emptied" in after.to_json()) == ({}, False)
@@ -89,11 +92,7 @@ def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> N
 
 def test_an_idle_shard_says_at_once_that_it_is_published_as_far_as_a_snapshot_waits_for() -> None:
     """I10: not only with its next checkpoint, in some seconds."""
-    plan, awaited = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {}), [4990.0]
-    lineage = Lineage(StreamId("shop", "shop"))
-    found = ShardCheckpoints(
-        lineage, lambda: plan, dict, has_journals=True, awaited=lambda: awaited[0], clock=lambda: 5000.0
-    )
+    found, _ = latest_of(STREAM, PLAN, lambda: 5000.0, snapshots=cast(Any, SimpleNamespace(awaited=4990.0)))
     found.open(SHARD, ShardCheckpoint(ShardState.READING, page().position, reached=4980.0, updated_at=5000.0))
     idle = Page(SHARD, (), page().position, None, None, 0.0)
     assert found.covering(replace(idle, reached=4989.0)) is None
@@ -121,7 +120,7 @@ def test_a_checkpoint_with_many_tables_that_were_emptied_fits_into_a_record() ->
     found: Mapping[str, float] = {}
     for begin, end in ((0, 400), (300, 401), (0, 30_000), (5, 6)):
         statements = [statement("DROP DATABASE", name) for name in names[begin:end]]
-        found = noted(found, page((), statements), 1000.0, lambda: 0.0)
+        found = noted(found, page((), statements), 1000.0, 0.0)
         assert len(ShardCheckpoint(ShardState.READING, emptied=found).to_json()) < 50_000
     assert found == pytest.approx({EVERY: 1000.002, names[5]: 1000.003}, abs=1e-6)
 
@@ -129,7 +128,7 @@ def test_a_checkpoint_with_many_tables_that_were_emptied_fits_into_a_record() ->
 def test_what_is_emptied_later_is_later_by_the_clock_of_another_worker() -> None:
     """I7"""
     control = SnapshotControl(ShardState.READING, "1", as_of=935, emptied={"-": 1000.0})
-    after = noted({"a": 1000.0}, page([truncation("a")]), 990.0, lambda: 0.0)
+    after = noted({"a": 1000.0}, page([truncation("a")]), 990.0, 0.0)
     assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied={"a": 1000.0})}) == []
     assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied=after)}) == ["a"]
 

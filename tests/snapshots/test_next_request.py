@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.records import PRUNE_AFTER, CommittedRecords, Gap, Plan, ShardState, SnapshotControl, SnapshotPart, StreamId
+from relay.records import (
+    PRUNE_AFTER,
+    CommittedRecords,
+    CommittedStream,
+    Gap,
+    Plan,
+    ShardState,
+    SnapshotControl,
+    SnapshotPart,
+    StreamId,
+)
 from relay.snapshots.control import is_unread, unfinished_repairs
 from relay.stream.pruning import replaced
 from relay.stream.snapshot_after_reset import restarted
@@ -212,8 +222,8 @@ def test_the_stream_that_follows_and_a_reset_leave_a_requested_snapshot_to_its_r
     stream = relay.source.stream
     reset = Gap("shop", stream.label, None, "reset", None, None, relay.now)
     assert unfinished_repairs(relay.view, stream) == set()
-    assert restarted(relay.view, stream, reset, 0) is None
+    assert restarted(CommittedStream(relay.view, stream), reset, 0) is None
     relay.view.apply(request.key, None)
-    again = restarted(relay.view, stream, reset, 0)
+    again = restarted(CommittedStream(relay.view, stream), reset, 0)
     assert again is not None
     assert again.gaps == tuple(sorted(["skipped", reset.id]))

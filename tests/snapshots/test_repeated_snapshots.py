@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from relay.records import Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotControl, SnapshotPart
+from relay.records import (
+    CommittedStream,
+    Gap,
+    SegmentCheckpoint,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotControl,
+    SnapshotPart,
+)
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, ended
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
@@ -203,7 +212,9 @@ def test_a_reset_leaves_no_table_without_its_end_that_was_to_be_read_again() -> 
     assert relay.step() == "finished"
     assert relay.snapshots.fulfilled() == [request.key]
     stream = relay.source.stream
-    begun = restarted(relay.view, stream, Gap("shop", stream.label, None, "reset", None, None, relay.now), 5)
+    begun = restarted(
+        CommittedStream(relay.view, stream), Gap("shop", stream.label, None, "reset", None, None, relay.now), 5
+    )
     assert begun is not None
     assert (begun.state, begun.tables) == (ShardState.PLANNED, None)
 

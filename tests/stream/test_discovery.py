@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
-from relay.records import Lineage, ShardCheckpoint, ShardState
+from relay.records import CommittedRecords, CommittedStream, Lineage, ShardCheckpoint, ShardState
 from relay.stream.discovery import ListedShards
 from tests.clock import Clock
 from tests.scripted_source import ScriptedSource
 
-ENDED = {"shard-00000": ShardCheckpoint(ShardState.FINISHED, updated_at=1.0)}
-
 
 def wait_for_listing(discovery: ListedShards) -> None:
-    discovery.poll(ENDED, None)
+    discovery.poll()
     deadline = time.monotonic() + 60
-    while not discovery.poll(ENDED, None):
+    while not discovery.poll():
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -25,7 +23,10 @@ def test_both_listings_after_the_end_of_a_shard_come_soon_however_long_another_h
     """I10: the change to the next stream, and ``--until-caught-up``, wait for both."""
     source, clock = ScriptedSource("orders", shards=2), Clock(100.0)
     stream = source.connect()
-    discovery = ListedShards(cast(Any, source), stream, Lineage(stream), monotonic=clock)
+    committed = CommittedStream(CommittedRecords(), stream)
+    ended = ShardCheckpoint(ShardState.FINISHED, updated_at=1.0)
+    committed.view.apply(stream.shard_key("shard-00000"), ended.to_json())
+    discovery = ListedShards(cast(Any, source), committed, Lineage(stream), monotonic=clock)
     for _ in range(10):
         wait_for_listing(discovery)
         clock.now = discovery.next_at

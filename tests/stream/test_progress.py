@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from relay.records import Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
+from collections.abc import Mapping
+
+from relay.records import (
+    CommittedRecords,
+    CommittedStream,
+    Lineage,
+    Plan,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    StreamId,
+)
 from relay.stream.progress import CommittedProgress, low_watermark, read_until, resume_timestamp
 from tests.records.graphs import finished, lineage_of
 
@@ -78,59 +89,60 @@ def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_y
     assert low_watermark({}, Lineage(StreamId("s", "l"))) is None
 
 
+class SlowStream(CommittedStream):
+    """The checkpoints of a stream with one shard, which take ``cost`` seconds to go through."""
+
+    now = 100.0
+    cost = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(CommittedRecords(), StreamId("s", "l"))
+        self.progress = CommittedProgress(self, clock=lambda: self.now)
+        self.advance(30.0, 0.0)
+
+    @property
+    def checkpoints(self) -> Mapping[str, ShardCheckpoint]:
+        self.now += self.cost
+        return super().checkpoints
+
+    def advance(self, to: float, seconds: float, gap: str | None = None) -> None:
+        self.now += seconds
+        checkpoint = ShardCheckpoint(ShardState.READING, progress=to, gap=gap)
+        self.view.apply(self.stream.shard_key("a"), checkpoint.to_json())
+
+
 def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_when_they_change() -> None:
-    checkpoints = {"a": ShardCheckpoint(ShardState.READING, progress=30.0)}
-    now, cost, versions = 100.0, 0.0, {"version": 1, "gaps": 1}
-
-    def read() -> dict[str, ShardCheckpoint]:
-        nonlocal now
-        now += cost
-        return checkpoints
-
-    progress = CommittedProgress(read, lambda: versions["version"], lambda: versions["gaps"], clock=lambda: now)
+    slow = SlowStream()
 
     def advance(to: float, seconds: float) -> int:
-        nonlocal now
-        now += seconds
-        checkpoints["a"] = ShardCheckpoint(ShardState.READING, progress=to, gap=str(to))
-        versions["version"] += 1
-        return progress.recent().resume
+        slow.advance(to, seconds)
+        return slow.progress.recent().resume
 
-    assert progress.recent().resume == 30
+    assert slow.progress.recent().resume == 30
     assert advance(31.0, 0.09) == 30
     assert advance(32.0, 0.02) == 32
-    cost = 0.01
+    slow.cost = 0.01
     assert advance(33.0, 0.2) == 33
     assert advance(34.0, 0.4) == 33
-    assert progress.exact().resume == 34
-    assert not progress.gaps() & {"35.0"}
-    advance(35.0, 1.0)
-    assert "35.0" not in progress.gaps()
-    versions["gaps"] += 1
-    assert progress.gaps() == {"35.0"}
+    assert slow.progress.exact().resume == 34
+    assert slow.progress.gaps() == set()
+    slow.advance(35.0, 0.0, gap="g")
+    assert slow.progress.gaps() == {"g"}
+    before = slow.now
+    slow.advance(36.0, 0.0, gap="g")
+    assert (slow.progress.gaps(), slow.now) == ({"g"}, before)
 
 
 def test_the_low_watermark_is_computed_less_often_the_longer_it_takes() -> None:
-    graph = lineage_of(Shard("a"))
-    checkpoints = {"a": ShardCheckpoint(ShardState.READING, progress=30.0)}
-    now, cost = 100.0, 0.0
-
-    def read() -> dict[str, ShardCheckpoint]:
-        nonlocal now
-        now += cost
-        return checkpoints
-
-    progress = CommittedProgress(read, lambda: 1, lambda: 1, clock=lambda: now)
+    slow, graph = SlowStream(), lineage_of(Shard("a"))
 
     def advance(to: float, seconds: float) -> float | None:
-        nonlocal now
-        now += seconds
-        checkpoints["a"] = ShardCheckpoint(ShardState.READING, progress=to)
-        return progress.low_watermark(graph)
+        slow.advance(to, seconds)
+        return slow.progress.low_watermark(graph)
 
     assert advance(30.0, 0.0) == 30.0
     assert advance(31.0, 0.09) == 30.0
-    cost = 0.01
+    slow.cost = 0.01
     assert advance(32.0, 0.02) == 32.0
     assert advance(33.0, 0.4) == 32.0
     assert advance(34.0, 0.2) == 34.0

@@ -114,11 +114,9 @@ class TestOnKafka:
         kept = {
             recent.label: {"a", "b", None},
             unfinished.label: {"a", "b", None},
-            # The only proof that an initial snapshot was made stays.
-            old.label: {"snapshot"},
         }
-        # Another source's stream of the same label is none of ours.
-        assert self.known(relay) == {**current, **kept, other.label: {"a", None}}
+        # Another source's stream of the same label is not ours. The only proof of an initial snapshot stays.
+        assert self.known(relay) == {**current, **kept, old.label: {"a", None, "snapshot"}}
         stream.put("root", "k", 2, old=1)
         relay.run()
         assert relay.versions() == [1, 2]

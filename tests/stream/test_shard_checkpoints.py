@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from relay.change import SchemaChange, StatementText
-from relay.records import Gap, Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.token import EventToken
+from tests.stream.latest import latest_of
 
 SHARD = Shard("-")
 STREAM = StreamId("shop", "shop")
@@ -21,7 +22,7 @@ PAGE = Page(SHARD, [], AT, None, None, begun=0.0)
 
 def checkpoints(committed: ShardCheckpoint) -> ShardCheckpoints:
     plan = Plan("current", 900.0, {"-": {"gtid": "MariaDB/0-1-1"}}, {})
-    found = ShardCheckpoints(Lineage(STREAM), lambda: plan, dict, has_journals=True, clock=lambda: 5000.0)
+    found, _ = latest_of(STREAM, plan, lambda: 5000.0)
     found.open(SHARD, committed)
     return found
 

@@ -1,0 +1,143 @@
+"""Which shards of a stream this worker opens and closes, and what is written about those that it does not read.
+
+Only what is committed and visible in the checkpoints topic counts here (I4).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from relay.kafka.checkpoints import partition_of
+from relay.reading.open_shard import OpenShard, ShardOwner
+from relay.reading.reader_pool import ReaderPool
+from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, has_ended, position_text
+from relay.source import Opening
+from relay.stream.late_shard import LateShard, start_of_late
+from relay.stream.progress import read_until
+from relay.stream.pruning import unpruned
+from relay.stream.shard_checkpoints import ShardCheckpoints
+
+log = logging.getLogger(__name__)
+
+
+class OpenShards:
+    """Used by the worker's thread. ``latest``: the checkpoints of the open ones, ahead of the committed ones.
+
+    ``is_awaited``: somebody waits until they are read to their heads.
+    """
+
+    def __init__(self, owner: ShardOwner, latest: ShardCheckpoints, readers: ReaderPool, *, is_awaited: bool) -> None:
+        self.source = owner.source
+        # By name, finished ones whose last checkpoint is not visible yet included.
+        self.open: dict[str, OpenShard] = {}
+        self._owner = owner
+        self._latest = latest
+        self._readers = readers
+        self._is_awaited = is_awaited
+        self._committed = latest.committed
+        self._lineage = latest.lineage
+        # `CommittedStream.endings` when ended shards were last closed.
+        self._endings = 0
+        # The state in which everything ready was opened.
+        self._opened_in: tuple[int, int, frozenset[int]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<OpenShards[{self.source.name}: {len(self.open)} open]>"
+
+    def first_checkpoints(self, owned: set[int]) -> dict[bytes, ShardCheckpoint]:
+        """Return checkpoints for listed shards of the partitions ``owned`` that have none yet."""
+        if (plan := self._committed.plan) is None:
+            return {}
+        passed, checkpoints = plan.passed, self._committed.checkpoints
+        return {
+            key: self._latest.first(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
+            # Another worker may have pruned some since they were listed.
+            for shard in unpruned(self._lineage.listed.values(), checkpoints, plan, self.source.clock())
+            if shard.id not in checkpoints
+            and not self._latest.has_begun(shard.id)
+            and partition_of(key := self._lineage.stream.shard_key(shard.id)) in owned
+        }
+
+    def open_ready(self, owned: set[int]) -> None:
+        """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2)."""
+        plan = self._committed.plan
+        state = (self._committed.endings, self._lineage.listings, frozenset(owned))
+        if plan is None or state == self._opened_in:
+            return
+        self._opened_in = state
+        known, checkpoints = self._latest.new_tables.known_in(plan), self._committed.checkpoints
+        ready = self._lineage.ready(checkpoints, plan.shards, plan.passed)
+        for shard in unpruned(ready, checkpoints, plan, self.source.clock()):
+            key = self._lineage.stream.shard_key(shard.id)
+            if shard.id not in self.open and partition_of(key) in owned:
+                self._open(shard, key, plan, known)
+
+    def _open(self, shard: Shard, key: bytes, plan: Plan, known: Plan) -> None:
+        """Open ``shard``. ``known``: the plan with all tables."""
+        checkpoints = self._committed.checkpoints
+        committed = checkpoints.get(shard.id)
+        parents = {parent: checkpoints[parent] for parent in shard.parents if parent in checkpoints}
+        late = self._lineage.late(shard.id, checkpoints) if not self.source.has_journals else []
+        opening = Opening(
+            shard,
+            start_of_late(plan, late) or plan.start_of(shard),
+            committed,
+            floor=self._lineage.floor(shard, checkpoints, plan.floor),
+            read_until=read_until(shard, plan, committed, parents, self.source.clock()),
+            parents=parents,
+            keys=known.keys,
+            hashed=known.hashed,
+            is_awaited=self._is_awaited,
+        )
+        begin = position_text(opening.position or {}) or "its start"
+        log.info("source %s: reading shard %s from %s", self.source.name, shard.id, begin)
+        reader = self.source.open(opening)
+        if late:
+            reader = LateShard(reader, self._lineage.stream, clock=self.source.clock)
+        self.open[shard.id] = self._readers.open(reader, key, self._owner)
+        self._latest.open(shard, committed)
+
+    def close(self, lost: set[int] | None = None) -> None:
+        """Close the open shards of ``lost`` partitions, or all of them."""
+        self._opened_in = None
+        for name, shard in list(self.open.items()):
+            if lost is None or partition_of(shard.key) in lost:
+                self._close(name)
+
+    def close_ended(self) -> bool:
+        """Close the shards whose end is committed and visible. Return whether any shard has ended, of any worker."""
+        if self._endings == (endings := self._committed.endings):
+            return False
+        self._endings = endings
+        for shard in [shard for shard in self.open if has_ended(self._committed.checkpoints, shard)]:
+            self._close(shard)
+        return True
+
+    def _close(self, shard: str) -> None:
+        if shard in self.open:
+            self._readers.shut(self.open.pop(shard))
+        self._latest.close(shard)
+
+    def gone(self, owned: set[int]) -> dict[bytes, tuple[ShardCheckpoint, Gap]]:
+        """Return, by checkpoint key, the shards of ``owned`` that the source lost before they were read to the end."""
+        if (plan := self._committed.plan) is None:
+            return {}
+        return {
+            key: self._give_up(shard)
+            for shard in self._lineage.lost(self._committed.checkpoints, plan.shards, plan.passed)
+            # Not one that this worker read to its end while the view does not show it yet.
+            if not self._latest.has_ended(shard)
+            and not self._may_be_read(shard)
+            and partition_of(key := self._lineage.stream.shard_key(shard)) in owned
+        }
+
+    def _may_be_read(self, shard: str) -> bool:
+        """Whether a shard that listings lack may be there nevertheless: no read of it has said that it is unknown."""
+        if shard in self.open:
+            return not self.open[shard].is_unknown  # I1
+        return self._lineage.is_asked_for(shard, self._committed.checkpoints)
+
+    def _give_up(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
+        last = self._latest.gone(shard)
+        self._close(shard)  # pages that are read and not published are part of the gap
+        return last

@@ -1,0 +1,31 @@
+"""The checkpoints of the open shards of a scripted source, beside which a test writes what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from relay.records import CommittedRecords, CommittedStream, Lineage, Plan, StreamId
+from relay.snapshots.lifecycle import Snapshots
+from relay.stream.new_tables import NewTables
+from relay.stream.planning import Planning
+from relay.stream.shard_checkpoints import ShardCheckpoints
+from tests.scripted_source import ScriptedSource
+
+
+def latest_of(
+    stream: StreamId,
+    plan: Plan | None,
+    clock: Callable[[], float],
+    *,
+    has_journals: bool = True,
+    snapshots: Snapshots | None = None,
+) -> tuple[ShardCheckpoints, CommittedStream]:
+    """Return those of ``stream``, whose ``plan`` is committed, and what is committed of it."""
+    source: Any = ScriptedSource(stream.source)
+    source.clock, source.has_journals = clock, has_journals
+    committed = CommittedStream(CommittedRecords(), stream)
+    if plan is not None:
+        committed.view.apply(stream.plan_key, plan.to_json())
+    new_tables = NewTables(Planning(source, committed.view), committed)
+    return ShardCheckpoints(source, committed, Lineage(stream), new_tables, snapshots), committed
