@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relay.config import load
 from relay.engine.relaying import run
+from relay.errors import RelayError
 
 
 def main(path: str, step: str, number: str) -> None:
@@ -21,7 +22,11 @@ def main(path: str, step: str, number: str) -> None:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    run(load(Path(path)), probe=probe)
+    try:
+        run(load(Path(path)), probe=probe)
+    except RelayError as error:  # as the command does: the network may fail while it starts
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
