@@ -66,12 +66,12 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
     value that Vitess has no keyspace id for, such as NULL under hash, numeric and reverse_bits, and TypeError for other
     Python types.
     """
-    compute = _COMPUTED.get(vindex_name)
+    compute = COMPUTED.get(vindex_name)
     if compute is None:
         raise UncomputableVindex(_why_not(vindex_name))
     if value is not None and (not isinstance(value, int | str | bytes | Decimal) or isinstance(value, bool)):
         raise TypeError(f"vindex {vindex_name} takes int, str, bytes, Decimal or None, not {type(value).__name__}")
-    return compute(value)
+    return compute(vindex_name, value)
 
 
 def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None]:
@@ -88,67 +88,18 @@ def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None
 
 def require_computable(vindex_name: str) -> None:
     """Raises `UncomputableVindex` if ``keyspace_id`` cannot compute the keyspace ids of a vindex of this type."""
-    if vindex_name not in _COMPUTED:
+    if vindex_name not in COMPUTED:
         raise UncomputableVindex(_why_not(vindex_name))
 
 
-def _hash(value: Value) -> bytes:
+def _hash(vindex: str, value: Value) -> bytes:
     # Unlike the other numeric vindexes, hash accepts negative numbers: as their two's complement.
     if isinstance(value, int) and -(2**63) <= value < 0:
         value %= 2**64
-    number = _number("hash", value)
-    return _per_thread.encryptor.update(number.to_bytes(8, "big"))
+    return _per_thread.encryptor.update(_number(vindex, value))
 
 
-def _numeric(value: Value) -> bytes:
-    return _number("numeric", value).to_bytes(8, "big")
-
-
-def _reverse_bits(value: Value) -> bytes:
-    return _number("reverse_bits", value).to_bytes(8, "little").translate(_REVERSED)
-
-
-def _xxhash(value: Value) -> bytes:
-    return xxhash.xxh64_digest(_bytes("xxhash", value))[::-1]
-
-
-def _binary(value: Value) -> bytes:
-    return _bytes("binary", value)
-
-
-def _binary_md5(value: Value) -> bytes:
-    return hashlib.md5(_bytes("binary_md5", value), usedforsecurity=False).digest()
-
-
-def _unicode_loose_md5(value: Value) -> bytes:
-    return hashlib.md5(_weights("unicode_loose_md5", value), usedforsecurity=False).digest()
-
-
-def _unicode_loose_xxhash(value: Value) -> bytes:
-    return xxhash.xxh64_digest(_weights("unicode_loose_xxhash", value))[::-1]
-
-
-def _null(value: Value) -> bytes:
-    return b"\0"
-
-
-_COMPUTED: dict[str, Callable[[Value], bytes]] = {
-    "binary": _binary,
-    "binary_md5": _binary_md5,
-    "hash": _hash,
-    "null": _null,
-    "numeric": _numeric,
-    "reverse_bits": _reverse_bits,
-    "unicode_loose_md5": _unicode_loose_md5,
-    "unicode_loose_xxhash": _unicode_loose_xxhash,
-    "xxhash": _xxhash,
-}
-
-COMPUTABLE = frozenset(_COMPUTED)
-"""The types of vindexes that ``keyspace_id`` can compute."""
-
-
-def _number(vindex: str, value: Value) -> int:
+def _number(vindex: str, value: Value) -> bytes:
     """Parse an unsigned 64-bit number as Vitess does: without a sign, with spaces around it. Raises `NoKeyspaceId`."""
     if isinstance(value, int):
         number = value
@@ -160,7 +111,7 @@ def _number(vindex: str, value: Value) -> int:
         number = int(digits) if len(digits.lstrip(b"0")) <= 20 else 2**64
     if not 0 <= number < 2**64:
         raise NoKeyspaceId(f"vindex {vindex} has no keyspace id for {str(value)[:40]}: it takes 0 to 2^64-1")
-    return number
+    return number.to_bytes(8, "big")
 
 
 def _bytes(vindex: str, value: Value) -> bytes:
@@ -198,6 +149,28 @@ def _weights(vindex: str, value: Value) -> bytes:
         raise NoKeyspaceId(f"vindex {vindex}: {error}") from None
 
 
+def _md5(raw: bytes) -> bytes:
+    return hashlib.md5(raw, usedforsecurity=False).digest()
+
+
+def _xxhash(raw: bytes) -> bytes:
+    return xxhash.xxh64_digest(raw)[::-1]
+
+
+COMPUTED: dict[str, Callable[[str, Value], bytes]] = {
+    "binary": _bytes,
+    "binary_md5": lambda vindex, value: _md5(_bytes(vindex, value)),
+    "hash": _hash,
+    "null": lambda vindex, value: b"\0",
+    "numeric": _number,
+    "reverse_bits": lambda vindex, value: _number(vindex, value)[::-1].translate(_REVERSED),
+    "unicode_loose_md5": lambda vindex, value: _md5(_weights(vindex, value)),
+    "unicode_loose_xxhash": lambda vindex, value: _xxhash(_weights(vindex, value)),
+    "xxhash": lambda vindex, value: _xxhash(_bytes(vindex, value)),
+}
+"""By the type of a vindex, what computes a keyspace id from that type and the value."""
+
+
 def _why_not(vindex: str) -> str:
     if vindex in _BY_TABLE:
         return f"vindex {vindex} looks up keyspace ids in a table: they cannot be computed without a query"
@@ -208,5 +181,5 @@ def _why_not(vindex: str) -> str:
         )
     return (
         f"vindex {vindex!r} is unknown, so its keyspace ids cannot be computed without a query; known vindexes: "
-        f"{', '.join(sorted(_COMPUTED))}"
+        f"{', '.join(sorted(COMPUTED))}"
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relay.keyrange import shard_range
 from relay.keyspace import KeyspaceQueries
-from relay.vitess.vindex import COMPUTABLE, NoKeyspaceId, UncomputableVindex, keyspace_id
+from relay.vitess.vindex import COMPUTED, NoKeyspaceId, UncomputableVindex, keyspace_id
 
 BOUNDS = st.sets(st.binary(min_size=1, max_size=2).filter(lambda bound: bound.rstrip(b"\0") != b""), max_size=12)
 
@@ -75,7 +75,7 @@ def test_a_value_without_a_keyspace_id_has_no_shard() -> None:
     ],
 )
 def test_a_vindex_that_cannot_be_computed_is_refused_by_name_at_once(vindex: str, reason: str) -> None:
-    assert vindex not in COMPUTABLE
+    assert vindex not in COMPUTED
     with pytest.raises(UncomputableVindex, match=reason):
         keyspace(["-80", "80-"], vindex)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.vitess import loose
-from relay.vitess.vindex import COMPUTABLE, NoKeyspaceId, UncomputableVindex, Value, keyspace_id
+from relay.vitess.vindex import COMPUTED, NoKeyspaceId, UncomputableVindex, Value, keyspace_id
 from tests.examples import is_quick
 
 VECTORS = json.loads((Path(__file__).parent / "loose_vectors.json").read_text())
@@ -152,7 +152,7 @@ def test_vindexes_that_need_a_query_are_refused(vindex: str, reason: str) -> Non
         keyspace_id(vindex, 1)
 
 
-@pytest.mark.parametrize("vindex", sorted(COMPUTABLE))
+@pytest.mark.parametrize("vindex", sorted(COMPUTED))
 @pytest.mark.parametrize("value", [1.5, True, [1], bytearray(b"1")])
 def test_other_types_of_value_are_refused(vindex: str, value: object) -> None:
     with pytest.raises(TypeError, match=vindex):
