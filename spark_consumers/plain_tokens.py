@@ -6,8 +6,6 @@ last sequence number differs. ``relay.token.compare`` has the rule for all token
 
 from __future__ import annotations
 
-import re
-
 # GTIDs of more digits may be past the largest one that a server assigns.
 _POSITION = (
     r"(?:DynamoDB/|(?:MySQL56/[0-9a-z_:,-]+:[0-9]+-|MariaDB/(?:[0-9]+-[0-9]+-[0-9]+,)*[0-9]+-[0-9]+-)"
@@ -20,9 +18,3 @@ PLAIN_TOKEN = (
 
 PLAIN_END = '","origin":null}'
 """What follows the number in a plain token."""
-
-
-def plain_parts(token: str) -> tuple[str, int] | None:
-    """Return what a token's JSON text shares with those that it compares with, and its number; None for others."""
-    found = re.fullmatch(PLAIN_TOKEN, token)
-    return None if found is None else (found[1], int(found[2]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from relay.token import EventToken, OriginToken
-from spark_consumers.plain_tokens import plain_parts
+from spark_consumers.plain_tokens import PLAIN_TOKEN
 
 UUIDS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "9e11fa47-71ca-11e1-9e33-c80aa9429562")
 SHARDS = ("", "s/k/-80", 's/k/"\\,', 's/k/","position":"DynamoDB/', "t/k/80-")
@@ -30,6 +31,12 @@ positions = st.one_of(
 )
 origins = st.none() | st.just(OriginToken(5, "s/k/-", "MariaDB/0-1-1"))
 tokens = st.builds(EventToken, st.integers(0, 3), st.sampled_from(SHARDS), positions, origins)
+
+
+def plain_parts(token: str) -> tuple[str, int] | None:
+    """Return what a token's JSON text shares with those that it compares with, and its number; None for others."""
+    found = re.fullmatch(PLAIN_TOKEN, token)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def like_plain_tokens() -> tuple[list[str | None], list[tuple[str, int]]]:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from spark_consumers.newest import BatchSummary, KeyBounds
-from spark_consumers.plain_tokens import plain_parts
-from tests.spark_consumers.drawn_tokens import like_plain_tokens
+from tests.spark_consumers.drawn_tokens import like_plain_tokens, plain_parts
 from tests.spark_consumers.spark_process import SparkProcess
 
 

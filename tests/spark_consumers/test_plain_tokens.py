@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 
 from relay.token import EventToken, Order, OriginToken, compare
-from spark_consumers.plain_tokens import plain_parts
-from tests.spark_consumers.drawn_tokens import UUIDS, tokens
+from tests.spark_consumers.drawn_tokens import UUIDS, plain_parts, tokens
 
 
 @given(tokens, tokens)

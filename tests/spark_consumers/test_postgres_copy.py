@@ -21,7 +21,6 @@ from relay.services.postgres import execute
 from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.gaps import LostChanges, from_json
-from spark_consumers.plain_tokens import plain_parts
 from spark_consumers.sinks import copy_table, postgres_copy
 from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
@@ -29,7 +28,7 @@ from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.postgres_upsert import is_stored
 from spark_consumers.sinks.tombstones import SNAPSHOTS
 from tests.spark_consumers.batches import FOREVER, Published, change, layout, mark, play, read
-from tests.spark_consumers.drawn_tokens import tokens
+from tests.spark_consumers.drawn_tokens import plain_parts, tokens
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
