@@ -46,9 +46,6 @@ class TransactionChanges:
         self._parts: list[list[Change] | ChangeBlock] = []
         self._schema_changes: list[SchemaChange] = []
 
-    def __repr__(self) -> str:
-        return f"<TransactionChanges[{self.shard}: {sum(map(len, self._parts)) + len(self._plain)} ready]>"
-
     @property
     def size(self) -> int:
         """Estimated bytes of the changes that `take` would return: more than 0 if there are any."""

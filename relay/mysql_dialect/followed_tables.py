@@ -96,9 +96,6 @@ class FollowedTables:
         # Until it counts.
         self._now: TablesNow | None = None
 
-    def __repr__(self) -> str:
-        return f"<FollowedTables[{self._database}: {len(self._known)} known]>"
-
     def keep(self) -> None:
         """Everything up to here is published, or will be."""
         if not self._new:

@@ -68,10 +68,6 @@ class Call:
         arguments = (host.strip("[]"), int(port)), tls, name
         threading.Thread(target=self._connect, args=arguments, name="vtgate-call", daemon=True).start()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "ended" if self._exchange.ended else "open"
-        return f"<Call[{self.address}: {state}]>"
-
     def take(self, timeout: float, most: int = 1 << 20) -> list[bytes]:
         """Return the messages that have come, up to about ``most`` bytes; [] after ``timeout`` seconds.
 

@@ -65,9 +65,6 @@ class Vtgate:
         self._closed = False
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"<Vtgate[{self.address}]>"
-
     def close(self) -> None:
         """End every call, including those that are made after this."""
         with self._lock:

@@ -87,9 +87,6 @@ class ShardEvents:
         self._transaction = VStreamTransaction()
         self._pending_journal: ReshardJournal | None = None
 
-    def __repr__(self) -> str:
-        return f"<ShardEvents[{self.shard.qualified} after {self.position.executed or 'nothing'}]>"
-
     # ------------------------------------------------------------------ pages
 
     def end_page(self) -> list[TableSchema]:

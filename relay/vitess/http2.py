@@ -94,9 +94,6 @@ class Exchange:
         self.unsent += b"".join(_header_frames(block))
         self._send_request()
 
-    def __repr__(self) -> str:
-        return f"<Exchange[{self.authority}: {self.ended or 'open'}]>"
-
     def receive(self, data: bytes, taken: list[bytes]) -> None:
         """Process received bytes, and append the messages that are complete to ``taken``."""
         self._rest = self._rest + data if self._rest else data

@@ -74,9 +74,6 @@ class VitessShardReader:
         # The last page of the shard.
         self._end: Page | None = None
 
-    def __repr__(self) -> str:
-        return f"<VitessShardReader[{self.names.qualified} after {self.position.executed}]>"
-
     def close(self) -> None:
         self._close_stream()
         self.watch.close()

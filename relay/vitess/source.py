@@ -97,9 +97,6 @@ class VitessSource:
             config, self._vtgate, self._settings, self._find_tables, self._known_tables, self.clock
         )
 
-    def __repr__(self) -> str:
-        return f"<VitessSource[{self.name}: {self.config.keyspace}]>"
-
     def close(self) -> None:
         self._vtgate.close()
 

@@ -42,9 +42,6 @@ class ShardHistory:
         self._cells = cells
         self._silence = silence
 
-    def __repr__(self) -> str:
-        return f"<ShardHistory[{self.shard.qualified}]>"
-
     def position_at(self, since: float, head: GtidSet) -> str:
         """Return the position just before the first transaction at or after ``since`` (seconds), else ``head``.
 

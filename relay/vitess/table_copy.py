@@ -84,9 +84,6 @@ class TableCopy:
         self._executed = ""
         self._batch = _ArrivingBatch()
 
-    def __repr__(self) -> str:
-        return f"<TableCopy[{self.shard.qualified} at {self._executed or 'no position yet'}]>"
-
     def close(self) -> None:
         self._call.close()
 

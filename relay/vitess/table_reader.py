@@ -164,9 +164,6 @@ class CopiedTableReader:
         # How often in a row it was opened without a row.
         self._reopened = 0
 
-    def __repr__(self) -> str:
-        return f"<CopiedTableReader[{self.table} of shard {self.segment.part.shard}, {self.position.rows} rows]>"
-
     def close(self) -> None:
         if self._copy is not None:
             self._copy.close()

@@ -81,9 +81,6 @@ class Attempts:
         self._others = others
         self._after_failure = 1
 
-    def __repr__(self) -> str:
-        return f"<Attempts[the next after {self._others} batches]>"
-
     @property
     def are_due(self) -> bool:
         return self._others == 0
