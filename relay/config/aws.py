@@ -9,12 +9,12 @@ from pydantic import ConfigDict, Field, model_validator
 from relay.aws import AwsIdentity
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import Form
+from relay.config.schema_forms import TextForm
 
-_ROLE = Form(
+_ROLE = TextForm(
     r"arn:[\w-]+:iam::\d{12}:role/\S+", "{} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay"
 )
-_SESSION = Form("[A-Za-z0-9_+=,.@-]{2,64}", "{} must be 2 to 64 letters, digits and signs of +=,.@_-")
+_SESSION = TextForm("[A-Za-z0-9_+=,.@-]{2,64}", "{} must be 2 to 64 letters, digits and signs of +=,.@_-")
 _OF_A_ROLE = ("external_id", "role_session_name")
 NEED_A_ROLE: dict[str, Any] = {"dependentRequired": {key: ["role_arn"] for key in _OF_A_ROLE}}
 

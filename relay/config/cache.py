@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from relay.config.addresses import Url
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel, Seconds
-from relay.config.schema_forms import TEMPLATE, Form, texts
+from relay.config.schema_forms import TEMPLATE, TextForm, texts
 from relay.config.template import Template
 from relay.config.yaml_file import Location
 
@@ -21,7 +21,7 @@ class CacheConfig(ConfigModel):
     url: Annotated[str, Url((*REDIS, *MEMCACHED))]
     """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
-    namespace: Annotated[str, Form(r"[^\s{}]+", "must be text without spaces or braces")]
+    namespace: Annotated[str, TextForm(r"[^\s{}]+", "must be text without spaces or braces")]
     """The prefix of every key of this cache."""
 
     keys: dict[str, list[str]] = Field(

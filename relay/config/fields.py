@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema
 from relay.config.attribute_docs import attribute_docs
 from relay.config.errors import invalid
 from relay.config.hidden import HIDDEN, is_secret, redacted
-from relay.config.schema_forms import TIME, Form, form, only, texts
+from relay.config.schema_forms import TIME, TextForm, form, only, texts
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
@@ -324,7 +324,7 @@ StartOfBinlogs = Annotated[
 
 
 _NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]+"
-Name = Annotated[str, Form(_NAME, "{} may contain only letters a-z and A-Z, digits, dots, underscores and dashes")]
+Name = Annotated[str, TextForm(_NAME, "{} may contain only letters a-z and A-Z, digits, dots, underscores and dashes")]
 """A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
 
 

@@ -46,7 +46,7 @@ def like(pattern: str) -> WithJsonSchema:
 
 
 @dataclass(frozen=True)
-class Form:
+class TextForm:
     """Annotates texts of a form, and refuses others. ``problem``: what is wrong with one, which stands for `{}`."""
 
     pattern: str

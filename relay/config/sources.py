@@ -19,17 +19,19 @@ from relay.config.columns import FORM, canonical_type
 from relay.config.errors import invalid
 from relay.config.fields import Name, Start, StartAtToken, start_time
 from relay.config.per_table import PerTableConfig
-from relay.config.schema_forms import TOMBSTONES, Form, exactly_one, like, not_together
+from relay.config.schema_forms import TOMBSTONES, TextForm, exactly_one, like, not_together
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError, RelayError
 from relay.types.columns import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
-_TABLE = Form(
+_TABLE = TextForm(
     r"[A-Za-z0-9_.-]{3,255}", "{} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores"
 )
-_ARN = Form(_STREAM_ARN.pattern, "is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
+_ARN = TextForm(
+    _STREAM_ARN.pattern, "is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL"
+)
 _RULES: list[Any] = [
     exactly_one("table", "tables", "tags", "stream_arn"),
     not_together("columns", "tables", "tags"),

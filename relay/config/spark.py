@@ -11,13 +11,13 @@ from pydantic import Field, ValidationError, field_validator
 from relay.config.addresses import PORT
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import Form, named
+from relay.config.schema_forms import TextForm, named
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
 
 _SPARK = rf"[^\s:/,]+:{PORT}"
-_MASTER = Form(
+_MASTER = TextForm(
     rf"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://{_SPARK}(,{_SPARK})*",
     "{} is not a master of Spark, such as local[*], spark://host:7077, yarn or k8s://URL",
 )

@@ -26,12 +26,12 @@ from relay.config.fields import (
 )
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
-from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, Form, like, not_together
+from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, TextForm, like, not_together
 from relay.config.tls import Tls
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
-_WITH_DATABASE = Form(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
+_WITH_DATABASE = TextForm(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
 
 
 class _SQLConfig(PerTableConfig):
