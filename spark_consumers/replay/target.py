@@ -18,7 +18,7 @@ from spark_consumers.change_log import log_consumer
 from spark_consumers.copy import copy_consumer
 from spark_consumers.locations import local_folder, refuse_on_cluster, spark_path
 from spark_consumers.session import existing_session, is_cluster
-from spark_consumers.sinks.copy_target import Place, copy_target
+from spark_consumers.sinks.copy_target import ReplayPlace, copy_target
 from spark_consumers.sinks.delta_place import DeltaPlace
 from spark_consumers.table_consumer import TableConsumer
 
@@ -31,7 +31,7 @@ class ReplayTarget:
     ``present``: what the config names. ``place``: that of the target. ``location``: of tables in Delta, else None.
     """
 
-    place: Place
+    place: ReplayPlace
 
     def __init__(self, kind: Literal["copy", "log"], config: Config, into: str) -> None:
         self.kind = kind

@@ -23,7 +23,7 @@ Renames = Sequence[tuple[str, str]]
 """What a swap renames, in its order, each from and to."""
 
 
-class Place(Protocol):
+class ReplayPlace(Protocol):
     """Where the tables of a replay are, and how they take the place of the ``present`` ones, at another location."""
 
     @property
@@ -53,7 +53,7 @@ class Place(Protocol):
         """Return where the present tables are after a swap."""
 
 
-class CopyTarget(Place, Protocol):
+class CopyTarget(ReplayPlace, Protocol):
     """The place of a copy, which is made of a config with its section ``copy``. Methods raise ``Unavailable``."""
 
     def open(self) -> Callable[[str, str], TargetTable]:
