@@ -298,6 +298,5 @@ def _add_gaps(session: SparkSession, path: str, gaps: Sequence[LostChanges]) -> 
     rows = [(gap.id, gap.source, gap.reason, datetime.fromtimestamp(gap.found_at, UTC), gap.record) for gap in gaps]
     session.createDataFrame(rows, columns).dropDuplicates(["id"]).createOrReplaceTempView("relay_gaps")
     delta.merge(
-        session,
-        f"MERGE INTO {delta.table(path)} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
+        session, f"MERGE INTO {delta.table(path)} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
     )

@@ -54,12 +54,7 @@ class Decoder:
         """
         texts = {header: _dumps(schema) for header, schema in self.schemas.items()}
         change = read_as_changes(
-            F.col("value"),
-            _READ,
-            texts,
-            given_up=self.given_up,
-            registry=self.registry,
-            session=records.sparkSession,
+            F.col("value"), _READ, texts, given_up=self.given_up, registry=self.registry, session=records.sparkSession
         )
         read = records.withColumn("c", change)
         is_gap = F.col("topic") == self.gaps

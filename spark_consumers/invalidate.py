@@ -21,14 +21,7 @@ from relay.config import CacheConfig, Config
 from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
-from spark_consumers.cache_batches import (
-    BatchOutcome,
-    apply_chunk,
-    chunks,
-    conclude,
-    invalidator,
-    other_topics,
-)
+from spark_consumers.cache_batches import BatchOutcome, apply_chunk, chunks, conclude, invalidator, other_topics
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.lag import LagAlarm

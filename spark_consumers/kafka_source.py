@@ -111,10 +111,7 @@ def _sasl(given: dict[str, str]) -> dict[str, str]:
             f"kafka.producer: sasl.mechanism: the Spark consumers support {', '.join(_LOGIN_MODULES)}, not {mechanism}"
         )
     name, password = (_quoted(given.pop(key, "")) for key in ("sasl.username", "sasl.password"))
-    return {
-        "sasl.mechanism": mechanism,
-        "sasl.jaas.config": f"{module} required username={name} password={password};",
-    }
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required username={name} password={password};"}
 
 
 def _msk(iam: IamConfig) -> dict[str, str]:

@@ -117,11 +117,7 @@ def _begin(runner: Runner, start: str | None) -> None:
 
 
 def session_for(
-    consumers: Sequence[Consumer],
-    config: Config,
-    given: SparkSession | None,
-    locks: Sequence[Lock],
-    stack: ExitStack,
+    consumers: Sequence[Consumer], config: Config, given: SparkSession | None, locks: Sequence[Lock], stack: ExitStack
 ) -> SparkSession:
     """Return the ``given`` session once it is checked, else one that ``stack`` closes, if it is ours to close.
 

@@ -68,10 +68,7 @@ _SQL = {
     "spark.sql.streaming.pollingDelay": "20ms",
 }
 
-_MEANINGS = {
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.parser.escapedStringLiterals": "false",
-}
+_MEANINGS = {"spark.sql.timestampType": "TIMESTAMP_LTZ", "spark.sql.parser.escapedStringLiterals": "false"}
 
 # The default manager forks a process to set the permissions of a file: 20 ms for each of two files a batch.
 _LOCAL_CHECKPOINT = {
@@ -80,11 +77,7 @@ _LOCAL_CHECKPOINT = {
     )
 }
 # Settings that hold several values, to which ours are added.
-_JOINED = {
-    "spark.jars": ",",
-    "spark.sql.extensions": ",",
-    "spark.driver.extraJavaOptions": " ",
-}
+_JOINED = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
 
 _DELTA_SQL = {
     # By default times are in a type of Spark's own, which other readers take for a time without a zone.
@@ -279,10 +272,7 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
     if not is_cluster(spark.master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if delta:
-        settings |= {
-            "spark.sql.extensions": DELTA_EXTENSION,
-            "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
-        }
+        settings |= {"spark.sql.extensions": DELTA_EXTENSION, "spark.sql.catalog.spark_catalog": DELTA_CATALOG}
     joined = {
         key: f"{settings[key]}{separator}{spark.conf[key]}"
         for key, separator in _JOINED.items()

@@ -189,10 +189,7 @@ class Coordinator:
             raise errors[0]
 
     def _read_shards(
-        self,
-        shards: Iterable[StreamShard],
-        read: Callable[[StreamShard], list[Record]],
-        errors: list[RelayError],
+        self, shards: Iterable[StreamShard], read: Callable[[StreamShard], list[Record]], errors: list[RelayError]
     ) -> bool:
         again = False
         for shard in shards:

@@ -37,10 +37,7 @@ class Resumption:
 
 
 def resume(
-    token: StreamToken,
-    listing: Iterable[Shard],
-    list_again: Callable[[], Iterable[Shard]],
-    has: Callable[[str], bool],
+    token: StreamToken, listing: Iterable[Shard], list_again: Callable[[], Iterable[Shard]], has: Callable[[str], bool]
 ) -> Resumption:
     """Apply ``token`` to the complete ``listing`` of a stream.
 

@@ -21,10 +21,7 @@ from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 # The types of key columns that vtgate compares with a text as a database sorts them.
-_SORTED = (
-    *(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT),
-    *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED),
-)
+_SORTED = (*(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT), *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED))
 _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 
 
@@ -74,11 +71,7 @@ class Head:
             self._asked = self._clock()
             self.asked_at = time.monotonic()
             self._stream = self._vtgate.vstream(
-                [self._at],
-                self._rules,
-                tablet_type=self._tablet_type,
-                cells=self._cells,
-                heartbeat=0,
+                [self._at], self._rules, tablet_type=self._tablet_type, cells=self._cells, heartbeat=0
             )
 
     def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:

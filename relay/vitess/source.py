@@ -315,11 +315,7 @@ class VitessSource:
         settings = self._settings
         shard = VitessShard.of(StreamId(self.name, self.config.keyspace), Shard(name), self.config.keyspace)
         history = ShardHistory(
-            self._vtgate,
-            shard,
-            tablet_type=settings.tablet_type,
-            cells=settings.cells,
-            silence=settings.silence,
+            self._vtgate, shard, tablet_type=settings.tablet_type, cells=settings.cells, silence=settings.silence
         )
         try:
             return history.position_at(since, parse(self._head(name)))

@@ -19,16 +19,7 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.delta_upsert import BatchMerge, NewestInDelta
-from spark_consumers.sinks.delta_values import (
-    OURS,
-    VARIANT,
-    from_image,
-    from_json,
-    is_ansi,
-    naming,
-    text_of,
-    value_of,
-)
+from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, from_json, is_ansi, naming, text_of, value_of
 from spark_consumers.sinks.target import (
     OF_CHANGE,
     PLACE,

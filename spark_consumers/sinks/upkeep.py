@@ -52,11 +52,7 @@ class TableUpkeep:
     def properties(self, now: float) -> dict[str, str]:
         """Return what the table says of its upkeep: the time of the last one, and how long versions are kept."""
         kept = f"interval {int(self._schedule.kept)} seconds"
-        return {
-            MAINTAINED_AT: str(now),
-            "delta.deletedFileRetentionDuration": kept,
-            "delta.logRetentionDuration": kept,
-        }
+        return {MAINTAINED_AT: str(now), "delta.deletedFileRetentionDuration": kept, "delta.logRetentionDuration": kept}
 
     def _remember(self, session: SparkSession, now: float) -> float:
         """Store the time of an upkeep; return when the next one is due."""

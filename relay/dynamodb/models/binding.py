@@ -20,10 +20,7 @@ _PAUSE = 0.5
 
 
 def bound(
-    client: DynamoDBClient,
-    wanted: Sequence[tuple[Declaration, str]],
-    patience: float,
-    sleep: Callable[[float], None],
+    client: DynamoDBClient, wanted: Sequence[tuple[Declaration, str]], patience: float, sleep: Callable[[float], None]
 ) -> None:
     """Create what is missing, wait, and verify. ``wanted``: declarations with their tables' names."""
     for declared, table in wanted:

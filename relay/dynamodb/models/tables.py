@@ -16,11 +16,7 @@ _IMAGES = {"NEW_AND_OLD_IMAGES": {"new", "old"}, "NEW_IMAGE": {"new"}, "OLD_IMAG
 def creation(declared: Declaration, table: str) -> dict[str, Any]:
     """Return the arguments of CreateTable, without the time to live, which another call sets. Pays per request."""
     keys = {each.attribute: str(each.type.kind) for each in declared.key}
-    request: dict[str, Any] = {
-        "TableName": table,
-        "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": _schema(declared.key),
-    }
+    request: dict[str, Any] = {"TableName": table, "BillingMode": "PAY_PER_REQUEST", "KeySchema": _schema(declared.key)}
     for index in declared.indexes.values():
         keys |= {each.attribute: str(each.type.kind) for each in index.key}
         projection: dict[str, Any] = {"ProjectionType": index.mode}

@@ -100,10 +100,7 @@ class Dump:
 
     def _begin(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         connection, period = self._connection, int(HEARTBEAT * 1e9)
-        settings = [
-            f"@master_heartbeat_period = {period}",
-            "@master_binlog_checksum = @@global.binlog_checksum",
-        ]
+        settings = [f"@master_heartbeat_period = {period}", "@master_binlog_checksum = @@global.binlog_checksum"]
         if server.is_mariadb:
             settings.append("@mariadb_slave_capability = 4")
             if start is not None:
