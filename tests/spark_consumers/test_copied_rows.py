@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from relay.change import REDRIVEN
-from spark_consumers.plain_tokens import PLAIN_END, plain_parts
-from tests.spark_consumers.drawn_tokens import like_plain_tokens
+from spark_consumers.plain_tokens import PLAIN_END
+from tests.spark_consumers.drawn_tokens import like_plain_tokens, plain_parts
 from tests.spark_consumers.spark_process import SparkProcess
 
 
