@@ -19,7 +19,7 @@ from relay.records import ReshardJournal
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of
-from relay.vitess.position import VStreamPosition
+from relay.vitess.position import VStreamPosition, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
@@ -175,7 +175,7 @@ class ShardEvents:
 
     def _vgtid(self, event: pb.VEvent) -> None:
         transaction = self._transaction
-        transaction.set_end(event.vgtid, self.shard)
+        _, transaction.executed = position_in(event.vgtid, self.shard)
         if transaction.waiting:
             self._start_changes(transaction.name_after(self.position.executed), transaction.executed)
 

@@ -15,6 +15,9 @@ from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
 from relay.mysql_dialect.published_rows import PublishedRows, position_fields
 from relay.records import Position, Start
+from relay.vitess.failures import BrokenStream
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.shard import VitessShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,17 @@ class VStreamPosition:
         """Return the position after the transaction that ends at ``executed``."""
         # Called for each transaction, and several times faster than `replace`.
         return VStreamPosition(executed, self.transaction, self.done)
+
+
+def position_in(vgtid: pb.VGtid, shard: VitessShard) -> tuple[pb.ShardGtid, str]:
+    """Return the position of ``shard``, and its executed set in canonical form. Raises `BrokenStream` without one."""
+    for position in vgtid.shard_gtids:
+        if position.shard == shard.name and position.keyspace == shard.keyspace:
+            try:
+                return position, canonical(position.gtid)
+            except GtidError as error:
+                raise BrokenStream(f"a position cannot be read: {error}") from None  # I4
+    raise BrokenStream(f"a position lacks {shard.keyspace}/{shard.name}")
 
 
 def canonical(text: str) -> str:

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from relay import native
-from relay.gtid import GtidError
 from relay.vitess.call import Call
 from relay.vitess.client import event_of, events_of
 from relay.vitess.events import EventKind
 from relay.vitess.failures import BrokenStream
-from relay.vitess.position import canonical
+from relay.vitess.position import position_in
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder
 from relay.vitess.shard import VitessShard
@@ -121,7 +120,8 @@ class TableCopy:
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True
         elif kind == EventKind.VGTID:
-            self._place(event.vgtid)
+            position, self._executed = position_in(event.vgtid, self.shard)
+            self._batch.end = next(iter(position.table_p_ks), None)
         elif kind == EventKind.COMMIT:
             return self._end_batch()
         elif kind == EventKind.COPY_COMPLETED:
@@ -135,17 +135,6 @@ class TableCopy:
         if self._batch.count:
             raise BrokenStream(f"a batch of copied rows {why}")
         self._batch = _ArrivingBatch()
-
-    def _place(self, vgtid: pb.VGtid) -> None:
-        for position in vgtid.shard_gtids:
-            if position.shard == self.shard.name and position.keyspace == self.shard.keyspace:
-                try:
-                    self._executed = canonical(position.gtid)
-                except GtidError as error:
-                    raise BrokenStream(f"a position of the copy cannot be read: {error}") from None  # I4
-                self._batch.end = next(iter(position.table_p_ks), None)
-                return
-        raise BrokenStream(f"a position of the copy lacks {self.shard.keyspace}/{self.shard.name}")
 
     def _end_batch(self) -> CopiedBatch | None:
         batch, self._batch = self._batch, _ArrivingBatch()

@@ -228,7 +228,7 @@ def _of_another_shard(events: list[pb.VEvent]) -> list[pb.VEvent]:
         (_without(EventKind.FIELD), "without their columns"),
         (_without_keys, "the key that they end at"),
         (_of_another_shard, "lacks commerce/0"),
-        (_at_no_position, "a position of the copy cannot be read"),
+        (_at_no_position, "a position cannot be read"),
         (_without(EventKind.COMMIT), "a batch of copied rows was cut off"),
         (_without(EventKind.COMMIT, EventKind.BEGIN), "a batch of copied rows has no end"),
         (_with_a_field, "a batch of copied rows has several layouts"),
