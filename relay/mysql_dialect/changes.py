@@ -159,7 +159,7 @@ class TransactionChanges:
         if self._compiled is None or self._transaction is not None:
             return None
         self._end_part()
-        made = self._compiled.whole(scanned, tables, self.floor, room)
+        made = self._compiled.builder.whole(scanned, tables, self.floor, room)
         if made is None:
             return None
         gtid, timestamp, executed, size, behind, floor, position = made
@@ -200,8 +200,3 @@ class TransactionChanges:
             return ready
         parts, self._parts = self._parts, []
         return ChangeParts([*parts, ready] if ready else parts)
-
-    @property
-    def rows_done(self) -> int:
-        """The number of rows of the open transaction that were taken or skipped."""
-        return sum(self.tally.rows_of.values())

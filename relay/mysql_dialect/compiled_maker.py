@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from relay.mysql_dialect.streamed_transaction import StreamedTransaction, Tally
 
 if TYPE_CHECKING:
-    from relay.native._core import BlockBuilder, ChangeBlock, CompiledRows, ScannedTransactions
+    from relay.native._core import BlockBuilder, ChangeBlock, CompiledRows
 
 
 class CompiledMaker:
     """A `ChangeMaker` that may leave the rest of a transaction to another maker."""
 
     def __init__(self, builder: BlockBuilder, tally: Tally) -> None:
-        self._builder = builder
+        self.builder = builder
         self._tally = tally
         self._transaction: StreamedTransaction | None = None
 
@@ -23,11 +22,11 @@ class CompiledMaker:
         """Take over a transaction before its first change. Return whether the core can."""
         self._transaction = transaction
         token = transaction.token
-        return self._builder.begin(transaction.gtid, token.position, token.timestamp, transaction.committed_at)
+        return self.builder.begin(transaction.gtid, token.position, token.timestamp, transaction.committed_at)
 
     def rows(self, rows: CompiledRows, operation: str, buffer: bytes, start: int, end: int) -> bool:
         """Make the changes of all rows of an event. Return whether the core did; if not, it has made none of them."""
-        made = self._builder.rows(rows, operation, buffer, start, end)
+        made = self.builder.rows(rows, operation, buffer, start, end)
         transaction, tally = self._transaction, self._tally
         if made is None or transaction is None:
             return False
@@ -45,20 +44,14 @@ class CompiledMaker:
         tally.behind += changes if transaction.is_behind else 0
         return True
 
-    def whole(
-        self, scanned: ScannedTransactions, tables: Sequence[CompiledRows | None], floor: int, room: int
-    ) -> tuple[str, int, str, int, int, int, str | None] | None:
-        """Make the changes of whole transactions, as ``BlockBuilder.whole`` does."""
-        return self._builder.whole(scanned, tables, floor, room)
-
     def leave(self) -> list[tuple[str, bytes, int]]:
         """Leave the rest of the transaction to another maker. Return how often each key was changed in it."""
-        counts = self._builder.leave()
+        counts = self.builder.leave()
         self._release()
         return counts
 
     def end(self) -> None:
-        self._builder.end()
+        self.builder.end()
         self._release()
 
     def _release(self) -> None:
@@ -67,4 +60,4 @@ class CompiledMaker:
 
     def take(self) -> list[ChangeBlock]:
         """Return, and remove, what is ready, as blocks."""
-        return self._builder.take()
+        return self.builder.take()

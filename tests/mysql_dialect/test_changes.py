@@ -62,7 +62,7 @@ def test_the_last_change_of_a_transaction_is_held_back_until_its_end_and_marked_
     for number in range(3):
         changes.row_of(TABLE)(TABLE, None, (number, "a"))
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 0, False), Transaction("0-1-1", 1, False)]
-    assert changes.rows_done == 2
+    assert changes.tally.rows_of == {"t": 2}
     changes.end()
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 2, True)]
 
@@ -194,7 +194,7 @@ def test_the_remaining_rows_of_a_transaction_are_published_once_if_other_tables_
         first.row_of(table)(table, was, became)
     published = first.take()
     position = position_fields({"0-1-1": first.tally.rows_of}) if first.tally.rows_of else {}
-    assert position.get("rows_done", 0) == first.rows_done
+    assert position.get("rows_done", 0) == sum(first.tally.rows_of.values())
     rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=position.get("rows_of", {}).get("0-1-1"))
     expected = play(TransactionChanges("s", SHARD), 1, rows)
     for name in now:
