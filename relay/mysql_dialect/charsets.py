@@ -100,13 +100,7 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "cp866": ("cp866", {0xFC: "ⁿ", 0xFD: "²"}),
     "dec8": (
         "latin_1",
-        {
-            0xA8: "¤",
-            0xD7: "Œ",
-            0xDD: "Ÿ",
-            0xF7: "œ",
-            0xFD: "ÿ",
-        }
+        {0xA8: "¤", 0xD7: "Œ", 0xDD: "Ÿ", 0xF7: "œ", 0xFD: "ÿ"}
         | dict.fromkeys(
             (0xA4, 0xA6, 0xAC, 0xAD, 0xAE, 0xAF, 0xB4, 0xB8, 0xBE, 0xD0, 0xDE, 0xF0, 0xFE, 0xFF), _UNDEFINED
         ),
@@ -196,11 +190,7 @@ def decoder(name: str) -> Decoder:
         python, instead = _SINGLE[name]
         table = "".join(instead.get(byte, bytes([byte]).decode(python, "replace")) for byte in range(256))
         table = table.replace("\ufffd", _UNDEFINED)
-
-        def one_byte(raw: bytes) -> str:
-            return codecs.charmap_decode(raw, "strict", table)[0]
-
-        return one_byte
+        return lambda raw: codecs.charmap_decode(raw, "strict", table)[0]
     python = _PYTHON[name]
     if name in _INSTEAD:
         instead_of = _INSTEAD[name]
@@ -212,13 +202,7 @@ def decoder(name: str) -> Decoder:
             return raw.decode(python).translate(instead_of)
 
         return translated
-    if python == "utf_8":
-        return bytes.decode
-
-    def decode(raw: bytes) -> str:
-        return raw.decode(python)
-
-    return decode
+    return bytes.decode if python == "utf_8" else lambda raw: raw.decode(python)
 
 
 def is_utf8(name: str) -> bool:

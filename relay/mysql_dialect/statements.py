@@ -99,6 +99,10 @@ class StatementScanner:
             self.skip("NOT")
             self.skip("EXISTS")
 
+    def skip_wait(self) -> None:
+        while self.now.is_word("WAIT", "NOWAIT") or self.now.text.isdigit():
+            self.step()
+
     def name(self) -> Name | None:
         """Read ``table`` or ``database.table``."""
         if not self.now.is_name:
@@ -121,9 +125,7 @@ class StatementScanner:
         found = []
         while (name := self.name()) is not None:
             found.append(name)
-            while self.skip("WAIT", "NOWAIT") or self.now.text.isdigit():
-                if self.now.text.isdigit():
-                    self.step()
+            self.skip_wait()
             if not self.at(","):
                 break
             self.step()
@@ -197,9 +199,7 @@ def _rename(reader: StatementScanner) -> Classified:
     reader.skip_if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
-        while reader.skip("WAIT", "NOWAIT") or reader.now.text.isdigit():
-            if reader.now.text.isdigit():
-                reader.step()
+        reader.skip_wait()
         reader.skip("TO")
         new = reader.name()
         if new is None:
