@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 
 from relay.errors import RelayError
-from relay.vitess.client import Vtgate
+from relay.vitess.tablets import Tablets
 
 log = logging.getLogger(__name__)
 
@@ -17,13 +17,13 @@ _KEYS = (
 _UNLOGGED = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
-def warn_of_cascades(source: str, vtgate: Vtgate, target: str, tables: Collection[str]) -> None:
+def warn_of_cascades(source: str, tablets: Tablets, tables: Collection[str]) -> None:
     """Log a warning for each foreign key that changes rows of ``tables`` without logging it.
 
-    ``target``: one shard of the keyspace, as vtgate writes it. The relay does not depend on the answer.
+    ``tablets``: of one shard of the keyspace. The relay does not depend on the answer.
     """
     try:
-        found = [[str(value) for value in row.values()] for row in vtgate.execute(_KEYS, target)]
+        found = [[str(value) for value in row.values()] for row in tablets.execute(_KEYS)]
     except RelayError as error:
         log.warning("source %s: whether foreign keys change rows without logging it is not known: %s", source, error)
         return

@@ -6,7 +6,6 @@ The streams of the shards go on beside them. `relay.vitess.table_reader` reads a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from relay.errors import RelayError, Unavailable
@@ -17,11 +16,11 @@ from relay.records import Plan, Shard, ShardCheckpoint, SnapshotPart, StreamId
 from relay.source import Measured, Segment
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
-from relay.vitess.head import row_counts
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.table_reader import CopiedTableReader, FindTables
 from relay.vitess.tables import Tables
+from relay.vitess.tablets import Tablets
 
 if TYPE_CHECKING:
     from relay.config import VitessConfig
@@ -69,7 +68,7 @@ class KeyspaceSnapshots:
                 )
         names = [VitessShard.of(self._stream, Shard(shard), self._config.keyspace) for shard in shards]
         kind = self._settings.tablet_type
-        counts = call_all("row-counts", [partial(row_counts, self._vtgate, n.keyspace, n.name, kind) for n in names])
+        counts = call_all("row-counts", [Tablets(self._vtgate, name, kind).row_counts for name in names])
         found = [
             (of_shard.get(name, 0), shard, name)
             for shard, of_shard in zip(shards, counts, strict=True)

@@ -13,7 +13,6 @@ from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
-from relay.vitess.head import is_serving, select_all
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VStreamPosition
@@ -22,6 +21,7 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.stream import ShardStream
 from relay.vitess.tables import Tables
+from relay.vitess.tablets import select_all
 from relay.vitess.watch import PositionPurged, Watch
 
 log = logging.getLogger(__name__)
@@ -194,14 +194,9 @@ class VitessShardReader:
             self.position.executed,
             f" together with shards {', '.join(others)}" if others else "",
         )
-        at = pb.ShardGtid(keyspace=shard.keyspace, shard=shard.name, gtid=self.position.executed)
-        call = self.vtgate.vstream(
-            [at, *(pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others)],
-            self._rules,
-            tablet_type=settings.tablet_type,
-            cells=settings.cells,
-            heartbeat=settings.heartbeat,
-        )
+        starts = [pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others]
+        tablets = self.watch.tablets
+        call = tablets.stream([tablets.at(self.position.executed), *starts], self._rules, settings.heartbeat)
         self.watch.opened()
         return ShardStream(call, events, self.watch, is_shared=self._participants.is_needed)
 
@@ -255,7 +250,7 @@ class VitessShardReader:
                 self.shard, begun, f"{purged}; where reading could continue is not known: {self.watch.head_failed}"
             )
         try:
-            has_ended = not is_serving(self.vtgate, self.names.keyspace, self.names.name)
+            has_ended = not self.watch.tablets.is_serving()
         except RelayError as error:
             return Unreadable(self.shard, begun, f"{purged}; whether it was resharded since is not known: {error}")
         if has_ended:  # I10: nothing comes any more, or only what a reshard that may be reversed replicates back

@@ -34,13 +34,14 @@ from relay.source import Opening, ShardReader, StartingPoints
 from relay.table import Column, TableSchema
 from relay.vitess.cascades import warn_of_cascades
 from relay.vitess.client import Tls, Vtgate
-from relay.vitess.head import Head, collations, explain_silence, row_images
+from relay.vitess.head import Head
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tables import Tables
+from relay.vitess.tablets import Tablets, collations
 from relay.vitess.vindex import of_rows
 
 if TYPE_CHECKING:
@@ -133,8 +134,7 @@ class VitessSource:
 
     def _check_row_images(self) -> None:
         """Raise ``Unavailable`` if a database does not log every column: what is missing would come as NULL (I1)."""
-        keyspace, tablet_type = self._settings.keyspace, self._settings.tablet_type
-        calls = [partial(row_images, self._vtgate, keyspace, shard, tablet_type) for shard in self._shards]
+        calls = [self._tablets(shard).row_images for shard in self._shards]
         images = dict(zip(self._shards, call_all("row-images", calls), strict=True))
         problems = [
             f"binlog_row_image of shard {shard} is {image}"
@@ -290,33 +290,25 @@ class VitessSource:
             self._primary_keys, known = found, found.get(table, [])
         return known if set(known) == set(primary) else primary
 
+    def _tablets(self, shard: str) -> Tablets:
+        """Return those of a shard, as the topology names it."""
+        names = VitessShard.of(StreamId(self.name, self.config.keyspace), Shard(shard), self.config.keyspace)
+        return Tablets(self._vtgate, names, self._settings.tablet_type, self._settings.cells)
+
     def _head(self, shard: str) -> str:
         """Return the executed set of ``shard`` now. Raises ``Unavailable``."""
-        settings = self._settings
-        asked = Head(
-            self._vtgate,
-            settings.keyspace,
-            shard,
-            next(iter(self._layouts), "dual"),
-            tablet_type=settings.tablet_type,
-            cells=settings.cells,
-            clock=self.clock,
-        )
-        with closing(asked):
+        tablets = self._tablets(shard)
+        with closing(Head(tablets, next(iter(self._layouts), "dual"), clock=self.clock)) as asked:
             asked.ask()
-            found = asked.poll(settings.silence)
+            found = asked.poll(self._settings.silence)
         if found is None:
-            reason = asked.failed or explain_silence(self._vtgate, settings.keyspace, shard, settings.tablet_type)
+            reason = asked.failed or tablets.explain_silence()
             raise Unavailable(f"source {self.name}: the current position of shard {shard} is not available: {reason}")
         return found[1].position
 
     def _since(self, name: str, since: float) -> str:
         """Return the position of a shard just before the first transaction since a time. Raises ``Unavailable``."""
-        settings = self._settings
-        shard = VitessShard.of(StreamId(self.name, self.config.keyspace), Shard(name), self.config.keyspace)
-        history = ShardHistory(
-            self._vtgate, shard, tablet_type=settings.tablet_type, cells=settings.cells, silence=settings.silence
-        )
+        history = ShardHistory(self._tablets(name), silence=self._settings.silence)
         try:
             return history.position_at(since, parse(self._head(name)))
         except Unavailable as error:
@@ -346,8 +338,7 @@ class VitessSource:
             if name not in found:
                 log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
         self._primary_keys = {name: each.primary for name, each in found.items()}
-        target = f"{self.config.keyspace}:{self._shards[0]}@{self._settings.tablet_type.lower()}"
-        warn_of_cascades(self.name, self._vtgate, target, found)
+        warn_of_cascades(self.name, self._tablets(self._shards[0]), found)
         for name in self.config.tables or ():
             self._look_up_vindex(name)
         self._layouts = self._lay_out_all(found)

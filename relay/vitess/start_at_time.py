@@ -16,14 +16,13 @@ from relay.config.fields import iso_time
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.vitess.call import Call
-from relay.vitess.client import Vtgate, events_of
+from relay.vitess.client import events_of
 from relay.vitess.events import EventKind
 from relay.vitess.failures import BrokenStream
-from relay.vitess.head import explain_silence, literal
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import ends_shard
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
+from relay.vitess.tablets import Tablets, literal
 
 _NOTHING = {"/^$": ""}  # the pattern of no table's name
 _FIRST = 10  # transactions, of which the latest is later than all before a file
@@ -35,11 +34,9 @@ _GTID = re.compile(r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:\
 class ShardHistory:
     """The past of a shard, as far as the binlogs of its tablets go back. ``silence``: seconds without an answer."""
 
-    def __init__(self, vtgate: Vtgate, shard: VitessShard, *, tablet_type: str, cells: str, silence: float) -> None:
-        self.shard = shard
-        self._vtgate = vtgate
-        self._tablet_type = tablet_type
-        self._cells = cells
+    def __init__(self, tablets: Tablets, *, silence: float) -> None:
+        self.shard = tablets.shard
+        self._tablets = tablets
         self._silence = silence
 
     def position_at(self, since: float, head: GtidSet) -> str:
@@ -116,9 +113,8 @@ class ShardHistory:
         return next((row["Info"] for row in rows if row["Event_type"] == kind), None)
 
     def _ask(self, sql: str) -> list[dict[str, str | None]]:
-        target = f"{self.shard.keyspace}:{self.shard.name}@{self._tablet_type.lower()}"
         try:
-            return self._vtgate.execute(sql, target)
+            return self._tablets.execute(sql)
         except Unavailable:
             raise
         except RelayError as error:
@@ -132,9 +128,7 @@ class ShardHistory:
         """Yield the time of each transaction after ``start``, and the position after it, until ``head`` is reached."""
         if parse(start).contains(head):
             return
-        at = pb.ShardGtid(keyspace=self.shard.keyspace, shard=self.shard.name, gtid=start)
-        stream = self._vtgate.vstream([at], _NOTHING, tablet_type=self._tablet_type, cells=self._cells, heartbeat=0)
-        with closing(stream):
+        with closing(self._tablets.stream([self._tablets.at(start)], _NOTHING)) as stream:
             timestamp, position = 0, ""
             for event in self._events(stream, start):
                 timestamp = timestamp or event.timestamp
@@ -156,7 +150,7 @@ class ShardHistory:
             if answers:
                 heard = time.monotonic()
             elif time.monotonic() - heard > self._silence:
-                reason = explain_silence(self._vtgate, self.shard.keyspace, self.shard.name, self._tablet_type)
+                reason = self._tablets.explain_silence()
                 raise Unavailable(f"shard {self.shard.name}: its stream from {start} is silent: {reason}")
             for answer in answers:
                 try:

@@ -64,7 +64,7 @@ class _ArrivingBatch:
 
 
 class TableCopy:
-    """The batches that ``call`` brings. Used by one thread. ``resumes``: see ``relay.vitess.head.KeyOrder``."""
+    """The batches that ``call`` brings. Used by one thread. ``resumes``: see ``relay.vitess.tablets.KeyOrder``."""
 
     def __init__(self, call: Call, shard: VitessShard, tables: Tables, *, resumes: bool = True) -> None:
         self.shard = shard

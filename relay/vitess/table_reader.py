@@ -30,7 +30,6 @@ from relay.source import Page, Segment, Unreadable
 from relay.vitess.client import Vtgate
 from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
-from relay.vitess.head import KeyOrder, explain_silence, key_order, select_all
 from relay.vitess.http2 import CallEnded
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -39,6 +38,7 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.table_copy import CopiedBatch, TableCopy
 from relay.vitess.tables import Tables
+from relay.vitess.tablets import KeyOrder, Tablets, select_all
 
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows
@@ -208,7 +208,8 @@ class CopiedTableReader:
         if self._published is None or self._shown_at or self._published.shard != rest.shard:
             self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
         shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
-        self._order, self._is_same_order = self._order_in(shard), False
+        tablets = self._tablets_of(shard)
+        self._order, self._is_same_order = tablets.key_order(self.table), False
         if rest.after is not None and (why := self._why_again(rest)):
             log.warning(
                 "source %s: the snapshot of table %s reads shard %s from its beginning again, because %s",
@@ -222,18 +223,8 @@ class CopiedTableReader:
         log.info("source %s: copying table %s of shard %s", self.stream.source, self.table, rest.shard)
         self._opened_at = self.clock()
         self._tables.altered()  # since the copy before this one
-        call = self.vtgate.vstream(
-            [
-                pb.ShardGtid(
-                    keyspace=shard.keyspace, shard=shard.name, table_p_ks=[] if rest.after is None else [rest.after]
-                )
-            ],
-            {self.table: select_all(self.table)},
-            tablet_type=settings.tablet_type,
-            cells=settings.cells,
-            copy=[self.table],
-            heartbeat=settings.heartbeat,
-        )
+        start = tablets.at("", [] if rest.after is None else [rest.after])
+        call = tablets.stream([start], {self.table: select_all(self.table)}, settings.heartbeat, copy=[self.table])
         self._alive_at = self._advanced_at = time.monotonic()
         return TableCopy(call, shard, self._tables, resumes=self._order.resumes)
 
@@ -245,12 +236,12 @@ class CopiedTableReader:
             return "its primary key was altered"
         return ""
 
-    def _order_in(self, shard: VitessShard) -> KeyOrder:
-        return key_order(self.vtgate, shard.keyspace, shard.name, self.settings.tablet_type, self.table)
+    def _tablets_of(self, shard: VitessShard) -> Tablets:
+        return Tablets(self.vtgate, shard, self.settings.tablet_type, self.settings.cells)
 
     def _check_order(self, shard: VitessShard) -> None:
         """Raises ``Unavailable`` if the key was altered while the copy was opened, which may have left rows out."""
-        if not self._is_same_order and self._order_in(shard) != self._order:
+        if not self._is_same_order and self._tablets_of(shard).key_order(self.table) != self._order:
             raise Unavailable(
                 f"source {self.stream.source}: the primary key of table {self.table} was altered: copying again"
             )
@@ -321,8 +312,7 @@ class CopiedTableReader:
             waited = f"no row of table {self.table} came for {patience:g} s"
         else:
             return None
-        shard = copy.shard
-        return f"{waited}: {explain_silence(self.vtgate, shard.keyspace, shard.name, self.settings.tablet_type)}"
+        return f"{waited}: {self._tablets_of(copy.shard).explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
         """Return why the copy has ended; None if its table was dropped, and nothing is left of it.

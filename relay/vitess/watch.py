@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.vitess.client import Vtgate
-from relay.vitess.head import Head, explain_silence, purged_set
+from relay.vitess.head import Head
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
+from relay.vitess.tablets import Tablets
 
 _DOUBLINGS = 7
 _TIMES_ASKED = 8  # each time another tablet may answer
@@ -34,26 +36,17 @@ class Watch:
     def __init__(
         self, vtgate: Vtgate, shard: VitessShard, table: str, settings: VStreamSettings, *, clock: Callable[[], float]
     ) -> None:
-        self.vtgate = vtgate
         self.shard = shard
         self.settings = settings
+        self.tablets = Tablets(vtgate, shard, settings.tablet_type, settings.cells)
         # Seconds since the epoch: everything committed before has been read.
         self.reached: float | None = None
         # Monotonic: when anything came last, when it was last certain that nothing was missing, and when changes came
         # last or a head was reached.
         self._received_at = self._certain_at = self._changed_at = time.monotonic()
         self._head, self._primary = (
-            Head(
-                vtgate,
-                shard.keyspace,
-                shard.name,
-                table,
-                tablet_type=tablet_type,
-                cells=settings.cells,
-                patience=settings.silence,
-                clock=clock,
-            )
-            for tablet_type in (settings.tablet_type, _PRIMARY)
+            Head(replace(self.tablets, kind=kind), table, patience=settings.silence, clock=clock)
+            for kind in (settings.tablet_type, _PRIMARY)
         )
         # A head that has not been reached, and when it was asked for.
         self._ahead: tuple[float, GtidSet] | None = None
@@ -127,7 +120,7 @@ class Watch:
         """
         now, silence = time.monotonic(), self.settings.silence
         if now - self._received_at > silence:
-            return f"vtgate sent nothing for {silence:g} s: {self._explain_silence()}"
+            return f"vtgate sent nothing for {silence:g} s: {self.tablets.explain_silence()}"
         patience = silence * 2 ** min(self._reopened, _DOUBLINGS)
         is_patient = now - self._certain_at <= patience
         behind = None
@@ -141,7 +134,7 @@ class Watch:
             if not self._head.is_asking:
                 self._ask()
             elif now - self._head.asked_at > silence:
-                why = self._head.failed or self._explain_silence()
+                why = self._head.failed or self.tablets.explain_silence()
                 return f"no event and no answer about the shard's head for {silence:g} s: {why}"
             return None
         head = self._ahead[1]
@@ -150,7 +143,7 @@ class Watch:
         self._reopened += 1
         return (
             f"no event for {patience:g} s after {position.executed}, although the shard is at {head.position}: "
-            f"{self._explain_silence()}"
+            f"{self.tablets.explain_silence()}"
         )
 
     def diagnose_mismatch(self, position: VStreamPosition, timeout: float) -> str | None:
@@ -202,9 +195,8 @@ class Watch:
         A tablet that was restored from a backup lacks what others still have: then it is not purged.
         """
         executed, has_answer = gtid.parse(position.executed), False
-        shard, tablet_type = self.shard, self.settings.tablet_type
         for _ in range(_TIMES_ASKED):
-            purged = purged_set(self.vtgate, shard.keyspace, shard.name, tablet_type, executed.flavour)
+            purged = self.tablets.purged_set(executed.flavour)
             if purged is None:
                 break
             if executed.contains(purged):
@@ -227,6 +219,3 @@ class Watch:
             return executed is not None and executed.contains(self._ahead[1])
         is_first = self.reached is None or self._asked_at < 0
         return is_first or now - self._changed_at >= min(every, self.settings.silence / 2)
-
-    def _explain_silence(self) -> str:
-        return explain_silence(self.vtgate, self.shard.keyspace, self.shard.name, self.settings.tablet_type)

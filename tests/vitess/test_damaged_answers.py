@@ -16,6 +16,7 @@ from relay.vitess.head import Head
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
+from relay.vitess.tablets import Tablets
 from tests.vitess.copies import at, ids, rows_of
 from tests.vitess.reading import START, copying, failure, new, opened, until
 from tests.vitess.scripted import KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script
@@ -77,11 +78,12 @@ def test_a_damaged_answer_of_a_statement_and_of_a_search_is_said_to_be_that() ->
     ):
         with pytest.raises(Unavailable, match="answers 'select 1' with what cannot be read"):
             gate.execute("select 1")
-        head = Head(gate, KEYSPACE, "0", "customer", tablet_type="PRIMARY", cells="", clock=time.time)
+        tablets = Tablets(gate, SHARD, "PRIMARY")
+        head = Head(tablets, "customer", clock=time.time)
         head.ask()
         while head.is_asking:
             assert head.poll(1.0) is None
         assert "vtgate sent what cannot be read" in str(head.failed)
-        history = ShardHistory(gate, SHARD, tablet_type="PRIMARY", cells="", silence=5)
+        history = ShardHistory(tablets, silence=5)
         with pytest.raises(Unavailable, match="an answer of vtgate cannot be read"):
             history.position_at(1000.0, parse("MariaDB/0-1-9"))

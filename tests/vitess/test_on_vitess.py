@@ -18,6 +18,8 @@ from relay.services.vitess import Vitess, database
 from relay.source import Page, UnknownShard
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
+from relay.vitess.shard import VitessShard
+from relay.vitess.tablets import Tablets
 from tests import needs
 from tests.vitess.column_values import COLUMNS
 from tests.vitess.reading import copying, is_at_head, opened, results_until, summary, until
@@ -76,7 +78,8 @@ def below(cluster: Vitess) -> Iterator[Callable[..., None]]:
 
 def head(cluster: Vitess, keyspace: str = "one", shard: str = "0") -> dict[str, str]:
     with closing(Vtgate(cluster.vtgate)) as gate:
-        asked = Head(gate, keyspace, shard, "customer", tablet_type="REPLICA", cells="", clock=time.time)
+        tablets = Tablets(gate, VitessShard("shop", keyspace, shard, f"shop/{keyspace}/{shard}"), "REPLICA")
+        asked = Head(tablets, "customer", clock=time.time)
         asked.ask()
         found = asked.poll(10.0)
     assert found is not None

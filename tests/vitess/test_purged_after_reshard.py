@@ -10,6 +10,8 @@ import pytest
 from relay.errors import RelayError
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
+from relay.vitess.shard import VitessShard
+from relay.vitess.tablets import Tablets
 from tests import needs
 from tests.vitess.cluster import KEYSPACE, VitessCluster
 from tests.vitess.reading import opened, until
@@ -30,7 +32,8 @@ def test_a_shard_whose_journal_is_purged_is_not_read_on_as_if_it_were_idle() -> 
     needs.vitess_cluster()
     with VitessCluster([SCHEMA], VSCHEMA, TabletMariaDB) as cluster:
         with closing(Vtgate(cluster.vtgate.address)) as vtgate:
-            asked = Head(vtgate, KEYSPACE, "0", "customer", tablet_type="PRIMARY", cells="", clock=time.time)
+            tablets = Tablets(vtgate, VitessShard("shop", KEYSPACE, "0", f"shop/{KEYSPACE}/0"), "PRIMARY")
+            asked = Head(tablets, "customer", clock=time.time)
             asked.ask()
             found = asked.poll(60.0)
         assert found is not None

@@ -18,10 +18,10 @@ from relay.source import Opening, Page, Segment
 from relay.vitess.call import Call
 from relay.vitess.client import Vtgate, events_of
 from relay.vitess.events import EventKind
-from relay.vitess.head import select_all
 from relay.vitess.kind import KIND
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
+from relay.vitess.tablets import select_all
 from tests import needs
 from tests.reads import reason
 from tests.vitess.reading import until

@@ -24,6 +24,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 from relay.vitess.source import VitessSource
 from relay.vitess.start_at_time import ShardHistory
+from relay.vitess.tablets import Tablets
 from tests import needs
 from tests.examples import examples
 from tests.vitess.reading import is_at_head, opened, until
@@ -96,7 +97,7 @@ def history_of(past: Any, answers: dict[str, Any] | None = None) -> Iterator[Sha
         ScriptedVtgate(past.script, past.answers | (answers or {})) as vtgate,
         closing(Vtgate(vtgate.address)) as gate,
     ):
-        yield ShardHistory(gate, SHARD, tablet_type="REPLICA", cells="", silence=20.0)
+        yield ShardHistory(Tablets(gate, SHARD, "REPLICA"), silence=20.0)
 
 
 def drawn(chance: random.Random) -> Past:

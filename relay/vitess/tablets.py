@@ -1,0 +1,209 @@
+"""The tablets of a shard: streams of it, and questions to them and to vtgate beside a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from relay import gtid
+from relay.errors import RelayError, Unavailable
+from relay.gtid import GtidError, GtidSet
+from relay.mysql_dialect.charsets import collation_of, is_utf8
+from relay.mysql_dialect.members import members
+from relay.types.sql import Form, defined
+from relay.vitess.call import Call
+from relay.vitess.client import Vtgate
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.shard import VitessShard
+
+# The types of key columns that vtgate compares with a text as a database sorts them.
+_SORTED = (
+    *(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT),
+    *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED),
+)
+_SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOrder:
+    """The order in which a table is copied.
+
+    ``digest``: of what it depends on. ``resumes``: whether all rows after one are those whose keys vtgate finds larger.
+    """
+
+    digest: str
+    resumes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tablets:
+    """The tablets of ``shard`` that are read. ``kind``: PRIMARY, REPLICA or RDONLY. ``cells``: as `VStreamSettings`."""
+
+    vtgate: Vtgate
+    shard: VitessShard
+    kind: str
+    cells: str = ""
+
+    def at(self, position: str, after: Sequence[pb.TableLastPK] = ()) -> pb.ShardGtid:
+        """Return where a stream of the shard starts. ``after``: the last keys that were copied of its tables."""
+        return pb.ShardGtid(keyspace=self.shard.keyspace, shard=self.shard.name, gtid=position, table_p_ks=after)
+
+    def stream(
+        self, starts: Sequence[pb.ShardGtid], rules: Mapping[str, str], heartbeat: int = 0, copy: Sequence[str] = ()
+    ) -> Call:
+        """Open one stream, as `Vtgate.vstream` does."""
+        return self.vtgate.vstream(
+            starts, rules, tablet_type=self.kind, cells=self.cells, copy=copy, heartbeat=heartbeat
+        )
+
+    def execute(self, sql: str, timeout: float = 10.0, kind: str = "") -> list[dict[str, str | None]]:
+        """Run one statement, as `Vtgate.execute` does. ``kind``: of the tablet, if it is another."""
+        target = f"{self.shard.keyspace}:{self.shard.name}@{(kind or self.kind).lower()}"
+        return self.vtgate.execute(sql, target, timeout)
+
+    def is_serving(self) -> bool:
+        """Whether the shard holds rows of its keyspace, and no reshard has ended it. Raises ``RelayError``."""
+        name = f"{self.shard.keyspace}/{self.shard.name}"
+        return any(name in row.values() for row in self.vtgate.execute("show vitess_shards", timeout=3))
+
+    def explain_silence(self) -> str:
+        """Return what vtgate knows about the shard, whose stream is silent. Takes up to six seconds."""
+        try:
+            serves = self.is_serving()
+            tablets = [
+                row
+                for row in self.vtgate.execute("show vitess_tablets", timeout=3)
+                if row.get("Keyspace") == self.shard.keyspace and row.get("Shard") == self.shard.name
+            ]
+        except RelayError as error:
+            return str(error)
+        if not tablets:
+            return "vtgate knows no tablet of the shard" + ("" if serves else ", and does not serve the shard")
+        serving = [row for row in tablets if row.get("TabletType") == self.kind and row.get("State") == "SERVING"]
+        if not serving:
+            found = sorted(f"{row.get('Alias')} {row.get('TabletType')} {row.get('State')}" for row in tablets)
+            return (
+                f"no {self.kind} tablet of the shard is serving ({', '.join(found)}): start one, or set another "
+                "`tablet_type`"
+            )
+        return f"{len(serving)} {self.kind} tablets of the shard are serving: check their logs and that of vtgate"
+
+    def purged_set(self, flavour: str) -> GtidSet | None:
+        """Return the executed set whose binlogs a tablet has purged; None if vtgate does not tell."""
+        try:
+            if flavour == "MySQL56":
+                return _first(self.execute("select @@global.gtid_purged", 3), flavour)
+            logs = self.execute("show binary logs", 3)
+            if not (first := _value(logs)):
+                return None
+            return _first(self.execute(f"select binlog_gtid_pos({literal(first)}, 4)", 3), flavour)
+        except (RelayError, GtidError):
+            return None
+
+    def row_images(self) -> set[str]:
+        """Return the values of binlog_row_image in the databases. Those that do not answer are left out.
+
+        Each replica writes the rows of its primary again, by its own setting.
+        """
+        found = set()
+        for kind in {"primary", self.kind.lower()}:
+            try:
+                value = _value(self.execute("select @@global.binlog_row_image", 3, kind))
+            except RelayError:
+                continue
+            if value is not None and value.isidentifier():
+                found.add(value.upper())
+        return found
+
+    def row_counts(self) -> Mapping[str, int]:
+        """Return about how many rows each table has. Raises ``Unavailable``."""
+        statement = "select table_name, table_rows from information_schema.tables where table_schema = database()"
+        try:
+            rows = [list(row.values()) for row in self.execute(statement)]
+        except RelayError as error:
+            name = f"{self.shard.keyspace}/{self.shard.name}"
+            raise Unavailable(f"how many rows shard {name} has is not known: {error}") from error
+        return {str(name): int(count or 0) for name, count in rows}
+
+    def key_order(self, table: str) -> KeyOrder:
+        """Return the order of a table's primary key: it depends on its columns, with their types and collations.
+
+        Raises ``Unavailable``.
+        """
+        statement = (
+            "select s.column_name, c.column_type, c.collation_name from information_schema.statistics s"
+            " join information_schema.columns c on c.table_schema = s.table_schema and c.table_name = s.table_name"
+            " and c.column_name = s.column_name where s.table_schema = database() and s.index_name = 'PRIMARY'"
+            f" and s.table_name = {literal(table)} order by s.seq_in_index"
+        )
+        try:
+            found = [list(row.values()) for row in self.execute(statement)]
+        except RelayError as error:
+            raise Unavailable(f"the primary key of table {table} is not known: {error}") from error
+        digest = hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
+        # Without a key, vtgate takes all columns for one, and nothing is larger than NULL.
+        return KeyOrder(digest, bool(found) and all(_compares_as_sorted(kind or "", by or "") for _, kind, by in found))
+
+
+def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> Mapping[str, int]:
+    """Return, by column, the id of a collation of its character set now, of those that are not UTF-8.
+
+    Raises ``Unavailable``, and ``RelayError`` for a character set that cannot be carried.
+    """
+    statement = (
+        "select column_name, character_set_name from information_schema.columns"
+        f" where table_schema = {literal(keyspace)} and table_name = {literal(table)}"
+        " and character_set_name is not null"
+    )
+    try:
+        found = [list(row.values()) for row in vtgate.execute(statement, f"{keyspace}@{tablet_type.lower()}")]
+    except RelayError as error:
+        raise Unavailable(f"the character sets of table {table} are not known: {error}") from error
+    try:
+        return {str(column): collation_of(str(of)) for column, of in found if not is_utf8(str(of))}
+    except ValueError as error:
+        raise RelayError(f"table {table}: {error}") from None
+
+
+def select_all(table: str) -> str:
+    """Return a select of every row of ``table``: vtgate v23 refuses a rule without one ("Query was empty")."""
+    quoted = table.replace("`", "``")
+    return f"select * from `{quoted}`"
+
+
+def literal(text: str) -> str:
+    """Return ``text`` as a literal of a statement."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
+
+
+def _compares_as_sorted(column_type: str, collation: str) -> bool:
+    """Whether a column of a key is larger than the text of another value if and only if it comes after it.
+
+    ENUM and SET are sorted by the numbers of their members, and compared with a text by their own texts. UUID, INET4,
+    INET6 and texts in some character sets are compared with a text as bytes.
+    """
+    try:
+        found = defined(column_type)
+    except ValueError:
+        return False
+    if found.type.form is Form.TEXT:
+        return collation.partition("_")[0] in _SORTED_CHARSETS
+    if found.type.form is not Form.ENUM:
+        return found.type.form in _SORTED
+    names = members(found.inside)
+    # Other characters have another order in some collations.
+    return all(one.isascii() and one.isalnum() for one in names) and all(
+        one < other and one.lower() < other.lower() for one, other in pairwise(names)
+    )
+
+
+def _value(rows: list[dict[str, str | None]]) -> str | None:
+    return next(iter(rows[0].values()), None) if rows else None
+
+
+def _first(rows: list[dict[str, str | None]], flavour: str) -> GtidSet | None:
+    value = _value(rows)
+    return gtid.parse(f"{flavour}/{value}") if value is not None else None
