@@ -30,10 +30,10 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.operations.status import find_source
 from relay.process.slow_call import call_all
-from relay.records import CommittedStream, Gap, Plan, SnapshotControl, StreamId
+from relay.records import Gap, Plan, SnapshotControl, StreamId
 from relay.source import Source
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
-from relay.stream.planning import Planning, newest_planned
+from relay.stream.planning import Planning
 from relay.stream.snapshot_after_reset import restarted
 from relay.stream.watermarks import key_beside
 
@@ -237,14 +237,14 @@ def _join(group: Assignment, view: CheckpointView) -> None:
 
 
 def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
-    stream = newest_planned(view, entry.name)
+    committed = view.newest(entry.name)
     requested = str(find_source(config, entry.name).start)
     with closing(open_source(entry)) as source:
-        if stream is None:
+        if committed is None:
             return _after_loss(config, source, view, workers, requested)
-        source.connect(stream.label)
-        plan, gap = Planning(source, view).again(stream, requested)
-    snapshot = restarted(CommittedStream(view, stream), gap, plan.floor)
+        stream = source.connect(committed.stream.label)
+        plan, gap = Planning(source, view).again(committed, requested)
+    snapshot = restarted(committed, gap, plan.floor)
     kept = stream.snapshot_key if snapshot is not None else None
     removed_keys = tuple(key for key, _ in view.beside_plan(stream) if key != kept)
     return Reset(stream, plan, gap, removed_keys, workers, snapshot)

@@ -22,7 +22,6 @@ from relay.records import SnapshotControl, SnapshotRequest
 from relay.snapshots import requests as snapshot_requests
 from relay.snapshots.control import fulfilled_by, is_running, is_stopped
 from relay.snapshots.requests import requests_of
-from relay.stream.planning import newest_planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +158,5 @@ def _connect(config: Config) -> tuple[KafkaSettings, int]:
 def _read(settings: KafkaSettings, name: str) -> tuple[SnapshotControl | None, list[SnapshotRequest]]:
     """Return the control record of the newest snapshot of a source, and the requests that are not fulfilled."""
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        stream = newest_planned(view, name)
-        return view.controls.get(stream) if stream is not None else None, requests_of(view, name)
+        committed = view.newest(name)
+        return committed.control if committed is not None else None, requests_of(view, name)

@@ -12,7 +12,6 @@ from relay.errors import ConfigError, Unavailable
 from relay.kafka.checkpoints import read_checkpoints
 from relay.records import Shard
 from relay.source import SourceRows
-from relay.stream.planning import newest_planned
 
 
 def source_rows(config: Config, say: Callable[[str], None]) -> Iterator[SourceRows]:
@@ -35,8 +34,8 @@ def source_rows(config: Config, say: Callable[[str], None]) -> Iterator[SourceRo
 def _open_shards(config: Config, entry: SourceConfig) -> list[str]:
     """Return the shards that have not ended: before a reshard has, its rows are in both."""
     with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        stream = newest_planned(view, entry.name)
-        checkpoints = view.checkpoints.get(stream, {}) if stream is not None else {}
+        committed = view.newest(entry.name)
+        checkpoints = committed.checkpoints if committed is not None else {}
         found = sorted(Shard(name).name for name, each in checkpoints.items() if not each.state.ended)
     if not found:
         raise Unavailable(f"source {entry.name} has not been read yet: start `relay run` first")

@@ -23,10 +23,9 @@ from relay.kafka.group import Member, members, offsets_behind
 from relay.kafka.group_offsets import group as group_of
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
-from relay.records import ShardCheckpoint, ShardState, SnapshotRequest, StreamId
+from relay.records import CommittedStream, ShardCheckpoint, ShardState, SnapshotRequest, StreamId
 from relay.snapshots.control import is_stopped
 from relay.snapshots.requests import requests_of
-from relay.stream.planning import newest_planned
 from relay.stream.progress import resume_timestamp
 
 
@@ -158,10 +157,9 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
     if config.internal("checkpoints") not in topics.list_topics(admin, config):
         raise RelayError(f"source {name} has not been read yet, so it has no position")
     with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        stream = newest_planned(view, name)
-        if stream is None:
+        if (read := view.newest(name)) is None or (plan := read.plan) is None:
             raise RelayError(f"source {name} has not been read yet, so it has no position")
-        return token_of(entry, stream.label, view.checkpoints.get(stream, {}), view.plans[stream])
+        return token_of(entry, read.stream.label, read.checkpoints, plan)
 
 
 def find_source(config: Config, name: str) -> SourceConfig:
@@ -176,28 +174,28 @@ def find_source(config: Config, name: str) -> SourceConfig:
 def _source(
     entry: SourceConfig, view: CheckpointView | None, workers: Sequence[Member], gaps: Sequence[ListedGap], now: float
 ) -> SourceStatus:
-    stream = newest_planned(view, entry.name) if view is not None else None
+    read = view.newest(entry.name) if view is not None else None
     mine = [gap for gap in gaps if gap.source == entry.name]
-    if view is None or stream is None:
+    asked = [] if view is None else [_request(request) for request in requests_of(view, entry.name)]
+    if read is None or (plan := read.plan) is None:
         nothing = (None, None, None, None, None, None)
-        asked = [] if view is None else [_request(request) for request in requests_of(view, entry.name)]
         return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
-    plan, checkpoints = view.plans[stream], view.checkpoints.get(stream, {})
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
-    shards = [_shard(stream, shard, checkpoint, owners, now) for shard, checkpoint in sorted(checkpoints.items())]
+    known = sorted(read.checkpoints.items())
+    shards = [_shard(read.stream, shard, checkpoint, owners, now) for shard, checkpoint in known]
     return SourceStatus(
         source=entry.name,
         type=entry.type,
-        table=", ".join(entry.table_names or (plan.keys if plan else ())),
-        stream=stream.label,
+        table=", ".join(entry.table_names or plan.keys),
+        stream=read.stream.label,
         start=plan.requested,
         planned_at=plan.planned_at,
-        watermark=resume_timestamp(checkpoints),
+        watermark=resume_timestamp(read.checkpoints),
         lag_seconds=max((s.lag_seconds for s in shards if s.lag_seconds is not None), default=None),
-        snapshot=_snapshot(view, stream),
+        snapshot=_snapshot(read),
         shards=shards,
         gaps=mine,
-        snapshot_requests=[_request(request) for request in requests_of(view, entry.name)],
+        snapshot_requests=asked,
     )
 
 
@@ -227,11 +225,10 @@ def _owner(worker: Member) -> dict[str, str]:
     return {"member": worker.id, "client": worker.client, "host": worker.host}
 
 
-def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
-    if (control := view.controls.get(stream)) is None:
+def _snapshot(read: CommittedStream) -> dict[str, Any] | None:
+    if (control := read.control) is None:
         return None
-    known = view.segments.get(stream, {})
-    segments = [known[name] for name in control.segment_names if name in known]
+    segments = [read.segments[name] for name in control.segment_names if name in read.segments]
     over = control.state is ShardState.FINISHED
     return {
         "id": control.id,
@@ -245,7 +242,7 @@ def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
         "repairs": control.gaps,
         "tables": control.tables,
         "requests": control.requests,
-        "stopped": is_stopped(control, requests_of(view, stream.source)),
+        "stopped": is_stopped(control, requests_of(read.view, read.stream.source)),
     }
 
 

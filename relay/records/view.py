@@ -74,6 +74,14 @@ class CommittedRecords:
             case RecordKind.REQUEST:
                 _put(self.requests.setdefault(stream.source, {}), name, SnapshotRequest, value)
 
+    def newest(self, source: str, *, but: StreamId | None = None) -> CommittedStream | None:
+        """Return the newest planned stream of ``source``, ``but`` one: it is read, or was read last.
+
+        Labels are times, and sort as times.
+        """
+        label = max((stream.label for stream in self.planned.get(source, ()) if stream != but), default=None)
+        return CommittedStream(self, StreamId(source, label)) if label is not None else None
+
     def streams(self, source: str) -> set[StreamId]:
         """Return the streams of ``source`` that have a record."""
         kinds = (self.plans, self.checkpoints, self.controls, self.segments, self.pending_gaps)
@@ -103,6 +111,12 @@ class CommittedStream:
     def checkpoints(self) -> Mapping[str, ShardCheckpoint]:
         """By shard, of all workers."""
         return self.view.checkpoints.get(self.stream, {})
+
+    @property
+    def floor(self) -> int:
+        """The newest timestamp that may have been published, in seconds."""
+        tokens = (each.token.timestamp for each in self.checkpoints.values() if each.token is not None)
+        return max(self.plan.floor if self.plan is not None else 0, *tokens, 0)
 
     @property
     def control(self) -> SnapshotControl | None:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from relay.records import CommittedRecords, ShardState, SnapshotControl, SnapshotRequest, StreamId
+from relay.records import CommittedRecords, CommittedStream, ShardState, SnapshotControl, SnapshotRequest
 
 
 def is_unread(view: CommittedRecords, source: str) -> bool:
@@ -77,12 +77,12 @@ def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotReque
     return bool(mine) and all(request.stopped for request in mine)
 
 
-def unfinished_repairs(view: CommittedRecords, stream: StreamId) -> Set[str]:
-    """Return the ids of the gaps that the last snapshot of ``stream`` was to repair, if it has not finished.
+def unfinished_repairs(committed: CommittedStream) -> Set[str]:
+    """Return the ids of the gaps that the last snapshot of a stream was to repair, if it has not finished.
 
     One that was requested need not repair any: its request stays, and is fulfilled by the stream that follows.
     """
-    control = view.controls.get(stream)
+    control = committed.control
     return set(control.gaps) if control is not None and is_running(control) and not control.requests else set()
 
 

@@ -5,23 +5,18 @@ Only ``relay reset`` replaces it. A plan that contradicts the config or the tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
 from relay.process.slow_call import SlowCall
-from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint, StreamId, TableKey, UnplannedTable
+from relay.records import CommittedRecords, CommittedStream, Gap, Plan, StreamId, TableKey, UnplannedTable
 from relay.source import Source
 from relay.stream.journals import renamed
 from relay.stream.lost_state import CHECKPOINTS_LOST, Loss
 from relay.table import TableSchema
-
-
-def newest_planned(view: CommittedRecords, source: str) -> StreamId | None:
-    """Return the newest planned stream of ``source``: the one that is read, or was read last."""
-    return max(view.planned.get(source, ()), key=lambda stream: stream.label, default=None)
 
 
 class Planning:
@@ -37,10 +32,9 @@ class Planning:
         # Since when this worker has to make a plan.
         self.wanted_at: float | None = None
 
-    def before(self, stream: StreamId) -> StreamId | None:
-        """Return the newest other planned stream of this source. Labels are times, and sort as times."""
-        others = [other for other in self.view.planned.get(self.source.name, ()) if other != stream]
-        return max(others, key=lambda other: other.label, default=None)
+    def before(self, stream: StreamId) -> CommittedStream | None:
+        """Return the newest other planned stream of this source."""
+        return self.view.newest(self.source.name, but=stream)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
         """Return the plan of a stream that is read for the first time, and a gap if its start names lost shards (I9).
@@ -56,26 +50,27 @@ class Planning:
         gap_id = gap.id if gap else None
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=self._hashed()), gap
 
-    def again(self, stream: StreamId, requested: str) -> tuple[Plan, Gap]:
-        """Return a new plan of ``stream``, which had one before, and the gap with what it skips (I9).
+    def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
+        """Return a new plan of a stream that had one before, and the gap with what it skips (I9).
 
         ``requested``: the ``start`` of the config, which may differ from this source's. Raises as ``first``.
         """
-        before = self.view.plans[stream]
+        before, checkpoints = committed.plan, committed.checkpoints
+        assert before is not None
         self._check_source(before)
         begin = self.source.starting_points(self.source.shards())
         now = begin.decided_at
-        checkpoints = self.view.checkpoints.get(stream, {})
         # The time of the plan distinguishes two resets without a read between them.
-        left = {"planned_at": before.planned_at, "shards": {s: c.position for s, c in _unfinished(checkpoints)}}
+        unfinished = {shard: each.position for shard, each in checkpoints.items() if not each.state.ended}
+        left = {"planned_at": before.planned_at, "shards": unfinished}
         to: dict[str, Any] = {"start": self.source.start, "planned_at": now}
         if begin.lost:
             to["lost"] = dict(begin.lost)
-        gap = Gap(self.source.name, stream.label, None, "reset", left, to, now)
-        floor = max([before.floor, *(c.token.timestamp for c in checkpoints.values() if c.token)])
+        gap = Gap(self.source.name, committed.stream.label, None, "reset", left, to, now)
         shards, past = begin.shards, before.past
         if self.source.has_journals:
             shards, past = renamed(begin.shards, before, checkpoints)
+        floor = committed.floor
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
     def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
@@ -130,11 +125,9 @@ class Planning:
         It asks the source, and is called in another thread: what it needs of the view it has already.
         """
         before = self.before(stream)
-        if before is None:
+        if before is None or before.plan is None:
             return partial(self.first, stream)
-        plan = self.view.plans[before]
-        tokens = [c.token.timestamp for c in self.view.checkpoints.get(before, {}).values() if c.token]
-        return partial(self._successor, stream, before.label, plan, floor=max([plan.floor, *tokens]))
+        return partial(self._successor, stream, before.stream.label, before.plan, floor=before.floor)
 
     def _successor(self, stream: StreamId, label: str, before: Plan, *, floor: int) -> tuple[Plan, Gap]:
         """Return the plan of a stream that replaces the one called ``label``, and the gap between them (I9).
@@ -231,7 +224,3 @@ def _key(table: TableSchema) -> TableKey:
 
 def _hashed(tables: Iterable[TableSchema]) -> dict[str, int]:
     return {table.table: table.hash_columns for table in tables}
-
-
-def _unfinished(checkpoints: Mapping[str, ShardCheckpoint]) -> Iterator[tuple[str, ShardCheckpoint]]:
-    return ((shard, checkpoint) for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended)

@@ -240,9 +240,9 @@ class SourceState:
         """
         before = self.planning.before(self.stream)
         # The newest other stream follows this one if another worker has switched to it already.
-        if before is None or before.label > self.stream.label:
+        if before is None or before.stream.label > self.stream.label:
             return set()
-        return unfinished_repairs(self.view, before)
+        return unfinished_repairs(before)
 
     def resolved_gaps(self) -> list[bytes]:
         """Return the keys of pending gaps that are published and need no repair."""

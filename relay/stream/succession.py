@@ -46,7 +46,7 @@ class Succession:
         if committed.plan is not None:
             return None
         before = self._planning.before(committed.stream)
-        label = before.label if before is not None else self._source.first()
+        label = before.stream.label if before is not None else self._source.first()
         if label == committed.stream.label:
             return None
         log.info("source %s: reading its previous stream %s to the end first", self._source.name, label)
@@ -55,7 +55,9 @@ class Succession:
     def chosen_elsewhere(self, committed: CommittedStream) -> StreamId | None:
         """Return the stream to read that another worker has chosen meanwhile."""
         before = self._planning.before(committed.stream)
-        return None if committed.plan is not None or before == self._drained or self.is_waiting else before
+        if committed.plan is not None or before is None or before.stream == self._drained or self.is_waiting:
+            return None
+        return before.stream
 
     def join_planned(self, committed: CommittedStream) -> StreamId | None:
         """Connect to a stream that another worker has chosen meanwhile."""

@@ -25,7 +25,6 @@ from relay.kafka.unfenced import write_unfenced
 from relay.records import SnapshotRequest
 from relay.snapshots import requests as snapshot_requests
 from relay.snapshots.control import requested
-from relay.stream.planning import newest_planned
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay
@@ -230,10 +229,10 @@ class TakenMeanwhile:
         """Write what the owner of the control record writes."""
         settings = KafkaSettings.from_config(load(self._relay.path))
         with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-            stream = newest_planned(view, "s")
-        assert stream is not None
+            read = view.newest("s")
+        assert read is not None
         control = requested(None, request.tables, [request.id], set(), 0, time.time())
-        write_unfenced(settings, stream.snapshot_key, control.to_json(), "relay status")
+        write_unfenced(settings, read.stream.snapshot_key, control.to_json(), "relay status")
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -301,10 +300,10 @@ def test_a_snapshot_that_reads_a_table_again_cannot_be_stopped_and_the_reason_is
     relay.run()
     settings = KafkaSettings.from_config(load(relay.path))
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        stream = newest_planned(view, "s")
-    assert stream is not None
+        read = view.newest("s")
+    assert read is not None
     control = replace(requested(None, (TABLE,), (), set(), 0, time.time()), repetitions=1)
-    write_unfenced(settings, stream.snapshot_key, control.to_json(), "relay status")
+    write_unfenced(settings, read.stream.snapshot_key, control.to_json(), "relay status")
     said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
     assert "reads again what was emptied or renamed during the one before it, and copies wait for it" in said
 

@@ -221,7 +221,7 @@ def test_the_stream_that_follows_and_a_reset_leave_a_requested_snapshot_to_its_r
     relay.begin()
     stream = relay.source.stream
     reset = Gap("shop", stream.label, None, "reset", None, None, relay.now)
-    assert unfinished_repairs(relay.view, stream) == set()
+    assert unfinished_repairs(CommittedStream(relay.view, stream)) == set()
     assert restarted(CommittedStream(relay.view, stream), reset, 0) is None
     relay.view.apply(request.key, None)
     again = restarted(CommittedStream(relay.view, stream), reset, 0)
