@@ -46,8 +46,9 @@ quick: setup     ## The tests that need no service, with fewer examples, in unde
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
 
-model: setup     ## Every interleaving of the cache's readers, writers, invalidators and faults, in some minutes; NAME=replay.
+model: setup     ## Every interleaving of the cache's readers, writers and faults, and of a snapshot's, in some minutes; NAME=replay.
 	@$(RUN) python -m tests.cache.model $(NAME)
+	@$(RUN) python -m tests.snapshots.model $(NAME)
 
 # An old release may warn about a newer one beside it, such as typer about click.
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.

@@ -135,14 +135,13 @@ class Upkeep:
         if snapshots.is_watching:
             return
         if self._owns(snapshots.control_key) and (step := snapshots.next_step()) is not None:
-            control, mark = step
-            if mark is not None:
+            if step.mark is not None:
                 writers = self._publishing.writers
-                tables = snapshots.tables_of(control)
+                tables = snapshots.tables_of(step.control)
                 writers.use([each for each in tables if (each.source, each.table) not in writers])
-                for change in snapshots.mark(control, mark):
+                for change in snapshots.mark(step.control, step.mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
-            self._publishing.record(snapshots.control_key, control.to_json())
+            self._publishing.record(snapshots.control_key, step.control.to_json())
             snapshots.sees = self._publishing.commit_and_watch()
             return
         if self._record_removal([*snapshots.prunable(), *snapshots.fulfilled()]):

@@ -31,9 +31,10 @@ class SnapshotControl(StoredRecord):
     and has finished: kept by a snapshot that was requested, which takes the place of their control record.
     ``covered``: the tables that have been read once it has finished, by it or before it; None if that is not known.
     ``left_out``: those for which it does not end: they were taken out of the config while it ran, or are read again.
+    While it is planned: not empty if it takes the place of one that has begun and not ended.
     ``emptied``: when a table was last emptied before it was measured, by shard (``relay.snapshots.emptied_tables``).
-    ``again``: those that were emptied since, and that the next snapshot reads. ``read_until``: when their last rows
-    were read, by the clock of the worker that did. ``repetitions``: how many snapshots in a row were repeated so.
+    ``again``: those that were emptied since, and that the next snapshot reads, which begins ``after`` their last rows
+    were read. ``repetitions``: how many snapshots in a row were repeated so.
     ``updated_at``: seconds since the epoch.
     """
 
@@ -53,7 +54,6 @@ class SnapshotControl(StoredRecord):
     left_out: tuple[str, ...] = ()
     emptied: Mapping[str, float] = field(default_factory=dict)
     again: tuple[str, ...] = ()
-    read_until: float = 0.0
     repetitions: int = 0
     updated_at: float = 0.0
 

@@ -1,12 +1,17 @@
-"""What follows from the control record of the newest snapshot of a stream, None where it has had none."""
+"""What follows from the control record of the newest snapshot of a stream, None where it has had none.
+
+`next_step` decides everything: whoever owns the record gathers the facts, and carries the step out in one transaction.
+"""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
+from zlib import crc32
 
 from relay.records import CommittedRecords, CommittedStream, ShardState, SnapshotControl, SnapshotRequest
+from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, emptied, emptied_since, is_published_to
+from relay.snapshots.facts import Advance, Facts, Measure, Step, Wait
 
 
 def is_unread(view: CommittedRecords, source: str) -> bool:
@@ -24,27 +29,6 @@ def covered_by(control: SnapshotControl | None) -> Set[str] | None:
     if control is None or is_running(control) or not proves_read(control) or control.covered is None:
         return None
     return set(control.covered)
-
-
-def without_absent(control: SnapshotControl | None, tables: Set[str], now: float) -> SnapshotControl | None:
-    """Return the control record without what it says of tables that are not among ``tables``; None if nothing.
-
-    If they come back, changes of them were missed. Then they are read again, and a snapshot that runs, and may have
-    read a part of them, has no end for them, at which copies would delete the rest (I7).
-    """
-    if control is None:
-        return None
-    covered, left_out = set(control.covered or ()), set(control.left_out)
-    is_read = control.state is ShardState.READING
-    absent = covered.union(control.tables or () if is_read else ()) - tables - left_out
-    if not absent:
-        return None
-    return replace(
-        control,
-        covered=None if control.covered is None else tuple(sorted(covered - absent)),
-        left_out=tuple(sorted(left_out | absent)) if is_read else control.left_out,
-        updated_at=now,
-    )
 
 
 def is_running(control: SnapshotControl | None) -> bool:
@@ -67,6 +51,25 @@ def repaired_by(control: SnapshotControl | None) -> Set[str]:
     return {*control.gaps, *control.repaired} if control is not None else set()
 
 
+def unfinished_repairs(committed: CommittedStream) -> Set[str]:
+    """Return the ids of the gaps that the last snapshot of a stream was to repair, if it has not finished.
+
+    One that was requested need not repair any: its request stays, and is fulfilled by the stream that follows.
+    """
+    control = committed.control
+    return set(control.gaps) if control is not None and is_running(control) and not control.requests else set()
+
+
+def has_marks(control: SnapshotControl, table: str, *, is_dropped: bool) -> bool:
+    """Whether a snapshot reads ``table``: its end also deletes what is left of one that was dropped (I7).
+
+    If nothing was lost, the change of the DROP has done that where it came before the beginning.
+    """
+    if control.tables is not None:
+        return table in control.tables
+    return not is_dropped or bool(control.gaps or control.repetitions) or table in (control.covered or ())
+
+
 def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotRequest]) -> bool:
     """Whether a person has stopped the snapshot. ``requests``: all that are not fulfilled.
 
@@ -77,19 +80,91 @@ def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotReque
     return bool(mine) and all(request.stopped for request in mine)
 
 
-def unfinished_repairs(committed: CommittedStream) -> Set[str]:
-    """Return the ids of the gaps that the last snapshot of a stream was to repair, if it has not finished.
-
-    One that was requested need not repair any: its request stays, and is fulfilled by the stream that follows.
-    """
-    control = committed.control
-    return set(control.gaps) if control is not None and is_running(control) and not control.requests else set()
+def fulfilled(control: SnapshotControl | None, requests: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
+    """Return those of ``requests`` whose snapshot has finished."""
+    done = set() if is_running(control) else fulfilled_by(control)
+    return [request for request in requests if request.id in done]
 
 
-def planned(gaps: Set[str], after: int, now: float) -> SnapshotControl:
+def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotRequest]:
+    """Return the requests that wait for a snapshot, the oldest first, those included whose tables are not there."""
+    mine = fulfilled_by(control)
+    found = [each for each in facts.requests if each.id not in mine and not each.stopped]
+    if is_stopped(control, facts.requests):
+        # After any other one, copies would wait for the end of the one that is stopped (I7).
+        return [each for each in found if not each.tables]
+    return found
+
+
+def _fulfils(request: SnapshotRequest, other: SnapshotRequest, tables: Set[str]) -> bool:
+    """Whether the snapshot of ``request``, which has yet to begin, is one that ``other`` asks for."""
+    if not request.tables:
+        return tables.issuperset(other.tables)
+    return bool(other.tables) and set(other.tables) <= set(request.tables) and not other.stopped
+
+
+def is_due(control: SnapshotControl | None, facts: Facts) -> bool:
+    """Whether a snapshot is wanted that nobody requested, and that is not planned yet."""
+    return is_wanted(control, facts) or bool(again_of(control) or added_to(control, facts))
+
+
+def is_settled(control: SnapshotControl | None, facts: Facts) -> bool:
+    """Whether no snapshot is running, due or requested, but for those that are stopped or wait for their tables."""
+    if is_due(control, facts) or any(facts.tables.issuperset(each.tables) for each in waiting(control, facts)):
+        return False
+    return not is_running(control) or is_stopped(control, facts.requests)
+
+
+def is_wanted(control: SnapshotControl | None, facts: Facts) -> bool:
+    """Whether a snapshot of all tables is, which repairs a gap or is the initial one."""
+    if not facts.to_repair <= repaired_by(control):
+        return True
+    return facts.is_initial and facts.is_unread and (control is None or control.tables is not None)
+
+
+def added_to(control: SnapshotControl | None, facts: Facts) -> list[str]:
+    """Return the tables that were added to the config since the initial snapshot."""
+    if not facts.is_selective or not facts.is_initial or (covered := covered_by(control)) is None:
+        return []
+    return sorted(facts.tables - covered)
+
+
+def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
+    """Return what the owner of the control record does next. It changes nothing, and asks nobody."""
+    if (remaining := _without_absent(control, facts)) is not None:
+        return Advance(remaining)
+    if is_wanted(control, facts):
+        return Advance(planned(control, facts.gaps, facts.last_timestamp if facts.gaps else 0, facts.now))
+    request = next((each for each in waiting(control, facts) if facts.tables.issuperset(each.tables)), None)
+    if is_running(control) and not (request and is_stopped(control, facts.requests)):
+        assert control is not None
+        return _begun(control, facts) if control.state is ShardState.PLANNED else _ended(control, facts)
+    if control is not None and (again := again_of(control)):
+        if fulfilled(control, facts.requests):
+            return Wait()  # until nobody can take the request for one that waits
+        tables = () if EVERY in again else again
+        repeated = requested(control, tables, (), set(), control.after, facts.now)
+        return Advance(replace(repeated, repetitions=control.repetitions + 1))
+    after = facts.last_timestamp if facts.gaps - repaired_by(control) else 0
+    if added := added_to(control, facts):
+        said = f"table {', '.join(added)} was added to `tables`"
+        return Advance(requested(control, added, (), facts.gaps, after, facts.now), said=(said,))
+    if request is None or fulfilled(control, facts.requests):
+        return Wait()
+    ids = [each.id for each in facts.requests if _fulfils(request, each, facts.tables)]
+    said = f"a snapshot of {request.subject} was requested"
+    return Advance(requested(control, request.tables, ids, facts.gaps, after, facts.now), said=(said,))
+
+
+def planned(before: SnapshotControl | None, gaps: Set[str], after: int, now: float) -> SnapshotControl:
     """Return the control record of a new snapshot, which repairs ``gaps`` and begins ``after`` a time, in seconds."""
-    name = f"{int(now)}-{secrets.token_hex(4)}"
-    return SnapshotControl(ShardState.PLANNED, name, after, gaps=tuple(sorted(gaps)), updated_at=now)
+    name = f"{int(now)}-{crc32(before.id.encode() if before is not None else b''):08x}"
+    # Of a table that a snapshot has begun, and this one finds dropped, it is the end (I7).
+    has_begun = before is not None and (
+        before.state is ShardState.READING or (before.left_out if is_running(before) else before.again)
+    )
+    left_out = (EVERY,) if has_begun else ()
+    return SnapshotControl(ShardState.PLANNED, name, after, gaps=tuple(sorted(gaps)), left_out=left_out, updated_at=now)
 
 
 def requested(
@@ -107,10 +182,101 @@ def requested(
     """
     covered = covered_by(before)
     return replace(
-        planned(set() if tables else gaps, after, now),  # I9
+        planned(before, set() if tables else gaps, after, now),  # I9
         tables=tuple(tables) or None,
         requests=tuple(sorted(requests)),
         repaired=tuple(sorted(repaired_by(before))),
         read=before is not None and proves_read(before),
         covered=None if covered is None else tuple(sorted(covered)),
     )
+
+
+def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotControl | None:
+    """Return the control record without what it says of tables that are not in the config; None if nothing.
+
+    If they come back, changes of them were missed. Then they are read again, and a snapshot that runs, and may have
+    read a part of them, has no end for them, at which copies would delete the rest (I7).
+    """
+    if control is None or not facts.is_selective:
+        return None
+    covered, left_out = set(control.covered or ()), set(control.left_out)
+    is_read = control.state is ShardState.READING
+    absent = covered.union(control.tables or () if is_read else ()) - facts.tables - facts.dropped - left_out
+    if not absent:
+        return None
+    return replace(
+        control,
+        covered=None if control.covered is None else tuple(sorted(covered - absent)),
+        left_out=tuple(sorted(left_out | absent)) if is_read else control.left_out,
+        updated_at=facts.now,
+    )
+
+
+def _begun(control: SnapshotControl, facts: Facts) -> Step:
+    """Return the step that brings a planned snapshot to its beginning."""
+    if is_stopped(control, facts.requests):
+        return Wait()
+    if (measurement := facts.measurement) is None or measurement.id != control.id:
+        as_of = int(facts.now - facts.margin)
+        if as_of <= control.after:
+            # A READ could not yet replace what was published before a gap, nor the end what was read before.
+            return Wait(begins_in=control.after + 1 - as_of)
+        return Measure(as_of, emptied(facts.published))  # I1: before the tables are looked at
+    if measurement.found is None:
+        return Wait()
+    segments, rows, parts = measurement.found
+    if control.tables is None:
+        covered: Set[str] | None = facts.tables | (facts.dropped if control.gaps or control.left_out else set())
+    else:
+        # Before the first snapshot of all tables, none is covered.
+        covered = None if control.covered is None else {*control.covered, *control.tables}
+    begun = replace(
+        control,
+        state=ShardState.READING,
+        as_of=measurement.asked.as_of,
+        segments=segments,
+        rows=rows,
+        parts=tuple(parts),
+        covered=None if covered is None else tuple(sorted(covered)),
+        left_out=(),
+        emptied=measurement.asked.emptied,
+        updated_at=facts.now,
+    )
+    return Advance(begun, "begin", (f"snapshot {control.id} starts, about {rows} rows",))
+
+
+def _ended(control: SnapshotControl, facts: Facts) -> Step:
+    """Return the step that ends a snapshot once it is read.
+
+    All that was committed until its last row was read has to be published: a table may be emptied by it.
+    """
+    read = [facts.segments[name] for name in control.segment_names if name in facts.segments]
+    if len(read) < control.segments or any(each.state is not ShardState.FINISHED for each in read):
+        return Wait()
+    to = facts.awaited or facts.now
+    if not all(is_published_to(to, shard) for shard in facts.published.values()):  # I7
+        return Wait(published_to=to)
+    last = replace(control, state=ShardState.FINISHED, updated_at=facts.now)
+    said = f"snapshot {control.id} is finished"
+    if not (again := emptied_since(control, facts.published)):
+        return Advance(last, "end", (said,))
+    found = set(again).union(facts.tables if EVERY in again else ())
+    names = ", ".join(sorted(found - {EVERY}))
+    if control.repetitions >= MOST_REPETITIONS:  # I10
+        often = f"table {names} is emptied or renamed more often than it can be read: copies may keep rows of it. "
+        return Advance(last, "end", (said,), (f"{often}Take a snapshot of it when it is not",))
+    last = replace(
+        last,
+        again=tuple(again),
+        left_out=tuple(sorted({*control.left_out, *found})),  # I7
+        after=_after_reading(facts, max((each.updated_at for each in read), default=0.0)),
+        # Without parts: the names of many tables may not fit into the record, once more than when it began.
+        parts=(),
+        emptied={},
+    )
+    return Advance(last, "end", (said, f"table {names} was emptied or renamed during its snapshot, and is read again"))
+
+
+def _after_reading(facts: Facts, read_until: float) -> int:
+    """Return what the next snapshot begins later than: its end deletes the rows that were read, by any clock."""
+    return int(max(facts.now, min(read_until, facts.now + facts.margin)) - facts.margin)  # I7

@@ -1,4 +1,4 @@
-"""Tables that are emptied or renamed while a snapshot reads them, and so have to be read again.
+"""The rule: a table that was emptied or renamed while it was read is read again.
 
 A row that was read before a TRUNCATE may be published after it. Where a copy had no such row, no tombstone says that it
 is gone (I7). The rows that a RENAME takes away or brings are in no change at all.
@@ -9,19 +9,14 @@ was not there when the snapshot began has happened since.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import replace
 
 from relay.change import ChangeParts, Operation
-from relay.records import ShardCheckpoint, SnapshotControl
-from relay.snapshots.control import is_running
-from relay.source import Page, Source
-
-log = logging.getLogger(__name__)
+from relay.records import ShardCheckpoint, ShardState, SnapshotControl
+from relay.source import Page
 
 MOST_REPETITIONS = 10
-"""Snapshots in a row of tables that are emptied again and again; after that, copies may keep rows of them."""
+"""So often in a row: other snapshots wait for that (I10). After that, copies may keep rows of the table."""
 
 EVERY = ""
 """Stands for all tables, where more were emptied than a checkpoint names."""
@@ -49,7 +44,7 @@ def emptied_by(page: Page) -> set[str]:
 
 def forget_before(control: SnapshotControl | None, now: float) -> float:
     """Return the time, in seconds, before which nobody asks what was emptied. ``control``: of the newest snapshot."""
-    if control is None or not is_running(control):
+    if control is None or control.state is ShardState.FINISHED:
         return now - _KEPT
     return min(control.as_of or control.updated_at, now) - _KEPT
 
@@ -92,34 +87,3 @@ def emptied_since(control: SnapshotControl, published: Mapping[str, ShardCheckpo
     if control.tables is None:
         return sorted(found)
     return sorted(control.tables if EVERY in found else found & set(control.tables))
-
-
-def ended(
-    source: Source, control: SnapshotControl, published: Mapping[str, ShardCheckpoint], *, read_until: float
-) -> SnapshotControl:
-    """Return the control record of a snapshot that has been read, with what has to be read again.
-
-    ``published``: the committed checkpoints of the stream, with all that was committed before its last row was read.
-    ``read_until``: seconds, when that was, by the clock of the worker that read it.
-    """
-    if not (again := emptied_since(control, published)):
-        return control
-    every = [table.table for table in source.tables()] if EVERY in again else []
-    names = ", ".join(sorted({*again, *every} - {EVERY}))
-    if control.repetitions >= MOST_REPETITIONS:
-        log.warning(
-            "source %s: table %s is emptied or renamed more often than it can be read: copies may keep rows of it. "
-            "Take a snapshot of it when it is not",
-            source.name,
-            names,
-        )
-        return control
-    log.info("source %s: table %s was emptied or renamed during its snapshot, and is read again", source.name, names)
-    left_out = tuple(sorted({*control.left_out, *again, *every}))  # I7
-    # Without parts: the names of many tables may not fit into the record, once more than when it began.
-    return replace(control, again=tuple(again), left_out=left_out, read_until=read_until, parts=(), emptied={})
-
-
-def after_reading(control: SnapshotControl, now: float, margin: float) -> int:
-    """Return what the next snapshot begins later than: its end deletes the rows that were read, by any clock."""
-    return int(max(now, min(control.read_until, now + margin)) - margin)  # I7

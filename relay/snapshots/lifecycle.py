@@ -32,21 +32,23 @@ from relay.records import (
     StreamId,
     UnplannedTable,
 )
-from relay.snapshots.beginning import BeginningSnapshot
 from relay.snapshots.control import (
-    again_of,
-    covered_by,
+    fulfilled,
+    is_due,
     is_running,
+    is_settled,
+    is_stopped,
     is_unread,
-    planned,
+    next_step,
+    proves_read,
     repaired_by,
-    requested,
-    without_absent,
+    waiting,
 )
-from relay.snapshots.emptied_tables import EVERY, after_reading, ended, is_published_to
+from relay.snapshots.facts import Advance, Facts, Measure, Wait
 from relay.snapshots.marks import SnapshotTables
-from relay.snapshots.next_request import RequestedSnapshots
+from relay.snapshots.measuring import Measuring
 from relay.snapshots.report import Show, SnapshotReport
+from relay.snapshots.requests import requests_of
 from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 
@@ -96,15 +98,14 @@ class Snapshots:
         self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, SegmentCheckpoint] = {}
         self._report = SnapshotReport(beside.source.name, clock)
-        self._beginning = BeginningSnapshot(beside.source.name, tables, self._published, clock)
+        self._measuring = Measuring(beside.source.name, tables, clock)
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
         self._tables_of = SnapshotTables(beside)
-        # The id of the snapshot all of whose segments were read, and when that was seen, in seconds.
-        self._read = "", 0.0
         # Seconds: up to when the shards have to be published before the snapshot can end; 0 if it does not wait.
         self.awaited = 0.0
-        self._requested = RequestedSnapshots(beside.source, beside.view)
+        # Requests of tables that the source does not have: each is warned of once.
+        self._unknown: set[str] = set()
         # Says whether the view shows the records that this worker has written last; None if it did.
         self.sees: Callable[[], bool] | None = None
 
@@ -131,7 +132,7 @@ class Snapshots:
     @property
     def is_stopped(self) -> bool:
         """Whether a person has stopped the snapshot that runs."""
-        return self._requested.is_stopped(self.control)
+        return is_stopped(self.control, requests_of(self._beside.view, self.source.name))
 
     @property
     def is_watching(self) -> bool:
@@ -145,55 +146,71 @@ class Snapshots:
     @property
     def is_measured(self) -> bool:
         """Whether a measurement has ended, and the snapshot may begin."""
-        return self._beginning.is_measured
+        return self._measuring.has_ended(self._published())
 
-    def next_step(self) -> tuple[SnapshotControl, str | None] | None:
-        """Return the control record to write next, and which mark to publish with it; None if nothing is due.
-
-        For the owner of ``control_key``.
-        """
-        beside, control = self._beside, self.control
-        if beside.plan is None:
+    def next_step(self) -> Advance | None:
+        """Return what to write next, for the owner of ``control_key``; None if nothing is due."""
+        if self._beside.plan is None:
             return None
-        if self.tables.is_selective:
-            tables = {table.table for table in self.source.tables()}
-            if without_absent(control, tables, self.clock()) is not None:  # seldom
-                tables |= {table.table for table in self._tables_of.dropped()}
-                if (remaining := without_absent(control, tables, self.clock())) is not None:
-                    return remaining, None
-        if self._is_wanted(control):
-            return self._request(), None
-        if control is not None and (again := again_of(control)):
-            if self._requested.fulfilled(control):
-                return None
-            after = after_reading(control, self.clock(), self.tables.margin)
-            repeated = requested(control, () if EVERY in again else again, (), set(), after, self.clock())
-            return replace(repeated, repetitions=control.repetitions + 1), None
-        if added := self._added(control):
-            log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
-            after = beside.last_timestamp if beside.gaps() - self.repaired else 0
-            return requested(control, added, (), beside.gaps(), after, self.clock()), None
-        if (request := self._requested.next(control)) is not None:
-            now = self.clock()
-            return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
-        if control is None:
-            return None
-        if control.state is ShardState.PLANNED:
-            if self.is_stopped:
-                return None
-            if (measured := self._beginning.measure(control)) is None:
-                return None
-            log.info("source %s: snapshot %s starts, about %d rows", self.source.name, measured.id, measured.rows)
-            begun = replace(measured, covered=self._covered(control))
-            return self._advance(begun, ShardState.READING), "begin"
-        if control.state is ShardState.READING and all(map(self._has_finished, control.segment_names)):
-            if not self._may_end(control.id):
-                return None
-            log.info("source %s: snapshot %s is finished", self.source.name, control.id)
-            read = (self.checkpoints[name].updated_at for name in control.segment_names)
-            last = ended(self.source, control, self._published(), read_until=max(read, default=0.0))
-            return self._advance(last, ShardState.FINISHED), "end"
+        control, facts = self.control, self._facts()
+        if control is not None and control.state is ShardState.PLANNED and not self.is_stopped:
+            facts = replace(facts, measurement=self._measuring.look(control.id, self._published()))
+        self._warn_of_unknown_tables(control, facts)
+        step = next_step(control, facts)
+        self.awaited = step.published_to if isinstance(step, Wait) else 0.0
+        if isinstance(step, Advance):
+            for said in step.said:
+                log.info("source %s: %s", self.source.name, said)
+            for said in step.warned:
+                log.warning("source %s: %s", self.source.name, said)
+            if step.mark == "begin":
+                self._measuring.drop()
+            return step
+        if isinstance(step, Measure) and control is not None:
+            self._measuring.start(control, step, self._published())
+        elif isinstance(step, Wait) and step.begins_in:
+            self._measuring.wait(step.begins_in)
         return None
+
+    def _facts(self) -> Facts:
+        beside, control = self._beside, self.control
+        plan, requests = beside.plan, requests_of(beside.view, self.source.name)
+        is_initial = plan is not None and self.tables.is_initial(plan)
+        # A database may have many tables, and a look is cheap while nobody asks for them.
+        asks = self.tables.is_selective or bool(requests) or is_running(control)
+        return Facts(
+            now=self.clock(),
+            margin=self.tables.margin,
+            is_selective=self.tables.is_selective,
+            is_initial=is_initial,
+            is_unread=is_initial
+            and not (control is not None and proves_read(control))
+            and is_unread(beside.view, self.source.name),
+            tables={table.table for table in self.source.tables()} if asks else set(),
+            dropped={table.table for table in self._tables_of.dropped()} if asks else set(),
+            gaps=beside.gaps(),
+            to_repair=beside.gaps_to_repair(),
+            last_timestamp=beside.last_timestamp,
+            requests=requests,
+            published=self._published() if self.source.has_journals else {},
+            segments=self.checkpoints,
+            awaited=self.awaited,
+        )
+
+    def _warn_of_unknown_tables(self, control: SnapshotControl | None, facts: Facts) -> None:
+        for request in waiting(control, facts):
+            unknown = set(request.tables) - facts.tables
+            if unknown and request.id not in self._unknown:
+                self._unknown.add(request.id)
+                log.warning(
+                    "source %s: the requested snapshot %s waits, because this worker does not read table %s: restart "
+                    "the relay with a config that has it, or withdraw the request with `relay snapshot CONFIG %s "
+                    "--stop`",
+                    self.source.name,
+                    request.id,
+                    ", ".join(sorted(unknown)),
+                    self.source.name,
+                )
 
     def _published(self) -> Mapping[str, ShardCheckpoint]:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
@@ -210,18 +227,15 @@ class Snapshots:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is wanted that was not requested yet."""
-        return self._is_wanted(self.control) or bool(self._added(self.control) or again_of(self.control))
+        return is_due(self.control, self._facts())
 
     def is_settled(self) -> bool:
         """Whether no snapshot is running, due or requested, but for those that are stopped."""
-        control = self.control
-        if self.sees is not None or self.is_due or self._requested.waiting(control):
-            return False
-        return not is_running(control) or self.is_stopped
+        return self.sees is None and is_settled(self.control, self._facts())
 
     def fulfilled(self) -> list[bytes]:
         """Return the keys of the requests whose snapshot has finished."""
-        return self._requested.fulfilled(self.control)
+        return [each.key for each in fulfilled(self.control, requests_of(self._beside.view, self.source.name))]
 
     def prunable(self) -> list[bytes]:
         """Return the keys of segments that nobody will read again."""
@@ -230,51 +244,6 @@ class Snapshots:
             return []
         needed = {*self.open, *(control.segment_names if control.state is ShardState.READING else ())}
         return [self.stream.segment_key(name) for name in self.checkpoints if name not in needed]
-
-    def _is_wanted(self, control: SnapshotControl | None) -> bool:
-        if not self._beside.gaps_to_repair() <= repaired_by(control):
-            return True
-        if control is not None and control.tables is None:
-            return False
-        return self._is_initial() and is_unread(self._beside.view, self.source.name)
-
-    def _is_initial(self) -> bool:
-        plan = self._beside.plan
-        return plan is not None and self.tables.is_initial(plan)
-
-    def _added(self, control: SnapshotControl | None) -> list[str]:
-        """Return the tables that were added to the config since the initial snapshot."""
-        if not self.tables.is_selective or (covered := covered_by(control)) is None or not self._is_initial():
-            return []
-        return sorted({table.table for table in self.source.tables()} - covered)
-
-    def _may_end(self, snapshot: str) -> bool:
-        """Whether all that was committed until its last row was read is published: a table may be emptied by it."""
-        if not self.source.has_journals:
-            return True
-        if self._read[0] != snapshot:
-            self._read = snapshot, self.clock()
-        if not all(is_published_to(self._read[1], shard) for shard in self._published().values()):  # I7
-            self.awaited = self._read[1]
-            return False
-        self.awaited = 0.0
-        return True
-
-    def _covered(self, control: SnapshotControl) -> tuple[str, ...] | None:
-        """Return what the control record says of the tables that are read once the snapshot has finished."""
-        if control.tables is None:
-            dropped = self._tables_of.dropped() if control.gaps else []
-            return tuple(sorted(table.table for table in (*self.source.tables(), *dropped)))
-        # Before the first snapshot of all tables, none is covered.
-        return None if control.covered is None else tuple(sorted({*control.covered, *control.tables}))
-
-    def _request(self) -> SnapshotControl:
-        """Return the control record of a new snapshot, which starts after everything published before a gap."""
-        gaps = self._beside.gaps()
-        return planned(gaps, self._beside.last_timestamp if gaps else 0, self.clock())
-
-    def _advance(self, control: SnapshotControl, state: ShardState) -> SnapshotControl:
-        return replace(control, state=state, updated_at=self.clock())
 
     # ------------------------------------------------------------------ segments
 

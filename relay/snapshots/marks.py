@@ -7,6 +7,7 @@ from typing import Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.records import Plan, SnapshotControl
+from relay.snapshots.control import has_marks
 from relay.source import Source
 from relay.table import TableSchema
 
@@ -38,15 +39,9 @@ class SnapshotTables:
         return [self._known_dropped.setdefault(table, table) for table in found]
 
     def of(self, control: SnapshotControl) -> list[TableSchema]:
-        """Return the tables that a snapshot reads: the end also deletes what is left of those that were dropped (I7).
-
-        If nothing was lost, the change of the DROP has done that where it came before the beginning.
-        """
-        names = (control.covered if control.tables is None else control.tables) or ()
-        every = control.gaps or (control.tables is None and control.repetitions)
-        dropped = [table for table in self.dropped() if every or table.table in names]
-        of_all = [*self._planned.source.tables(), *dropped]
-        return [table for table in of_all if control.tables is None or table.table in control.tables]
+        """Return the tables that a snapshot reads."""
+        there = [table for table in self._planned.source.tables() if has_marks(control, table.table, is_dropped=False)]
+        return there + [table for table in self.dropped() if has_marks(control, table.table, is_dropped=True)]
 
     def marks(self, control: SnapshotControl, kind: str, label: str, clock: Callable[[], float]) -> Iterator[Change]:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition.

@@ -21,4 +21,4 @@ def restarted(committed: CommittedStream, reset: Gap, after: int) -> SnapshotCon
     requested = fulfilled_by(control) & {request.id for request in requests_of(committed.view, reset.source)}
     if not decided and not again_of(control) and (not is_running(control) or requested):
         return None
-    return planned({*known, *decided, reset.id}, after, reset.found_at)
+    return planned(control, {*known, *decided, reset.id}, after, reset.found_at)

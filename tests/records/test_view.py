@@ -62,7 +62,6 @@ CONTROL = SnapshotControl(
     left_out=("u",),
     emptied={"-": 5.5},
     again=("t",),
-    read_until=6.5,
     repetitions=7,
     updated_at=8.5,
 )

@@ -99,8 +99,8 @@ class Snapshotting:
         self.now += 10
         taken = self.snapshots.next_step()
         if taken is not None:
-            self.view.apply(self.snapshots.control_key, taken[0].to_json())
-        return f"{taken[0].state}" if taken is not None else None
+            self.view.apply(self.snapshots.control_key, taken.control.to_json())
+        return f"{taken.control.state}" if taken is not None else None
 
     def begin(self) -> None:
         """Let the snapshot begin that is due."""

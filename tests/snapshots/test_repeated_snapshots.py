@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from relay.records import (
-    CommittedStream,
-    Gap,
-    SegmentCheckpoint,
-    Shard,
-    ShardCheckpoint,
-    ShardState,
-    SnapshotControl,
-    SnapshotPart,
-)
-from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, ended
+from relay.records import CommittedStream, Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotPart
+from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
 from relay.table import KeyColumn, TableSchema
@@ -74,15 +66,19 @@ def test_all_tables_of_a_snapshot_are_read_again_if_too_many_were_emptied_to_be_
 
 def test_the_record_of_a_snapshot_of_many_tables_does_not_grow_when_they_are_read_again() -> None:
     """I10: no record could hold it, and the relay would stop for ever."""
-    names = [f"table_with_a_long_name_{number}" for number in range(10_000)]
-    parts = tuple(SnapshotPart("-", name) for name in names)
-    control = SnapshotControl(ShardState.READING, "1", segments=len(parts), parts=parts, covered=tuple(names))
-    source = Emptying().source
-    source.has = tuple(names)
-    published = {"-": ShardCheckpoint(ShardState.READING, emptied={EVERY: 5.0})}
-    last = ended(source, control, published, read_until=0.0)
-    assert last.again == (EVERY,)
-    assert len(last.to_json()) < len(control.to_json())
+    relay = Emptying()
+    relay.source.has = tuple(f"table_with_a_long_name_{number}" for number in range(10_000))
+    relay.shard({})
+    relay.ask()
+    relay.begin()
+    parts = tuple(SnapshotPart("-", name) for name in relay.source.has)
+    begun = replace(relay.control, segments=len(parts), parts=parts).to_json()
+    relay.view.apply(relay.snapshots.control_key, begun)
+    relay.shard({EVERY: 5.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.control.again == (EVERY,)
+    assert len(relay.control.to_json()) < len(begun)
 
 
 def test_of_too_many_tables_that_were_emptied_those_that_were_dropped_end_too() -> None:
@@ -287,3 +283,23 @@ def test_a_table_of_the_config_that_was_dropped_is_not_taken_for_one_that_was_ta
     assert relay.step() == "finished"
     assert relay.marked("end") == {"small"}
     assert relay.step() is None
+
+
+def test_a_table_that_was_dropped_ends_in_the_snapshot_that_replaces_the_one_it_was_read_by() -> None:
+    """I7: copies would keep the rows that were published after the change of the DROP."""
+    relay = Emptying()
+    relay.shard({})
+    stopped = relay.ask("small")
+    relay.begin()
+    relay.drop("small")
+    relay.write(stopped.changed(stopped=True, now=relay.now))
+    relay.ask()
+    relay.begin()
+    assert relay.marked("begin") == {"large", "small"}
+    relay.read_all()
+    assert relay.step() == "finished"
+    assert relay.marked("end") == {"large", "small"}
+    relay.tidy()
+    relay.ask()
+    relay.begin()
+    assert relay.marked("begin") == {"large"}

@@ -1,0 +1,87 @@
+"""All that the next step of a snapshot rests on, and the steps that there are. See ``control.next_step``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from relay.records import SegmentCheckpoint, ShardCheckpoint, SnapshotControl, SnapshotRequest
+from relay.source import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the snapshot ``id`` has to read, asked with the `Measure` ``asked``.
+
+    ``found``: None while that is not known, or a READ could undo a change that is not published yet.
+    """
+
+    id: str
+    asked: Measure
+    found: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Those of one source and its stream, as this worker sees them. Times are seconds since the epoch.
+
+    ``margin``, ``is_selective``, ``is_initial``: see `SnapshotSource`. ``is_unread``: no snapshot of all tables has
+    finished in any stream. ``tables``: the names of those that the source has. ``dropped``: of those that copies may
+    have, and that no longer exist. ``gaps``: the ids of all known ones. ``to_repair``: of those that a snapshot has to
+    repair. ``last_timestamp``: the newest that may have been published. ``requests``: those that are not fulfilled, the
+    oldest first. ``published``: the committed checkpoints of the shards that say what they empty. ``segments``: those
+    of the segments. ``awaited``: up to when the shards have to be published before the snapshot ends; 0 if it has not
+    been waited for yet.
+    """
+
+    now: float
+    margin: float
+    is_selective: bool
+    is_initial: bool
+    is_unread: bool
+    tables: Set[str]
+    dropped: Set[str]
+    gaps: Set[str]
+    to_repair: Set[str]
+    last_timestamp: int
+    requests: Sequence[SnapshotRequest]
+    published: Mapping[str, ShardCheckpoint]
+    segments: Mapping[str, SegmentCheckpoint]
+    measurement: Measurement | None = None
+    awaited: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is to be done until something else happens.
+
+    ``begins_in``: seconds, if the snapshot only waits for the time. ``published_to``: if for the shards, up to when.
+    """
+
+    begins_in: float = 0.0
+    published_to: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The source is to be asked what the planned snapshot reads. ``emptied``: of its control record then."""
+
+    as_of: int
+    emptied: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A control record is to be written, in one transaction with the ``mark`` of each table.
+
+    ``said``, ``warned``: what is logged of it.
+    """
+
+    control: SnapshotControl
+    mark: Literal["begin", "end"] | None = None
+    said: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+
+
+Step = Wait | Measure | Advance

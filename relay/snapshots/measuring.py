@@ -1,0 +1,86 @@
+"""What a planned snapshot has to read, asked in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from relay.errors import Unavailable
+from relay.process.slow_call import SlowCall
+from relay.records import ShardCheckpoint, SnapshotControl
+from relay.snapshots.facts import Measure, Measurement
+from relay.source import Measured, SnapshotSource
+
+log = logging.getLogger(__name__)
+
+_RETRY_AFTER = 5.0  # seconds
+
+
+class Measuring:
+    """The measurements for one source, one after the other. ``clock``: seconds since the epoch.
+
+    Used by the worker's thread. ``published``, of each method: the committed checkpoints of the stream.
+    """
+
+    def __init__(self, source: str, tables: SnapshotSource, clock: Callable[[], float]) -> None:
+        self._source = source
+        self._tables = tables
+        self._clock = clock
+        # When to try again, and to say again what the beginning waits for.
+        self._retry_at = 0.0
+        self._under_way: tuple[Measurement, SlowCall[Measured]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Measuring[{self._source}: {self._under_way[0].id if self._under_way else 'none'}]>"
+
+    def has_ended(self, published: Mapping[str, ShardCheckpoint]) -> bool:
+        """Whether a measurement has ended, and its snapshot may begin."""
+        if self._under_way is None or not self._under_way[1].done:
+            return False
+        return self._tables.may_begin(self._under_way[0].asked.as_of, published)
+
+    def start(self, control: SnapshotControl, step: Measure, published: Mapping[str, ShardCheckpoint]) -> None:
+        """Ask what a snapshot reads, unless that was tried a moment ago."""
+        if self._is_time():
+            known, tables = dict(published), control.tables
+            call = SlowCall(f"measure-{self._source}", lambda: self._tables.measure(known, tables))
+            self._under_way = Measurement(control.id, step), call
+
+    def wait(self, seconds: float) -> None:
+        """Say, from time to time, when a snapshot begins."""
+        if self._is_time():
+            log.info("source %s: the snapshot starts in %d s, later than what it repairs", self._source, seconds)
+
+    def look(self, snapshot: str, published: Mapping[str, ShardCheckpoint]) -> Measurement | None:
+        """Return what is known of a snapshot; None if it has to be measured.
+
+        Raises ``RelayError`` for tables that cannot be read.
+        """
+        if self._under_way is None or self._under_way[0].id != snapshot:
+            return None
+        measurement, call = self._under_way
+        if not self.has_ended(published):
+            if call.done and self._is_time():
+                behind = self._clock() - measurement.asked.as_of
+                log.info(
+                    "source %s: the snapshot starts once each shard is published to %d s ago", self._source, behind
+                )
+            return measurement
+        try:
+            return replace(measurement, found=call.result())
+        except Unavailable as error:
+            log.warning("source %s: the snapshot cannot start yet: %s", self._source, error)
+            self._under_way = None
+            return None
+
+    def drop(self) -> None:
+        """Forget the last one, whose snapshot begins."""
+        self._under_way = None
+
+    def _is_time(self) -> bool:
+        now = self._clock()
+        if now < self._retry_at:
+            return False
+        self._retry_at = now + _RETRY_AFTER
+        return True
