@@ -120,6 +120,8 @@ class Opening:
     """By table, how many of its key columns choose the partition. Only if the source has journals."""
     is_awaited: bool = False
     """Somebody waits until the shard is read to its head."""
+    is_closed: Callable[[], bool] = lambda: False
+    """Whether the newest listing shows that the shard is closed. For any thread."""
 
     @property
     def position(self) -> Position | None:

@@ -48,6 +48,7 @@ from relay.records import (
     Plan,
     SegmentCheckpoint,
     ShardCheckpoint,
+    ShardListing,
     SnapshotControl,
     SnapshotRequest,
     StreamId,
@@ -215,6 +216,7 @@ def checkpoints() -> Case:
         decision = Decision(given["decision"]) if given["decision"] else None
         pending = PendingGap(gap, decision, given["updated_at"])
         cases.append(_record(name, given, pending.key, pending.to_json()))
+    cases += [_stored(name, given, stream.listing_key, ShardListing) for name, given in records.LISTINGS.items()]
     return {"stream": records.STREAM, "shard": records.SHARD, "segment": records.SEGMENT, "cases": cases}
 
 

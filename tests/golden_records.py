@@ -78,6 +78,22 @@ PLANS: dict[str, dict[str, Any]] = {
     },
 }
 
+LISTINGS: dict[str, dict[str, Any]] = {
+    "a listing": {
+        "begun": 1700000000.5,
+        "took": 0.25,
+        "shards": [
+            {"id": "shardId-00000001699990000000-bbbbbbbb", "closed": True},
+            {"id": SHARD, "parents": ["shardId-00000001699990000000-bbbbbbbb"]},
+        ],
+    },
+    "a listing of a stream that another one continues": {
+        "begun": 1700000000.5,
+        "took": 0.25,
+        "successor": "2023-11-15T22:00:00.000",
+    },
+}
+
 GAPS: dict[str, dict[str, Any]] = {
     "trimmed": {
         "source": "shop",

@@ -53,6 +53,10 @@ class ScriptedSource:
         self.new_tables: dict[str, tuple[TableSchema, ...]] = {}
         # Of a config that was read again.
         self.entry: Any = None
+        # How often its shards were listed.
+        self.listings = 0
+        # How each shard was opened last.
+        self.openings: dict[str, Opening] = {}
         self._shards = [Shard(f"shard-{number:05}") for number in range(shards)]
         # By name of a call: set once it may return, and once it was made.
         self._held: dict[str, threading.Event] = {}
@@ -107,11 +111,14 @@ class ScriptedSource:
         return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, self.clock())
 
     def shards(self) -> list[Shard]:
+        self.listings += 1
+        self.arrive("shards")
         if self.stream.label in self.removed:
             raise StreamGone(f"stream {self.stream.label} does not exist")
         return list(self._shards)
 
     def open(self, opening: Opening) -> ShardReader:
+        self.openings[opening.shard.id] = opening
         return ScriptedReader(self, opening)
 
 

@@ -36,8 +36,7 @@ class DynamoDBShardReader:
     A page's position is ``after_sequence``, which is exact: an expired iterator is replaced there (I4). Before the
     first record there is no position, and reading restarts at the horizon.
 
-    ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start. ``is_closed``:
-    whether the newest listing shows that the shard is closed; called in the thread that reads.
+    ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start.
     """
 
     streams = False
@@ -50,7 +49,6 @@ class DynamoDBShardReader:
         record_format: RecordFormat,
         *,
         head: str | None = None,
-        is_closed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float],
     ) -> None:
         self.stream = stream
@@ -69,7 +67,7 @@ class DynamoDBShardReader:
         # Up to when the shard has been read, in seconds since the epoch.
         self.read_until = opening.read_until
         self.clock = clock
-        self._head = HeadSearch(is_closed, is_awaited=opening.is_awaited)
+        self._head = HeadSearch(opening.is_closed, is_awaited=opening.is_awaited)
         # Why the next record is refused, to be raised after the page of those before it.
         self._refusal: RelayError | None = None
 

@@ -70,8 +70,6 @@ class DynamoDBSource:
             where=config.conditions(config.table_name),
             clock=self.clock,
         )
-        # The shards that the newest listing shows closed. Replaced by the thread that lists.
-        self._closed: frozenset[str] = frozenset()
         # The start of the plan that this source has made, and iterators at the heads of its shards from just before, by
         # shard. Replaced by the thread that makes the plan.
         self._heads: tuple[Start, dict[str, str]] = {}, {}
@@ -180,15 +178,13 @@ class DynamoDBSource:
     def shards(self) -> list[Shard]:
         """Return one complete listing. Raises ``StreamGone``, or ``Unavailable`` if DynamoDB does not answer."""
         try:
-            shards = self.session.shards()
+            return self.session.shards()
         except ShardNotFound as error:
             raise StreamGone(
                 f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"
             ) from error
         except Unavailable as error:
             raise Unavailable(f"source {self.name}: {error}") from error
-        self._closed = frozenset(shard.id for shard in shards if shard.closed)
-        return shards
 
     def open(self, opening: Opening) -> DynamoDBShardReader:
         shard = opening.shard.id
@@ -208,6 +204,5 @@ class DynamoDBSource:
             opening,
             record_format,
             head=head,
-            is_closed=lambda: shard in self._closed,
             clock=self.clock,
         )

@@ -20,6 +20,7 @@ from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.limits import record_size
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Aborted, TooSlow
 from relay.kafka.schema_changes import statement_record
@@ -28,7 +29,7 @@ from relay.kafka.transaction import OpenTransaction
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard, ShardOwner
-from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, StreamId
+from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
 from relay.stream.watermarks import Watermarks, key_beside
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from relay.native._core import ChangeBlock
 
 log = logging.getLogger(__name__)
+
+_LARGEST_LISTING = 1 << 20
+"""Bytes, as much as a large page has. A shard takes about 120."""
 
 
 @dataclass(eq=False, slots=True)
@@ -164,6 +168,12 @@ class Publishing:
     def record(self, key: bytes, value: bytes | None) -> None:
         """Write a record of ``checkpoints`` in the open transaction."""
         self._transaction.record(key, value)
+
+    def tell(self, key: bytes, listing: ShardListing) -> None:
+        """Write ``listing`` in the open transaction, unless it is so large that each worker has to list (I10)."""
+        value, allowed = listing.to_json(), self.settings.limits.get(self.settings.checkpoints, _LARGEST_LISTING)
+        if record_size(value, key, []) <= min(allowed, _LARGEST_LISTING):
+            self.record(key, value)
 
     def forget(self, key: bytes) -> None:
         """Remove a checkpoint or a plan in the open transaction, and its watermark."""

@@ -84,16 +84,17 @@ class Upkeep:
             for table in source.new_tables.take_added():
                 self._publishing.writers.claim(source.source.name, table)
         current = [source for source in planned if not source.advance()]
-        gained = self._group.owned - self._owned
+        owned = self._group.owned
+        gained = owned - self._owned
         # A listing that arrived before these partitions has records for them, too.
-        listed = [source for source in current if source.poll_listing() or (gained and source.discovery.listed_at)]
+        listed = [source for source in current if source.poll_listing(owned) or (gained and source.discovery.listed_at)]
         if listed:
             self._publishing.commit_and_see()  # so that the view has the newest checkpoint of a shard that is gone
             for source in listed:
                 self._write_listing(source)
             self._publishing.commit_and_see()
         for source in current:
-            source.shards.open_ready(self._group.owned)
+            source.shards.open_ready(owned)
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
             self._remove(source.resolved_gaps())
@@ -122,6 +123,8 @@ class Upkeep:
 
     def _write_listing(self, source: SourceState) -> None:
         owned = self._group.owned
+        if (listing := source.discovery.untold) is not None:
+            self._publishing.tell(source.stream.listing_key, listing)
         for key, (checkpoint, gap) in source.shards.gone(owned).items():
             self._publishing.gap(source.source, gap)
             self._publishing.record(key, checkpoint.to_json())

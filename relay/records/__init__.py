@@ -12,6 +12,7 @@ from __future__ import annotations
 from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.graph import Lineage, ready_shards
 from relay.records.key import RecordKind, StreamId, parse_key
+from relay.records.listing import ShardListing
 from relay.records.plan import PASSED, Plan
 from relay.records.shard import (
     INCARNATION,
@@ -48,6 +49,7 @@ __all__ = [
     "SegmentCheckpoint",
     "Shard",
     "ShardCheckpoint",
+    "ShardListing",
     "ShardState",
     "SnapshotControl",
     "SnapshotPart",

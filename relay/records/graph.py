@@ -46,6 +46,11 @@ class Lineage:
         """Whether two consecutive complete listings lack ``shard``: a single one may be inconsistent."""
         return self.absent.get(shard, 0) >= 2
 
+    def is_closed(self, shard: str) -> bool:
+        """Whether the newest listing shows ``shard`` closed. Any thread may ask."""
+        found = self.listed.get(shard)
+        return found is not None and found.closed
+
     def children(self, shard: str) -> tuple[str, ...]:
         return self._children.get(shard, ())
 

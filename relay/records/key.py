@@ -18,6 +18,7 @@ class RecordKind(StrEnum):
 
     SHARD = "shard"
     PLAN = "plan"
+    LISTING = "listing"
     SNAPSHOT = "snapshot"
     SEGMENT = "segment"
     GAP = "gap"
@@ -39,6 +40,11 @@ class StreamId:
     @property
     def plan_key(self) -> bytes:
         return self._key(RecordKind.PLAN)
+
+    @property
+    def listing_key(self) -> bytes:
+        """The key of its newest listing. Who owns it lists the shards for all workers."""
+        return self._key(RecordKind.LISTING)
 
     @property
     def snapshot_key(self) -> bytes:

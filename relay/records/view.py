@@ -9,6 +9,7 @@ from typing import TypeVar
 from relay.records.codec import StoredRecord
 from relay.records.gap import PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
+from relay.records.listing import ShardListing
 from relay.records.plan import Plan
 from relay.records.shard import ShardCheckpoint
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotRequest
@@ -25,6 +26,7 @@ class CommittedRecords:
         # By source, its streams in ``plans``: a look at one of hundreds of sources must not go through them all.
         self.planned: dict[str, set[StreamId]] = {}
         self.checkpoints: dict[StreamId, dict[str, ShardCheckpoint]] = {}
+        self.listings: dict[StreamId, ShardListing] = {}
         self.controls: dict[StreamId, SnapshotControl] = {}
         self.segments: dict[StreamId, dict[str, SegmentCheckpoint]] = {}
         self.pending_gaps: dict[StreamId, dict[str, PendingGap]] = {}
@@ -65,6 +67,8 @@ class CommittedRecords:
                     self.planned.setdefault(stream.source, set()).add(stream)
                 else:
                     self.planned.get(stream.source, set()).discard(stream)
+            case RecordKind.LISTING:
+                _put(self.listings, stream, ShardListing, value)
             case RecordKind.SNAPSHOT:
                 _put(self.controls, stream, SnapshotControl, value)
             case RecordKind.SEGMENT:
@@ -84,7 +88,7 @@ class CommittedRecords:
 
     def streams(self, source: str) -> set[StreamId]:
         """Return the streams of ``source`` that have a record."""
-        kinds = (self.plans, self.checkpoints, self.controls, self.segments, self.pending_gaps)
+        kinds = (self.plans, self.checkpoints, self.listings, self.controls, self.segments, self.pending_gaps)
         return {stream for records in kinds for stream in records if stream.source == source}
 
     def beside_plan(self, stream: StreamId) -> Iterator[tuple[bytes, float]]:
@@ -94,6 +98,8 @@ class CommittedRecords:
         yield from ((stream.gap_key(name), gap.updated_at) for name, gap in self.pending_gaps.get(stream, {}).items())
         if (control := self.controls.get(stream)) is not None:
             yield stream.snapshot_key, control.updated_at
+        if (listing := self.listings.get(stream)) is not None:
+            yield stream.listing_key, listing.begun
 
 
 class CommittedStream:
@@ -106,6 +112,11 @@ class CommittedStream:
     @property
     def plan(self) -> Plan | None:
         return self.view.plans.get(self.stream)
+
+    @property
+    def listing(self) -> ShardListing | None:
+        """The newest one, whichever worker made it."""
+        return self.view.listings.get(self.stream)
 
     @property
     def checkpoints(self) -> Mapping[str, ShardCheckpoint]:

@@ -1,5 +1,8 @@
 """Discovers the shards of a stream: lists them in a thread, once a minute, or more often while something is uncertain.
 
+One worker lists them for all, since AWS bounds the listings of an account: whoever owns the record of the stream's
+listing. The others take its listings from there, and list for themselves while they miss one.
+
 Shards that journals announce are not listed: they follow from the checkpoints at once.
 """
 
@@ -9,10 +12,11 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.process.slow_call import SlowCall
-from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardState
+from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, ShardListing, ShardState
 from relay.source import Source
 from relay.stream.journals import shards_of
 from relay.stream.pruning import unpruned
@@ -22,6 +26,15 @@ log = logging.getLogger(__name__)
 _RELIST = 60.0
 _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
+
+_PATIENCE = 30.0
+"""Seconds, beside those that a listing takes, for which a worker waits for one that another worker is to make."""
+
+_PATIENCE_AT_START = 10.0
+"""The same before the first one: whoever makes it may have to join the group first."""
+
+_CLOCKS_DIFFER = 2.0
+"""Seconds by which what two workers know of the source's clock may differ: it is told in seconds, and late."""
 
 
 def _still_planned(plan: Plan | None, now: float) -> set[str]:
@@ -34,7 +47,9 @@ def _still_planned(plan: Plan | None, now: float) -> set[str]:
 class JournaledShards:
     """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints."""
 
+    is_owner = False
     is_listing = False
+    untold: ShardListing | None = None
     successor: str | None = None
     took = 0.0
 
@@ -94,7 +109,7 @@ class JournaledShards:
 class ListedShards:
     """Keeps ``lineage`` up to date with listings.
 
-    Used by the worker's thread.
+    Used by the worker's thread. ``since``: a listing that began earlier, in seconds, is not enough; 0: any.
     """
 
     def __init__(
@@ -103,47 +118,70 @@ class ListedShards:
         committed: CommittedStream,
         lineage: Lineage,
         *,
+        since: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
         self.lineage = lineage
         self.clock = source.clock
         self.monotonic = monotonic
-        self._committed = committed
-        # The stream that continues this one, once it was seen.
-        self.successor: str | None = None
-        # When the listing in ``lineage`` and the one before it began, 0 before these; and when the first was wanted.
+        # Whether this worker lists for all.
+        self.is_owner = False
+        # The listing in ``lineage``.
+        self.newest: ShardListing | None = None
+        # When it and the one before it began, or somewhat earlier, 0 before these; and when the first was wanted.
         self.listed_at = self.listed_before = 0.0
         self.wanted_at = self.clock()
-        # Seconds that it took.
-        self.took = 0.0
-        self._begun = 0.0
-        # By the monotonic clock.
+        self._committed = committed
+        self._since = since
+        # When the owner is to list, by the monotonic clock.
         self._next_at = 0.0
         self._wait = _RELIST_SOON
-        # Whether a listing that is under way may have begun too early.
+        # Whether a listing that is under way may have begun too early, or what was written for one may be lost.
         self._again = False
-        self._under_way: SlowCall[tuple[list[Shard], str]] | None = None
+        self._under_way: SlowCall[ShardListing] | None = None
 
     def __repr__(self) -> str:
         return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
 
     @property
+    def successor(self) -> str | None:
+        """The stream that continues this one, once it was seen."""
+        return self.newest.successor if self.newest is not None else None
+
+    @property
+    def took(self) -> float:
+        """Seconds that the listing took."""
+        return self.newest.took if self.newest is not None else 0.0
+
+    @property
+    def untold(self) -> ShardListing | None:
+        """The listing that the others are to be told of."""
+        return self.newest if self.is_owner and self.newest != self._committed.listing else None
+
+    @property
     def is_listing(self) -> bool:
         """Whether a listing is under way, or has arrived and was not applied yet."""
-        return self._under_way is not None
+        return self._under_way is not None or self._told() is not None
 
     @property
     def is_due(self) -> bool:
         """Whether a listing has arrived, or is due."""
+        if self._told() is not None or self._is_wanted_again:
+            return True
         if self._under_way is not None:
             return self._under_way.done
-        return self.monotonic() >= self._next_at
+        return self.monotonic() >= self.next_at
 
     @property
     def next_at(self) -> float:
         """When `is_due` may become true by itself, by the monotonic clock."""
-        return 0.0 if self._under_way is not None else self._next_at
+        if self._under_way is not None:
+            return 0.0
+        # Where another stream follows, the owner may be reading that by now.
+        if self.is_owner or self.successor is not None or self.listed_at < self._since:
+            return self._next_at
+        return self._next_at + (_PATIENCE_AT_START if self.newest is None else _PATIENCE + self.took)  # I10
 
     def soon(self) -> None:
         """List again soon: a listing that is under way is too old."""
@@ -152,54 +190,80 @@ class ListedShards:
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
     def poll(self) -> bool:
-        """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
+        """Apply a listing that has arrived, or start one that is due.
+
+        Return whether one has arrived, or the last one is wanted once more.
+        """
+        self._next_at = self._next_at or self.monotonic()
         if self._under_way is not None and self._under_way.done:
             under_way, self._under_way = self._under_way, None
             return self._take(under_way)
-        if self._under_way is None and self.monotonic() >= self._next_at:
-            self._begun = self.clock()
+        if (told := self._told()) is not None:
+            self._apply(told, told.begun - _CLOCKS_DIFFER)
+            return True
+        if self._is_wanted_again:
             self._again = False
-            self._under_way = SlowCall(f"list-{self.source.name}", self._list)
+            return True
+        if self._under_way is None and self.monotonic() >= self.next_at:
+            self._again = False
+            self._under_way = SlowCall(f"list-{self.source.name}", partial(self._list, self.clock()))
         return False
 
-    def _take(self, listing: SlowCall[tuple[list[Shard], str]]) -> bool:
-        self._next_at = self.monotonic() + _RELIST
+    @property
+    def _is_wanted_again(self) -> bool:
+        return self._again and not self.is_owner and self.newest is not None
+
+    def _told(self) -> ShardListing | None:
+        """Return the newest listing of another worker, None unless it is newer than the one in ``lineage``."""
+        listing, now = self._committed.listing, self.clock()
+        if listing is None:
+            return None
+        # I1: it shows nothing that came later, and two listings that lack a shard have to be two.
+        begun, oldest = listing.begun - _CLOCKS_DIFFER, max(self.listed_at, self._since)
+        return listing if max(oldest, now - listing.took - 2 * _RELIST) < begun <= now else None
+
+    def _take(self, under_way: SlowCall[ShardListing]) -> bool:
         try:
-            shards, following = listing.result()
+            listing = under_way.result()
         except RelayError as error:
             log.warning(
                 "source %s: cannot list its shards; retrying in %d s: %s", self.source.name, _AFTER_FAILURE, error
             )
             self._next_at = self.monotonic() + _AFTER_FAILURE
             return False
-        self.successor = following if following != self.lineage.stream.label else None
+        self._apply(listing, listing.begun)
+        return True
+
+    def _apply(self, listing: ShardListing, begun: float) -> None:
+        """``begun``: when ``listing`` began by the clock of this worker, or somewhat earlier."""
         known = set(self.lineage.listed)
-        self.listed_at, self.listed_before = self._begun, self.listed_at
-        self.took = self.clock() - self._begun
+        self.newest = listing
+        self.listed_at, self.listed_before = begun, self.listed_at
         checkpoints, plan = self._committed.checkpoints, self._committed.plan
         expected = {*checkpoints, *_still_planned(plan, self.clock())}  # I1
-        self.lineage.update(unpruned(shards, checkpoints, plan, self.clock()), expected)
+        self.lineage.update(unpruned(listing.shards, checkpoints, plan, self.clock()), expected)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
-        if self._again or self._is_uncertain():
-            self._next_at = self.monotonic() + self._wait
-        return True
+        wait = self._wait if self._again or self._is_uncertain() else _RELIST
+        self._next_at = self.monotonic() + wait - max(0.0, self.clock() - listing.begun - listing.took)
 
-    def _list(self) -> tuple[list[Shard], str]:
-        """In the thread: return the shards and the label of the stream that continues this one."""
+    def _list(self, begun: float) -> ShardListing:
+        """In the thread: return a listing, with the label of the stream that continues this one."""
+        own = self.lineage.stream.label
         try:
             following = self.source.following()
         except Unavailable as error:
             # The stream of a deleted table exists for another day.
             log.warning("source %s: cannot look up the stream that follows: %s", self.source.name, error)
-            following = self.lineage.stream.label
+            following = own
         try:
-            return self.source.shards(), following
+            shards = self.source.shards()
         except StreamGone:
-            if following == self.lineage.stream.label:
+            if following == own:
                 raise
-            return [], following  # replaced so long ago that it is gone, with everything that was not read
+            shards = []  # replaced so long ago that it is gone, with everything that was not read
+        return ShardListing(begun, self.clock() - begun, tuple(shards), following if following != own else None)
 
     def _is_uncertain(self) -> bool:
         """Whether a shard is missing, or has ended while its children are not listed yet.

@@ -6,6 +6,7 @@ Only what is committed and visible in the checkpoints topic counts here (I4).
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard, ShardOwner
@@ -88,6 +89,7 @@ class OpenShards:
             keys=known.keys,
             hashed=known.hashed,
             is_awaited=self._is_awaited,
+            is_closed=partial(self._lineage.is_closed, shard.id),
         )
         begin = position_text(opening.position or {}) or "its start"
         log.info("source %s: reading shard %s from %s", self.source.name, shard.id, begin)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from relay.kafka.checkpoints import partition_of
 from relay.reading.reader_pool import ReaderPool
 from relay.records import (
     CommittedRecords,
@@ -68,7 +69,9 @@ class SourceState:
         self.discovery: ListedShards | JournaledShards = (
             JournaledShards(committed, lineage, clock=source.clock)
             if source.has_journals
-            else ListedShards(source, committed, lineage)
+            else ListedShards(
+                source, committed, lineage, since=self.caught_up.started if self.caught_up is not None else 0.0
+            )
         )
         self.snapshots = Snapshots(self, source.snapshots, self.readers) if source.snapshots is not None else None
         self._progress = CommittedProgress(committed)
@@ -168,8 +171,12 @@ class SourceState:
 
     # ------------------------------------------------------------------ shards and their pages
 
-    def poll_listing(self) -> bool:
-        """Keep the listing fresh, without waiting for it. Return whether a new one has arrived."""
+    def poll_listing(self, owned: set[int]) -> bool:
+        """Keep the listing fresh, without waiting for it. Return whether a new one has arrived.
+
+        ``owned``: the partitions of this worker. If the listing's record is among them, it lists for the others.
+        """
+        self.discovery.is_owner = partition_of(self.stream.listing_key) in owned
         has_arrived = self.discovery.poll()
         if has_arrived and self.caught_up is not None:
             self.caught_up.keep(self.lineage.listed.values())

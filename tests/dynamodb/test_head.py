@@ -10,6 +10,7 @@ import pytest
 from relay.dynamodb import head
 from relay.dynamodb.head import LATENESS, QUIET_PAGES, HeadSearch
 from relay.dynamodb.source import DynamoDBSource
+from relay.records import Lineage
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.opened_source import reader, versions
@@ -111,10 +112,11 @@ def test_a_closed_shard_is_read_to_its_end_at_once(source: DynamoDBSource, strea
     stream.shard("s")
     stream.put("s", "k", 1, created=int(time.time()) + 30)
     stream.pages("s", *[0] * 20)
-    reading = reader(source)
+    lineage = Lineage(source.stream)
+    reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
     assert not read_page(reading).full
     stream.close("s")
-    source.shards()
+    lineage.update(source.shards())
     assert [read_page(reading).full for _ in range(19)] == [True] * 19
     assert read_page(reading).finished
 
@@ -125,8 +127,9 @@ def test_a_closed_shard_without_an_end_is_not_read_without_pause_for_ever(
     """Its children may be listed before it is closed."""
     stream.shard("s")
     stream.shard("child", "s")
-    source.shards()
-    reading = reader(source)
+    lineage = Lineage(source.stream)
+    lineage.update(source.shards())
+    reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
     assert [read_page(reading).full for _ in range(101)][98:] == [True, False, False]
 
 
@@ -139,9 +142,10 @@ def test_a_closed_shard_has_no_head(
     monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
     stream.shard("s").shows_end = shows_end
     stream.pages("s", 1, *[0] * (QUIET_PAGES + 10), 1)
-    reading = reader(source)
+    lineage = Lineage(source.stream)
+    reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
     stream.split("s", "child")
-    source.shards()
+    lineage.update(source.shards())
     pages = [read_page(reading)]
     while not pages[-1].finished:
         pages.append(read_page(reading))

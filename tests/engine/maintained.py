@@ -10,7 +10,7 @@ from typing import Any, cast
 from relay.engine.upkeep import Upkeep
 from relay.kafka.publisher import Aborted
 from relay.reading.reader_pool import ReaderPool
-from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint
+from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint, ShardListing
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
 from tests.scripted_source import ScriptedSource
@@ -40,6 +40,9 @@ class Committed:
 
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
+
+    def tell(self, key: bytes, listing: ShardListing) -> None:
+        self.record(key, listing.to_json())
 
     def forget(self, key: bytes) -> None:
         self._records[key] = None
@@ -76,10 +79,12 @@ class Committed:
 
 
 class Maintained:
-    """One source of a worker that owns everything. ``now``: its clock, in seconds."""
+    """One source of a worker that owns everything. ``now``: its clock, in seconds. ``committed``: by all workers."""
 
-    def __init__(self, source: ScriptedSource, *, until_caught_up: bool = False) -> None:
-        self.committed = Committed()
+    def __init__(
+        self, source: ScriptedSource, committed: Committed | None = None, *, until_caught_up: bool = False
+    ) -> None:
+        self.committed = committed or Committed()
         self.view = self.committed.view
         self.now = 1000.0
         self.stream = source.connect()

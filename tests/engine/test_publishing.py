@@ -14,7 +14,7 @@ from relay.errors import RelayError
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.records import Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import Shard, ShardCheckpoint, ShardListing, ShardState, StreamId
 from relay.source import Page
 from relay.table import TableSchema
 from relay.token import EventToken
@@ -328,3 +328,17 @@ def test_statements_are_committed_with_the_checkpoint_after_them_and_again_after
     assert positions(bench) == [{"sequence": 2}]
     (value,) = bench.broker.on("shop.ddl")
     assert json.loads(value or b"")["statement"] == "ALTER TABLE t"
+
+
+def test_a_listing_that_is_too_large_for_a_record_is_not_written() -> None:
+    """I10: each worker lists by itself then. The broker would refuse it for ever."""
+    bench = Bench()
+    bench.publishing.tell(STREAM.listing_key, ShardListing(1.0, 0.5, tuple(Shard(f"{n:040}") for n in range(20_000))))
+    small = ShardListing(1.0, 0.5, tuple(Shard(f"{n:040}") for n in range(10_000)))
+    bench.publishing.tell(STREAM.listing_key, small)
+    bench.publishing.commit()
+    assert bench.broker.on("shop.checkpoints") == [small.to_json()]
+    bench.publishing.settings = replace(SETTINGS, limits={"shop.checkpoints": len(small.to_json())})
+    bench.publishing.tell(STREAM.listing_key, small)
+    bench.publishing.commit()
+    assert bench.broker.on("shop.checkpoints") == [small.to_json()]

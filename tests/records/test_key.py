@@ -20,6 +20,7 @@ def test_a_key_says_what_its_record_is_and_of_what_whatever_the_names(source: st
         stream.segment_key(name): (RecordKind.SEGMENT, stream, name),
         stream.gap_key(name): (RecordKind.GAP, stream, name),
         stream.plan_key: (RecordKind.PLAN, stream, ""),
+        stream.listing_key: (RecordKind.LISTING, stream, ""),
         stream.snapshot_key: (RecordKind.SNAPSHOT, stream, ""),
         request_key(source, name): (RecordKind.REQUEST, StreamId(source, ""), name),
     }

@@ -18,6 +18,7 @@ from relay.records import (
     SegmentCheckpoint,
     Shard,
     ShardCheckpoint,
+    ShardListing,
     ShardState,
     SnapshotControl,
     SnapshotPart,
@@ -65,6 +66,7 @@ CONTROL = SnapshotControl(
     repetitions=7,
     updated_at=8.5,
 )
+LISTING = ShardListing(1.5, 0.5, (Shard("p", closed=True), Shard("c", ("p",))), "later")
 SEGMENT = SegmentCheckpoint(ShardState.FINISHED, {"rows": 3}, 1.5, LATER)
 GAP = PendingGap(Gap("orders", STREAM.label, None, "trimmed", {"sequence": "5"}, None, 1.0), Decision.SKIP, 2.5)
 REQUEST = SnapshotRequest("orders", "r", ("t",), 1.5, stopped=True, updated_at=2.5)
@@ -75,6 +77,7 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
     keys = {
         STREAM.shard_key("s"): SHARD,
         STREAM.plan_key: PLAN,
+        STREAM.listing_key: LISTING,
         STREAM.snapshot_key: CONTROL,
         STREAM.segment_key("1/0"): SEGMENT,
         GAP.key: GAP,
@@ -85,6 +88,7 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
         tables: list[dict[Any, Any]] = [
             view.checkpoints.get(STREAM, {}),
             view.plans,
+            view.listings,
             view.controls,
             view.segments.get(STREAM, {}),
             view.pending_gaps.get(STREAM, {}),

@@ -133,6 +133,7 @@ def test_a_record_of_the_checkpoints_is_read_back(case: dict[str, Any]) -> None:
     request = next(iter(view.requests.get("shop", {}).values()), None)
     found = [
         (stream.plan_key, view.plans.get(stream)),
+        (stream.listing_key, view.listings.get(stream)),
         (stream.snapshot_key, view.controls.get(stream)),
         *((stream.shard_key(name), shard) for name, shard in view.checkpoints.get(stream, {}).items()),
         *((stream.segment_key(name), segment) for name, segment in view.segments.get(stream, {}).items()),

@@ -28,7 +28,7 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
-    other.poll_listing()
+    other.poll_listing(relay.owned)
     other.shards.open_ready(relay.owned)
     other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
     page = Page(Shard("shard-00000"), [], {"n": 1}, None, None, 0.0)

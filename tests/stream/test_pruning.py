@@ -20,6 +20,7 @@ from relay.records import (
     SegmentCheckpoint,
     Shard,
     ShardCheckpoint,
+    ShardListing,
     ShardState,
     SnapshotControl,
     StreamId,
@@ -87,6 +88,8 @@ class TestOnKafka:
             found: dict[str, set[str | None]] = {s.label: set(names) for s, names in view.checkpoints.items() if names}
             for stream in view.plans:
                 found.setdefault(stream.label, set()).add(None)
+            for stream in view.listings:
+                found.setdefault(stream.label, set()).add("listing")
             for stream in view.controls:
                 found.setdefault(stream.label, set()).add("snapshot")
             for stream, segments in view.segments.items():
@@ -108,6 +111,7 @@ class TestOnKafka:
         records[recent.shard_key("b")] = ShardCheckpoint(ShardState.GONE, updated_at=late).to_json()
         records[unfinished.shard_key("b")] = ShardCheckpoint(ShardState.READING, updated_at=over).to_json()
         records[old.snapshot_key] = SnapshotControl(ShardState.FINISHED, "1", updated_at=over).to_json()
+        records[old.listing_key] = ShardListing(over, 0.5).to_json()
         records[old.segment_key("1/0")] = SegmentCheckpoint(ShardState.FINISHED, updated_at=over).to_json()
         self.write(relay, records)
         relay.run()
