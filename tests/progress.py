@@ -66,5 +66,5 @@ class Progress:
         took = self._now() - self._begun
         left = took / max(self._done_seconds, 1e-9) * sum(self._left.values())
         text = f"{self._done} of {self._done + len(self._left)} tests in {took / 60:.0f} min, about {left / 60:.0f} min"
-        text += f" to go with {', '.join(running)}" if running else " to go"
+        text += f" to go with {', '.join(running[:5])}" if running else " to go"
         return f"{text}; then {', '.join(coming[:3])} ({len(coming)} files)" if coming else text

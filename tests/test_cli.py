@@ -253,6 +253,7 @@ def test_a_setting_is_the_origin_of_its_error(file: Callable[..., Path]) -> None
     assert said.startswith("--set kafka.bootstrap_servers: `kafka.bootstrap_servers`: 'x:99999' is not a broker")
 
 
+@pytest.mark.processes
 def test_workers_have_the_settings_too(file: Callable[..., Path]) -> None:
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "relay.cli", "run", str(file()), "--workers", "2"]

@@ -21,6 +21,8 @@ from tests.command_line import relay
 COMMAND = [sys.executable, "-m", "relay"]
 FORMATS = ["text", "json"]
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:

@@ -120,7 +120,7 @@ def disturbed(broker: ProxiedBroker, unique: str) -> Iterator[Disturbed]:
 
 # Each with a rebalance, and three fencings, aborts and reconnects.
 @pytest.mark.parametrize(
-    "rounds", [2, pytest.param(10, marks=pytest.mark.faults("a hundred, where two rounds show what stays"))]
+    "rounds", [2, pytest.param(10, marks=pytest.mark.faults("a hundred, of which twenty show most of what stays"))]
 )
 @pytest.mark.timeout(1800)
 def test_fencings_aborts_reconnects_and_rebalances_leave_nothing_behind(disturbed: Disturbed, rounds: int) -> None:

@@ -11,6 +11,8 @@ import pytest
 from tests.mutants.catalogue import FOLDER, CatalogueError, Mutant
 from tests.mutants.play import BaselineFailed, Fate, play
 
+pytestmark = pytest.mark.processes
+
 CODE = """\
 def is_open(number):
     return number > 3

@@ -97,6 +97,7 @@ def test_wrong_usage_is_a_log_line_too(arguments: str, told: str, monkeypatch: p
     assert (ended.exit_code, ended.stderr[:6]) == (2, "Usage:")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("arguments", ["run missing.yaml", "run missing.yaml --workers many"])
 def test_a_process_that_ends_with_an_error_writes_one_log_line(arguments: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "relay.cli", *arguments.split(), "--log-format", "json"]

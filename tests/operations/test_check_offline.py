@@ -111,6 +111,7 @@ def listeners() -> Iterator[list[socket.socket]]:
         yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
 
 
+@pytest.mark.processes
 def test_nothing_is_connected_to_and_no_name_is_looked_up(listeners: list[socket.socket], tmp_path: Path) -> None:
     """Servers listen at every address of the config; librdkafka, in C, would be seen by them alone."""
     ports = iter([listener.getsockname()[1] for listener in listeners])
@@ -207,6 +208,7 @@ def test_every_wrong_setting_of_the_producer_has_its_line(tmp_path: Path) -> Non
 
 
 @needs_root
+@pytest.mark.processes
 @pytest.mark.parametrize("command", ["'check', file, '--offline'", "'status', file", "'doctor', file"])
 def test_a_file_that_may_not_be_read_is_refused_as_any_wrong_config_is(command: str, tmp_path: Path) -> None:
     said = run_as_plain_user(
@@ -232,6 +234,7 @@ def test_a_file_that_may_not_be_read_is_refused_as_any_wrong_config_is(command: 
 
 
 @needs_root
+@pytest.mark.processes
 def test_folders_into_which_one_may_not_look_are_named(tmp_path: Path) -> None:
     said = run_as_plain_user(
         """

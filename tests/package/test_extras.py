@@ -33,6 +33,9 @@ OPTIONAL = (
     "xxhash",
     "zstandard",
 )
+
+pytestmark = pytest.mark.processes
+
 HIDDEN = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
 
 COPY = 'copy: {url: "postgresql://u:p@127.0.0.1:1/db"}\n'
