@@ -52,22 +52,19 @@ class Head:
         if self._stream is None:
             return None
         try:
-            answers = self._stream.take(timeout)
+            head = next(_positions(self._stream.take(timeout)), None)
         except CallEnded as ended:
             self.failed = str(ended)
-            self.close()
-            return None
-        try:
-            head = next(_positions(answers), None)
         except (BrokenStream, GtidError) as error:
             self.failed = f"vtgate sent what cannot be read: {error}"
+        else:
+            if head is None:
+                return None
+            self.failed = None
             self.close()
-            return None
-        if head is None:
-            return None
-        self.failed = None
+            return self._asked, head
         self.close()
-        return self._asked, head
+        return None
 
     def close(self) -> None:
         if self._stream is not None:

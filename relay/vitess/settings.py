@@ -8,12 +8,6 @@ from dataclasses import dataclass
 
 from relay.source import STREAMED_PAGE
 
-MARGIN = 65
-"""Seconds. Covers the clock differences between databases and relay, and the duration of a transaction."""
-
-LARGEST_UNNAMED = 64 << 20
-"""Bytes of one transaction, as sent, that wait for its GTID: before v23 vtgate sends it only at the end."""
-
 INTERNAL = ("_vt_", "_vt.")
 """How the names of Vitess' internal tables begin."""
 
@@ -45,14 +39,14 @@ class VStreamSettings:
     """Seconds between two requests for the head of an idle shard."""
     heartbeat: int = 1
     """Seconds between two heartbeats of vtgate."""
-    margin: int = MARGIN
-    """Seconds, see `MARGIN`. An idle shard's progress lags by it."""
+    margin: int = 65
+    """Seconds by which an idle shard's progress lags: clocks differ, and a transaction takes its time."""
     page_bytes: int = STREAMED_PAGE
     """Bytes of changes at which a page ends."""
     wait: float = 0.5
     """Seconds that one read waits for a first change."""
-    largest_unnamed: int = LARGEST_UNNAMED
-    """Bytes, see `LARGEST_UNNAMED`."""
+    largest_unnamed: int = 64 << 20
+    """Bytes of one transaction, as sent, that wait for its GTID: before v23 vtgate sends it only at the end."""
     copied_rows_per_second: int | None = None
     """The most rows of a table that are copied in a second; None for as many as come."""
 
