@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -77,14 +75,6 @@ class DeadLetterTopic:
         )
         # Filled by delivery reports, which poll and flush call in the thread that sends.
         self._failures: list[KafkaError] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._producer.flush(0)
 
     def refuse_unknown_schemas(self, records: Iterable[NonChangeRecord]) -> None:
         """Raise ``UnknownSchemas`` if a record has to wait for its schema, or need not be given up any more.

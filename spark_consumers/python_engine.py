@@ -112,7 +112,7 @@ class _PythonConsumer:
         is_registry, others = self._config.schema_registry is not None, other_topics(self._config, self._cache)
         self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, others=others)
         self._schema_wait = SchemaWait(self._schemas, _NAME)
-        self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))
+        self._dead_letters = DeadLetterTopic(self._config, _NAME, self._schemas)
         self._ids = topic_ids(self._admin, self._config, self._topics)
         if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
             self._group.commit(self._reached, ids=self._ids, wait=True)  # so that --from counts once

@@ -111,7 +111,7 @@ class Runner:
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
         self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
-        self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
+        self.dead_letters = DeadLetterTopic(self.config, self.consumer.name, self.schemas)
 
     def begin(self, start: str | None) -> None:
         """Note where a new checkpoint starts. Raises ``ConfigError`` if the checkpoint does not fit its target."""

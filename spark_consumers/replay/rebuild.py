@@ -140,8 +140,7 @@ class _Replay:
         self._schemas = self._stack.enter_context(closing(open_schemas(self._config)))
         self._schemas.refresh()
         self._schema_wait = SchemaWait(self._schemas, self._consumer.name)
-        letters = _CountedDeadLetters(self._config, self._consumer.name, self._schemas)
-        self._dead_letters = self._stack.enter_context(letters)
+        self._dead_letters = _CountedDeadLetters(self._config, self._consumer.name, self._schemas)
         self._target.refuse_cluster()
         lock = self._consumer.lock()
         locks = [] if lock is None else [_take(self._stack, lock)]

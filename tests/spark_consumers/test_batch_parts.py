@@ -100,10 +100,10 @@ consumer = TableConsumer("log", config, rule, at_most=50_000, bytes_at_most=int(
 session = SparkSession.getActiveSession()
 with closing(open_schemas(config)) as schemas:
     schemas.refresh()
-    with DeadLetterTopic(config, "log", schemas) as letters:
-        decoder = Decoder(schemas.all(), registry=False, gaps=config.internal("gaps"))
-        records = kafka_source.read_between(session, config, "log", begin, end)
-        counts = consumer.apply(consumer.stream(records, decoder, begin), 0, letters, begin, end)
+    letters = DeadLetterTopic(config, "log", schemas)
+    decoder = Decoder(schemas.all(), registry=False, gaps=config.internal("gaps"))
+    records = kafka_source.read_between(session, config, "log", begin, end)
+    counts = consumer.apply(consumer.stream(records, decoder, begin), 0, letters, begin, end)
 json.dump({"counts": counts, "seen": seen}, sys.stdout)
 """
 

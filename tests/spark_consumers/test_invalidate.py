@@ -221,7 +221,8 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
     """I9: the invalidations of the changes that were lost never come."""
     config = config_of(redis_server.url, unique)
     assert config.cache is not None
-    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+    dead_letters = DeadLetterTopic(config, "cache", NoSchemas())
+    with RedisStore(redis_server.url) as store:
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
         consumer = consumer_of(config)
@@ -256,7 +257,8 @@ def test_a_statement_about_rows_of_a_cached_table_invalidates_the_namespace(
                 raise LargeValueError
             return super().together(most)
 
-    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+    dead_letters = DeadLetterTopic(config, "cache", NoSchemas())
+    with RedisStore(redis_server.url) as store:
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
         consumer = consumer_of(config)
@@ -274,10 +276,10 @@ def test_a_statement_that_is_to_be_read_still_counts_when_no_source_of_sql_is_le
     config = config_of(redis_server.url, unique)
     about = [{"table": "orders", "renamed_to": None, "before": None, "after": None}]
     value = orjson.dumps({"kind": "ALTER", "statement": "ALTER TABLE orders DROP a", "tables": about})
-    with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
-        consumer = consumer_of(config)
-        assert consumer.topics == ["shop.orders", "shop.gaps"]
-        counts = consumer.apply_records(Records(("shop.ddl", 0, 0, value)), 1, dead_letters)
+    dead_letters = DeadLetterTopic(config, "cache", NoSchemas())
+    consumer = consumer_of(config)
+    assert consumer.topics == ["shop.orders", "shop.gaps"]
+    counts = consumer.apply_records(Records(("shop.ddl", 0, 0, value)), 1, dead_letters)
     assert (counts["bumps"], counts["dead_letters"]) == (1, 0)
 
 
@@ -290,8 +292,8 @@ def test_the_changes_of_a_table_called_ddl_are_taken_for_changes(redis_server: A
     config = Config.model_validate(raw | {"sources": [source], "cache": cache}, by_alias=True, by_name=False)
     schema = change_schema(TableSchema("orders.ddl", "ddl", (KeyColumn("order_id", "S"),), 1))
     record = ("shop.ddl", 0, 0, value_of(schema, {"order_id": "1"}, IMAGE))
-    with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
-        counts = consumer_of(config, schema).apply_records(Records(record), 1, dead_letters)
+    dead_letters = DeadLetterTopic(config, "cache", NoSchemas())
+    counts = consumer_of(config, schema).apply_records(Records(record), 1, dead_letters)
     assert (counts["applied"], counts["bumps"], counts["dead_letters"]) == (1, 0, 0)
 
 
@@ -301,7 +303,8 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> No
     config = config_of(redis_server.url, unique)
     assert config.cache is not None
     consumer = consumer_of(config, BY_ORDER)
-    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+    dead_letters = DeadLetterTopic(config, "cache", NoSchemas())
+    with RedisStore(redis_server.url) as store:
 
         def is_invalidated(order: int) -> bool:
             found, _ = store.read([entry_key(unique, f"order:{order}")], generation_key(unique))
@@ -340,8 +343,8 @@ def test_a_batch_with_a_large_value_is_applied_by_the_workers(redis_server: Any,
             return super().on_workers(work)
 
     mixed = Mixed(*records)
-    with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
-        counts = consumer.apply_records(mixed, 2, dead_letters)
+    dead_letters = DeadLetterTopic(config, "cache", NoSchemas())
+    counts = consumer.apply_records(mixed, 2, dead_letters)
     assert mixed.is_on_workers
     assert (counts["rows"], counts["applied"]) == (2, 4)  # two orders, a customer and a day
 
