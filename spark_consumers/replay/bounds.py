@@ -16,7 +16,7 @@ from relay.config import Config
 from relay.config.fields import iso_time, start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import open_reader, read_all_committed
-from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, check_start
+from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, check_start, up_to
 from relay.kafka.topics import FoundTopic, connect
 
 _WATERMARK = "watermark:"
@@ -45,8 +45,7 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
     if time is not None:
         _require_watermark(config, to, time)
         to = "latest"
-    wanted, ends = group.locate(group.resolve(to, option="--to", others=LATEST))
-    return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in wanted.items()}
+    return up_to(*group.locate(group.resolve(to, option="--to", others=LATEST)))
 
 
 def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Offsets) -> Offsets:
@@ -62,7 +61,7 @@ def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Off
     )
     for topic, partition, offset in rows.collect():
         found[topic][str(partition)] = offset + 1
-    return {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in found.items()}
+    return up_to(found, end)
 
 
 def _require_watermark(config: Config, to: str, wanted: float) -> None:

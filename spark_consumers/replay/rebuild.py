@@ -25,7 +25,7 @@ from relay.change import MARK
 from relay.config import Config
 from relay.config.fields import iso_time
 from relay.errors import ConfigError, RelayError
-from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids
+from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids, up_to
 from relay.kafka.topics import connect, survey
 from spark_consumers import kafka_source
 from spark_consumers.causes import cause
@@ -162,8 +162,7 @@ class _Replay:
         self._target.refuse_content(self._session)
         if wanted is not None:
             end = self._end_of(wanted, end)
-        # A partition whose end is before its begin has nothing to read.
-        begin = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in begin.items()}
+        begin = up_to(begin, end)  # a partition whose end is before its begin has nothing to read
         self.state = ReplayState(asked, self._ids, begin, end, begin)
         if not partial:
             self._refuse_partial()
@@ -176,7 +175,7 @@ class _Replay:
         """Return where the changes end that were committed before a time."""
         # What was published before then was committed before.
         first = self._group.locate(self._group.resolve(iso_time(committed_before, "milliseconds")))[0]
-        first = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in first.items()}
+        first = up_to(first, end)
         # All gaps, since one is found after the changes that it stands for.
         first[self._config.internal("gaps")] = end[self._config.internal("gaps")]
         return bounds.end_of(self._changes(first, end), committed_before, first, end)
