@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 
 from relay.cache import InvalidationCounts, Invalidator, open_store
@@ -131,10 +131,7 @@ def conclude(
         invalidator(cache).bump(f"{outcome.bumps[0]}{more}")
     return {
         "rows": outcome.rows,
-        "applied": outcome.counts.applied,
-        "discarded": outcome.counts.discarded,
-        "unknown": outcome.counts.unknown,
-        "retried": outcome.counts.retried,
+        **asdict(outcome.counts),
         "bumps": len(outcome.bumps),
         "dead_letters": undecodable,
         **alarm.lag(outcome.oldest),

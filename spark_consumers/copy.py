@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -141,13 +141,7 @@ class TableCopies:
             apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
             table.maintain(batch)
-        return {
-            "applied": counts.applied,
-            "ignored": counts.ignored,
-            "unknown": counts.unknown,
-            "incomplete": counts.incomplete,
-            "collected": collected,
-        }
+        return {**asdict(counts), "collected": collected}
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
         """Note past gaps at tables that have their first changes, since they were not there to note them."""
