@@ -55,6 +55,9 @@ _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(),
 class DeltaTable:
     """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
 
+    decides_newest = True
+    keeps_nul = True
+
     def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
         self.name = delta.table(f"{path}/{source}/{table}")
         self._source_table = source, table
@@ -215,14 +218,6 @@ class DeltaTable:
             f"SELECT {texts} FROM relay_batch s LEFT JOIN {self.name} t ON {self._same_key()} WHERE NOT ({is_written})"
         ).collect()
         return {tuple(other) for other in others}
-
-    @property
-    def decides_newest(self) -> bool:
-        return True
-
-    @property
-    def keeps_nul(self) -> bool:
-        return True
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         of_batch = found.found

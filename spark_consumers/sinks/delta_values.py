@@ -72,10 +72,12 @@ def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
 
 
 def text_of(value: Column, kind: str) -> Column:
-    """Return the text of a key's part."""
+    """Return the text of a value."""
     if kind == ColumnKind.BYTES:
-        return F.base64(value)
-    return iso_utc(value) if kind == ColumnKind.TIMESTAMP else value.cast("string")
+        return F.translate(F.base64(value), "\r\n", "")
+    if kind == ColumnKind.TIMESTAMP:
+        return iso_utc(value)
+    return F.to_json(value) if kind in (ColumnKind.SET, VARIANT) else value.cast("string")
 
 
 def from_image(column: CopiedColumn, is_ansi: bool) -> Column:

@@ -9,24 +9,12 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.delta_values import OURS, VARIANT, naming
-from spark_consumers.times import iso_utc
+from spark_consumers.sinks.delta_values import OURS, VARIANT, naming, text_of
 
 _LONG_END = 1 << 63
 
@@ -51,9 +39,13 @@ class KeptInDelta:
         found = columns.plan(name, stored, {0: layout}, naming("string" if items == "json" else VARIANT))
         places = columns.held_in(found, stored, 0)
         self._key = [(key.name, types[key.name]) for key in found.keys]
+
+        def text(name: str) -> Column:
+            return text_of(F.col(delta.quoted(name)), stored[name])
+
         self._selected = [
-            *(_text_of(F.col(delta.quoted(each)), kind) for each, kind in self._key),
-            *(_first_of([_text_of(F.col(delta.quoted(each)), types[each]) for each in places[one]]) for one in wanted),
+            *(text(each) for each, _ in self._key),
+            *(F.coalesce(*map(text, places[one])) if places[one] else F.lit(None).cast("string") for one in wanted),
             F.col("_relay_deleted"),
             F.col("_relay_incomplete"),
             F.col("_relay_event_id"),
@@ -102,15 +94,3 @@ class KeptInDelta:
         for row in rows.select(*self._selected).toLocalIterator():
             key, (*values, deleted, incomplete, event_id) = tuple(row[:at]), row[at:]
             yield KeptRow(key, None if deleted else tuple(values), incomplete, event_id)
-
-
-def _first_of(texts: Sequence[Column]) -> Column:
-    return F.coalesce(*texts) if texts else F.lit(None).cast("string")
-
-
-def _text_of(value: Column, kind: DataType) -> Column:
-    if isinstance(kind, BinaryType):
-        return F.translate(F.base64(value), "\r\n", "")
-    if isinstance(kind, TimestampType):
-        return iso_utc(value)
-    return F.to_json(value) if isinstance(kind, (ArrayType, VariantType)) else value.cast("string")

@@ -11,8 +11,8 @@ import orjson
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
-from spark_consumers.sinks.postgres import PostgresDatabase, execute, quoted
-from spark_consumers.sinks.postgres_values import JSONB, OURS, UNFIT, kind_of, naming
+from spark_consumers.sinks.postgres import PostgresDatabase, quoted
+from spark_consumers.sinks.postgres_values import JSONB, UNFIT, kind_of, naming, stored_types, text_of
 
 _ENDS = {"integer": 1 << 31, "bigint": 1 << 63}
 
@@ -30,13 +30,7 @@ class KeptInPostgres:
         self.where = f"{database.name}, table {self._table}"
         self._wanted = [columns.ITEM if name is None else name for name in wanted]
         with database.transaction() as connection:
-            rows = execute(
-                connection,
-                "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
-                " WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
-                [self._table],
-            ).fetchall()
-        types = {name: sql for name, sql in rows if name not in OURS}
+            types = stored_types(connection, self._table)
         self._selected: str | None = None
         if not types:
             return
@@ -44,9 +38,9 @@ class KeptInPostgres:
         found = columns.plan(self.where, stored, {0: layout}, naming("json" if items == "json" else JSONB))
         places = columns.held_in(found, stored, 0)
         self._key = [(key.name, types[key.name]) for key in found.keys]
-        texts = [_text_of(each, types[each]) for each, _ in self._key]
+        texts = [text_of(f"t.{quoted(each)}", stored[each]) for each, _ in self._key]
         for one in wanted:
-            held = ", ".join(_text_of(each, types[each]) for each in places[one])
+            held = ", ".join(text_of(f"t.{quoted(each)}", stored[each]) for each in places[one])
             texts.append(f"coalesce({held})" if held else "NULL")
         texts += ["_relay_deleted", "_relay_incomplete", "_relay_event_id", f"{UNFIT}::text"]
         self._selected = f"SELECT {', '.join(texts)} FROM {self._table} t"
@@ -82,15 +76,6 @@ class KeptInPostgres:
                 others = orjson.loads(unfit)
                 fit = tuple(others.get(name, value) for name, value in zip(self._wanted, fit, strict=True))
             yield KeptRow(key, None if deleted else fit, incomplete, event_id)
-
-
-def _text_of(name: str, sql: str) -> str:
-    value = f"t.{quoted(name)}"
-    if sql == "bytea":
-        return f"translate(encode({value}, 'base64'), E'\\n', '')"
-    if sql == "timestamp with time zone":
-        return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
-    return f"array_to_json({value})::text" if sql.endswith("[]") else f"{value}::text"
 
 
 def _value_of(text: str, sql: str) -> str:

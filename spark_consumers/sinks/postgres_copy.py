@@ -29,6 +29,7 @@ from spark_consumers.sinks.postgres_values import (
     kind_of,
     naming,
     sql_type,
+    stored_types,
     text_of,
     value_of,
 )
@@ -68,6 +69,8 @@ class PostgresTable:
     ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: of the schema's name.
     """
 
+    keeps_nul = False
+
     def __init__(
         self, database: PostgresDatabase, source: str, table: str, *, items: str = "json", prefix: str = ""
     ) -> None:
@@ -87,7 +90,7 @@ class PostgresTable:
             return
         with self._database.transaction() as connection:
             self._lock(connection)
-            stored = self._stored_columns(connection)
+            stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
             self._plan = columns.plan(self.name, stored, layouts, naming(self._json))
             if not stored:
                 self._create(connection)
@@ -98,16 +101,6 @@ class PostgresTable:
     def _lock(self, connection: Connection) -> None:
         """Let no other driver write to this table until the end of the transaction, so that none waits in a circle."""
         execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
-
-    def _stored_columns(self, connection: Connection) -> dict[str, str]:
-        rows = execute(
-            connection,
-            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
-            " WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''"
-            " ORDER BY attnum",
-            [self._table],
-        ).fetchall()
-        return {name: kind_of(sql) for name, sql in rows if name not in OURS}
 
     def _create(self, connection: Connection) -> None:
         if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
@@ -148,7 +141,7 @@ class PostgresTable:
 
     def exists(self, batch: DataFrame) -> bool:
         with self._database.transaction() as connection:
-            return bool(self._stored_columns(connection))
+            return bool(stored_types(connection, self._table))
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         wanted = list(keys)
@@ -206,10 +199,6 @@ class PostgresTable:
         # The images name columns as the source does.
         fields = (field.name for layout in (self._layouts or {}).values() for field in layout.row or ())
         return all(name == postgres.identifier(name) for name in fields)
-
-    @property
-    def keeps_nul(self) -> bool:
-        return False
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         newest, rows = self._newest(), self._copied(changes, found)

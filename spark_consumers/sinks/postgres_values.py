@@ -8,7 +8,7 @@ from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import CopiedColumn, Naming
-from spark_consumers.sinks.postgres import quoted
+from spark_consumers.sinks.postgres import Connection, execute, quoted
 
 UNFIT = "_relay_unfit"
 """The column of the values that PostgreSQL cannot store in their own, as JSON."""
@@ -60,6 +60,18 @@ def kind_of(sql: str) -> str:
     return _KINDS.get(sql) or sql.replace("numeric", "decimal")
 
 
+def stored_types(connection: Connection, table: str) -> dict[str, str]:
+    """Return the SQL types of the columns of a table that are not ours, by name; none if there is no table."""
+    rows = execute(
+        connection,
+        "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''"
+        " ORDER BY attnum",
+        [table],
+    ).fetchall()
+    return {name: sql for name, sql in rows if name not in OURS}
+
+
 def value_of(text: str, kind: str) -> str:
     """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
     if kind == ColumnKind.STRING:
@@ -72,12 +84,12 @@ def value_of(text: str, kind: str) -> str:
 
 
 def text_of(value: str, kind: str) -> str:
-    """Return the SQL of the text of a key's part."""
+    """Return the SQL of the text of a value."""
     if kind == ColumnKind.BYTES:
-        return f"encode({value}, 'base64')"
+        return f"translate(encode({value}, 'base64'), E'\\n', '')"
     if kind == ColumnKind.TIMESTAMP:
         return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
-    return f"{value}::text"
+    return f"array_to_json({value})::text" if kind == ColumnKind.SET else f"{value}::text"
 
 
 def from_image(column: CopiedColumn) -> str:
