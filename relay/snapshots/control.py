@@ -159,7 +159,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
 def planned(before: SnapshotControl | None, gaps: Set[str], after: int, now: float) -> SnapshotControl:
     """Return the control record of a new snapshot, which repairs ``gaps`` and begins ``after`` a time, in seconds."""
     name = f"{int(now)}-{crc32(before.id.encode() if before is not None else b''):08x}"
-    # Of a table that a snapshot has begun, and this one finds dropped, it is the end (I7).
+    # It is the end of a table that a snapshot has begun, and that is dropped when this one begins.
     has_begun = before is not None and (
         before.state is ShardState.READING or (before.left_out if is_running(before) else before.again)
     )
