@@ -99,7 +99,7 @@ def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotReque
 def _fulfils(request: SnapshotRequest, other: SnapshotRequest, tables: Set[str]) -> bool:
     """Whether the snapshot of ``request``, which has yet to begin, is one that ``other`` asks for."""
     if not request.tables:
-        return tables.issuperset(other.tables)
+        return set(other.tables) <= tables
     return bool(other.tables) and set(other.tables) <= set(request.tables) and not other.stopped
 
 
@@ -110,7 +110,7 @@ def is_due(control: SnapshotControl | None, facts: Facts) -> bool:
 
 def is_settled(control: SnapshotControl | None, facts: Facts) -> bool:
     """Whether no snapshot is running, due or requested, but for those that are stopped or wait for their tables."""
-    if is_due(control, facts) or any(facts.tables.issuperset(each.tables) for each in waiting(control, facts)):
+    if is_due(control, facts) or any(set(each.tables) <= facts.tables for each in waiting(control, facts)):
         return False
     return not is_running(control) or is_stopped(control, facts.requests)
 
@@ -135,7 +135,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
         return Advance(remaining)
     if is_wanted(control, facts):
         return Advance(planned(control, facts.gaps, facts.last_timestamp if facts.gaps else 0, facts.now))
-    request = next((each for each in waiting(control, facts) if facts.tables.issuperset(each.tables)), None)
+    request = next((each for each in waiting(control, facts) if set(each.tables) <= facts.tables), None)
     if is_running(control) and not (request and is_stopped(control, facts.requests)):
         assert control is not None
         return _begun(control, facts) if control.state is ShardState.PLANNED else _ended(control, facts)

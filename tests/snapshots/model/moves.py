@@ -32,6 +32,7 @@ from relay.snapshots.emptied_tables import forget_before, noted
 from relay.snapshots.facts import Advance, Measure, Wait
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
+from relay.token import EventToken
 from tests.snapshots.model import copy
 from tests.snapshots.model.world import (
     MARGIN,
@@ -172,7 +173,9 @@ def _published(world: World) -> World:
 @lru_cache
 def _page(kind: str, table: str, renamed_to: str | None) -> Page:
     altered = AlteredTable(table, None, None, None, None, renamed_to)
-    text = SchemaChange("", kind, "shop", "shop", "", StatementText.COMPLETE, (altered,), None, "", 0)
+    text = SchemaChange(
+        "", kind, "shop", "shop", "", StatementText.COMPLETE, (altered,), EventToken(0, "-", "DynamoDB/0"), "", 0
+    )
     return Page(Shard("-"), (), {}, None, None, 0.0, schema_changes=(text,))
 
 

@@ -215,7 +215,12 @@ def put(pairs: Iterable[tuple[Any, Any]], key: Any, value: Any) -> tuple[tuple[A
 def normal(world: World) -> World:
     """Return the same world, with the first possible times in the same order."""
     found: set[int] = set()
-    _with_times(world, lambda time: found.add(_tick(time)) or time)
+
+    def noted(time: float) -> float:
+        found.add(_tick(time))
+        return time
+
+    _with_times(world, noted)
     ranks = {tick: rank for rank, tick in enumerate(sorted(found | {0}))}
     if all(tick == rank for tick, rank in ranks.items()):
         return world
