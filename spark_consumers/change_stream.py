@@ -15,10 +15,10 @@ from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError
 from relay.kafka.group_offsets import Offsets
 from spark_consumers import launch
+from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.frames import NOT_SHOWN
-from spark_consumers.locks import Lock
 from spark_consumers.non_changes import NonChanges
 from spark_consumers.records import DecodeStatus
 from spark_consumers.running import log_event
@@ -99,13 +99,8 @@ class ChangeStream:
         )
 
 
-class _BatchConsumer:
-    """Passes batches on."""
-
-    continuity = None
-    location = None
-    place = None
-    executor_modules: Sequence[str] = ()
+class _BatchConsumer(Consumer):
+    """Passes batches on. What these write to is not known here."""
 
     def __init__(
         self,
@@ -122,14 +117,10 @@ class _BatchConsumer:
         self.topics = topics
         self.at_most = at_most
         self.interval = interval
-        self.apply_every = None
         self.delta = delta
         self.apply_batch: Apply | None = None
         self._on_gap = on_gap
         self._is_selective = is_selective
-
-    def lock(self) -> Lock | None:
-        """Return None: what the batches write to is not known here."""
 
     def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
         return decoder.changes(records)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from pyspark.sql import DataFrame
 
@@ -17,47 +17,40 @@ PLACE_SETTINGS = {"log": "log.path", "copy": "copy.url"}
 """By consumer, the setting of the config that says where its tables are."""
 
 
-class Consumer(Protocol):
+class Consumer(ABC):
     """A consumer as the runner sees it.
 
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
     ``apply_every``: seconds for which records wait until there are ``at_most``, None if they do not.
     ``delta``: whether it writes Delta tables. ``location``: of them, None if it is not known or there are none.
     ``place``: of its tables, without secrets, None if it is not known or there are none.
-    ``executor_modules``: what it imports on Spark's executors. Only `apply` runs in a thread of Spark's.
+    ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date; None for
+    a sink that stays right if changes are missed. Only `apply` runs in a thread of Spark's.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def at_most(self) -> int: ...
-    @property
-    def interval(self) -> str | None: ...
-    @property
-    def apply_every(self) -> float | None: ...
-    @property
-    def delta(self) -> bool: ...
-    @property
-    def location(self) -> str | None: ...
-    @property
-    def place(self) -> str | None: ...
-    @property
-    def executor_modules(self) -> Sequence[str]: ...
-    @property
-    def topics(self) -> Sequence[str]: ...
-    @property
-    def continuity(self) -> Continuity | None:
-        """How far its sink is up to date; None for a sink that stays right if changes are missed."""
+    name: str
+    topics: Sequence[str]
+    at_most: int
+    interval: str | None = None
+    apply_every: float | None = None
+    delta = False
+    location: str | None = None
+    place: str | None = None
+    executor_modules: Sequence[str] = ()
+    continuity: Continuity | None = None
 
     def lock(self) -> Lock | None:
-        """Return the lock that excludes a second driver, None if the sink supports several."""
+        """Return the lock that excludes a second driver, None if the sink supports several, or is not known."""
+        return None
 
+    @abstractmethod
     def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
         """Return the columns that ``apply`` needs of each record. Called before each query.
 
         ``start``: the offsets at which the checkpoint starts.
         """
 
+    @abstractmethod
     def apply(
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
     ) -> dict[str, int]:

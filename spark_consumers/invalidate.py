@@ -22,6 +22,7 @@ from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.cache_batches import BatchOutcome, apply_chunk, chunks, conclude, invalidator, other_topics
+from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.lag import LagAlarm
@@ -71,16 +72,12 @@ class BatchRecords(Protocol):
     def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]: ...
 
 
-class CacheConsumer:
-    """Invalidates the changed entries of one cache namespace."""
+class CacheConsumer(Consumer):
+    """Invalidates the changed entries of one cache namespace. Several drivers may do so."""
 
     name = "cache"
     at_most = 50_000
-    interval = None
-    apply_every = None
-    delta = False
-    location = None
-    place = None
+    continuity: Continuity
     # They apply the large batches there.
     executor_modules = ("spark_consumers.invalidate", "relay.cache.urls")
 
@@ -94,9 +91,6 @@ class CacheConsumer:
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._plan: InvalidationPlan
         self._reader: ValueReader
-
-    def lock(self) -> None:
-        """Return None: several drivers may invalidate one cache."""
 
     def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
         schemas = KnownSchemas(decoder.schemas)

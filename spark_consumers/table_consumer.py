@@ -13,6 +13,7 @@ from relay.config import Config
 from relay.kafka.group_offsets import Offsets
 from spark_consumers import kafka_source
 from spark_consumers.batch_parts import cut_batch
+from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.gaps import LostChanges
@@ -52,15 +53,12 @@ Rule = Callable[[TableBatch], BatchPlan]
 _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
 
 
-class TableConsumer:
+class TableConsumer(Consumer):
     """Applies batches of changes to tables, by ``rule``. ``place``: where these are. ``at_most``: records a batch.
 
     ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the location of the tables if they
     are in Delta. ``bytes_at_most``: of the values that the rule is given at once.
     """
-
-    continuity = None
-    executor_modules: Sequence[str] = ()
 
     def __init__(
         self,
