@@ -11,7 +11,7 @@ from zlib import crc32
 
 from relay.records import CommittedRecords, CommittedStream, ShardState, SnapshotControl, SnapshotRequest
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, emptied, emptied_since, is_published_to
-from relay.snapshots.facts import Advance, Facts, Measure, Step, Wait
+from relay.snapshots.facts import WriteControl, Facts, Measure, Step, Wait
 
 
 def is_unread(view: CommittedRecords, source: str) -> bool:
@@ -132,9 +132,9 @@ def added_to(control: SnapshotControl | None, facts: Facts) -> list[str]:
 def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
     """Return what the owner of the control record does next. It changes nothing, and asks nobody."""
     if (remaining := _without_absent(control, facts)) is not None:
-        return Advance(remaining)
+        return WriteControl(remaining)
     if is_wanted(control, facts):
-        return Advance(planned(control, facts.gaps, facts.last_timestamp if facts.gaps else 0, facts.now))
+        return WriteControl(planned(control, facts.gaps, facts.last_timestamp if facts.gaps else 0, facts.now))
     request = next((each for each in waiting(control, facts) if set(each.tables) <= facts.tables), None)
     if is_running(control) and not (request and is_stopped(control, facts.requests)):
         assert control is not None
@@ -144,16 +144,16 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
             return Wait()  # until nobody can take the request for one that waits
         tables = () if EVERY in again else again
         repeated = requested(control, tables, (), set(), control.after, facts.now)
-        return Advance(replace(repeated, repetitions=control.repetitions + 1))
+        return WriteControl(replace(repeated, repetitions=control.repetitions + 1))
     after = facts.last_timestamp if facts.gaps - repaired_by(control) else 0
     if added := added_to(control, facts):
         said = f"table {', '.join(added)} was added to `tables`"
-        return Advance(requested(control, added, (), facts.gaps, after, facts.now), said=(said,))
+        return WriteControl(requested(control, added, (), facts.gaps, after, facts.now), said=(said,))
     if request is None or fulfilled(control, facts.requests):
         return Wait()
     ids = [each.id for each in facts.requests if _fulfils(request, each, facts.tables)]
     said = f"a snapshot of {request.subject} was requested"
-    return Advance(requested(control, request.tables, ids, facts.gaps, after, facts.now), said=(said,))
+    return WriteControl(requested(control, request.tables, ids, facts.gaps, after, facts.now), said=(said,))
 
 
 def planned(before: SnapshotControl | None, gaps: Set[str], after: int, now: float) -> SnapshotControl:
@@ -242,7 +242,7 @@ def _begun(control: SnapshotControl, facts: Facts) -> Step:
         emptied=measurement.asked.emptied,
         updated_at=facts.now,
     )
-    return Advance(begun, "begin", (f"snapshot {control.id} starts, about {rows} rows",))
+    return WriteControl(begun, "begin", (f"snapshot {control.id} starts, about {rows} rows",))
 
 
 def _ended(control: SnapshotControl, facts: Facts) -> Step:
@@ -259,12 +259,12 @@ def _ended(control: SnapshotControl, facts: Facts) -> Step:
     last = replace(control, state=ShardState.FINISHED, updated_at=facts.now)
     said = f"snapshot {control.id} is finished"
     if not (again := emptied_since(control, facts.published)):
-        return Advance(last, "end", (said,))
+        return WriteControl(last, "end", (said,))
     found = set(again).union(facts.tables if EVERY in again else ())
     names = ", ".join(sorted(found - {EVERY}))
     if control.repetitions >= MOST_REPETITIONS:  # I10
         often = f"table {names} is emptied or renamed more often than it can be read: copies may keep rows of it. "
-        return Advance(last, "end", (said,), (f"{often}Take a snapshot of it when it is not",))
+        return WriteControl(last, "end", (said,), (f"{often}Take a snapshot of it when it is not",))
     last = replace(
         last,
         again=tuple(again),
@@ -274,7 +274,9 @@ def _ended(control: SnapshotControl, facts: Facts) -> Step:
         parts=(),
         emptied={},
     )
-    return Advance(last, "end", (said, f"table {names} was emptied or renamed during its snapshot, and is read again"))
+    return WriteControl(
+        last, "end", (said, f"table {names} was emptied or renamed during its snapshot, and is read again")
+    )
 
 
 def _after_reading(facts: Facts, read_until: float) -> int:

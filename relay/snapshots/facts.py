@@ -72,7 +72,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class WriteControl:
     """A control record is to be written, in one transaction with the ``mark`` of each table.
 
     ``said``, ``warned``: what is logged of it.
@@ -84,4 +84,4 @@ class Advance:
     warned: tuple[str, ...] = ()
 
 
-Step = Wait | Measure | Advance
+Step = Wait | Measure | WriteControl

@@ -44,7 +44,7 @@ from relay.snapshots.control import (
     repaired_by,
     waiting,
 )
-from relay.snapshots.facts import Advance, Facts, Measure, Wait
+from relay.snapshots.facts import WriteControl, Facts, Measure, Wait
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
 from relay.snapshots.report import Show, SnapshotReport
@@ -148,7 +148,7 @@ class Snapshots:
         """Whether a measurement has ended, and the snapshot may begin."""
         return self._measuring.has_ended(self._published())
 
-    def next_step(self) -> Advance | None:
+    def next_step(self) -> WriteControl | None:
         """Return what to write next, for the owner of ``control_key``; None if nothing is due."""
         if self._beside.plan is None:
             return None
@@ -158,7 +158,7 @@ class Snapshots:
         self._warn_of_unknown_tables(control, facts)
         step = next_step(control, facts)
         self.awaited = step.published_to if isinstance(step, Wait) else 0.0
-        if isinstance(step, Advance):
+        if isinstance(step, WriteControl):
             for said in step.said:
                 log.info("source %s: %s", self.source.name, said)
             for said in step.warned:

@@ -29,7 +29,7 @@ from relay.snapshots.control import (
     repaired_by,
 )
 from relay.snapshots.emptied_tables import forget_before, noted
-from relay.snapshots.facts import Advance, Measure, Wait
+from relay.snapshots.facts import WriteControl, Measure, Wait
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
 from relay.token import EventToken
@@ -73,7 +73,7 @@ def _next_step(world: World, scenario: Scenario) -> Iterator[Move]:
     facts = facts_of(world, scenario)
     step = next_step(world.control, facts)
     waits = world._replace(awaited=step.published_to if isinstance(step, Wait) else 0.0)
-    if isinstance(step, Advance):
+    if isinstance(step, WriteControl):
         yield f"step: {step.control.state} {step.mark or ''}", _advanced(waits, step, scenario)
     elif isinstance(step, Measure):
         yield "step: measure", waits._replace(asked=Asked(step.as_of, Times(step.emptied), None))
@@ -86,7 +86,7 @@ def _next_step(world: World, scenario: Scenario) -> Iterator[Move]:
         yield "request removed", world._replace(requests=tuple(r for r in world.requests if r not in done))
 
 
-def _advanced(world: World, step: Advance, scenario: Scenario) -> World:
+def _advanced(world: World, step: WriteControl, scenario: Scenario) -> World:
     before, control = world.control, replace(step.control, emptied=Times(step.control.emptied))
     if before is None or before.id != control.id:
         world = world._replace(segments=(), pages=(), asked=None)
