@@ -11,7 +11,7 @@ from zlib import crc32
 
 from relay.records import CommittedRecords, CommittedStream, ShardState, SnapshotControl, SnapshotRequest
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, emptied, emptied_since, is_published_to
-from relay.snapshots.facts import WriteControl, Facts, Measure, Step, Wait
+from relay.snapshots.facts import Facts, Measure, Step, Wait, WriteControl
 
 
 def is_unread(view: CommittedRecords, source: str) -> bool:

@@ -44,7 +44,7 @@ from relay.snapshots.control import (
     repaired_by,
     waiting,
 )
-from relay.snapshots.facts import WriteControl, Facts, Measure, Wait
+from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
 from relay.snapshots.report import Show, SnapshotReport

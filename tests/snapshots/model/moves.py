@@ -29,7 +29,7 @@ from relay.snapshots.control import (
     repaired_by,
 )
 from relay.snapshots.emptied_tables import forget_before, noted
-from relay.snapshots.facts import WriteControl, Measure, Wait
+from relay.snapshots.facts import Measure, Wait, WriteControl
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
 from relay.token import EventToken
