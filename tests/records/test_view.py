@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -105,6 +106,14 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
     for key in keys:
         view.apply(key, None)
     assert (seen(), view.planned["orders"]) == ([], set())
+
+
+@pytest.mark.parametrize(
+    "record", [SHARD, PLAN, CONTROL, SEGMENT, GAP, REQUEST], ids=lambda record: type(record).__name__
+)
+def test_a_record_says_the_type_of_each_of_its_fields(record: Any) -> None:
+    """Only positions and starts are JSON that their sources read."""
+    assert [field.name for field in fields(record) if "Any" in str(field.type)] == []
 
 
 def test_a_field_with_its_default_is_not_written() -> None:
