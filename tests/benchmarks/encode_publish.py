@@ -149,9 +149,9 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
     ]
 
 
-def _checkpoint(last: Change) -> bytes:
+def _checkpoint(last: Change) -> ShardCheckpoint:
     position = {"type": "after_sequence", "sequence": "1"}
-    return ShardCheckpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
+    return ShardCheckpoint(ShardState.READING, position, last.token, updated_at=time.time())
 
 
 def _bare(producer: Producer, topic: str, messages: list[Message]) -> float:
