@@ -324,10 +324,10 @@ def _unmasked(call: Callable[[], T]) -> T:
     try:
         return call()
     except SystemError as error:
-        cause: BaseException | None = error
-        while isinstance(cause, SystemError):
+        cause: BaseException = error
+        while isinstance(cause, SystemError) and cause.__cause__ is not None:
             cause = cause.__cause__
-        try:
-            raise cause or error from None
-        finally:
-            del cause  # see BoundedCaller: a cycle would keep the client
+    try:
+        raise cause  # not while the other is handled: they would refer to each other, and keep the client
+    finally:
+        del cause  # see BoundedCaller

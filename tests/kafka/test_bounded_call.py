@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from tests import interrupted
+from tests.waiting import wait_until
 
 
 def test_results_and_errors_reach_the_caller() -> None:
@@ -17,6 +20,27 @@ def test_results_and_errors_reach_the_caller() -> None:
         caller(lambda: 1 // 0, 5.0)
     assert caller(lambda: None, 5.0) is None
     caller.close()
+
+
+def test_an_error_keeps_no_client() -> None:
+    """I11: a client that was fenced ends at once, and not when garbage is collected."""
+
+    class Client:
+        def send(self) -> None:
+            raise ValueError("fenced")
+
+    client = Client()
+    seen = weakref.ref(client)
+    gc.disable()
+    try:
+        caller = BoundedCaller("test")
+        with pytest.raises(ValueError, match="fenced"):
+            caller(client.send, 5.0)
+        caller.close()
+        del client
+        wait_until(lambda: seen() is None, 5)
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_does_not_return_times_out() -> None:

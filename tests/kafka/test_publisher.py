@@ -8,6 +8,7 @@ import math
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from relay.errors import NotDrained, RelayError
-from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher, TooSlow
+from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher, TooSlow, _unmasked
 from relay.process.managed import free_port
 from tests.kafka.proxy import Api, Cut, Late, Pass, ProxiedBroker, Verdict, passing
 from tests.kafka.transactional import create, publish, read_committed
@@ -288,3 +289,22 @@ def test_a_fence_beside_connections_that_break_is_a_fence(proxied: ProxiedBroker
             publisher.flush()
         proxied.proxy.rule = passing
         publisher.close()
+
+
+def test_an_error_behind_those_of_log_lines_keeps_no_client() -> None:
+    """I11: a client that was fenced ends at once, and not when garbage is collected."""
+
+    class Client:
+        def flush(self) -> None:
+            raise SystemError("a line was logged") from ValueError("fenced")
+
+    client = Client()
+    seen = weakref.ref(client)
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="fenced"):
+            _unmasked(client.flush)
+        del client
+        assert seen() is None
+    finally:
+        gc.enable()
