@@ -134,14 +134,16 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
     if (remaining := _without_absent(control, facts)) is not None:
         return WriteControl(remaining)
     if is_wanted(control, facts):
-        return WriteControl(planned(control, facts.gaps, facts.last_timestamp if facts.gaps else 0, facts.now))
+        after = control.after if control is not None and again_of(control) else 0  # I7: its end deletes their rows
+        after = max(after, facts.last_timestamp if facts.gaps else 0)
+        return WriteControl(planned(control, facts.gaps, after, facts.now))
     request = next((each for each in waiting(control, facts) if set(each.tables) <= facts.tables), None)
     if is_running(control) and not (request and is_stopped(control, facts.requests)):
         assert control is not None
         return _begun(control, facts) if control.state is ShardState.PLANNED else _ended(control, facts)
+    if fulfilled(control, facts.requests):
+        return Wait()  # until nobody can take the request for one that waits
     if control is not None and (again := again_of(control)):
-        if fulfilled(control, facts.requests):
-            return Wait()  # until nobody can take the request for one that waits
         tables = () if EVERY in again else again
         repeated = requested(control, tables, (), set(), control.after, facts.now)
         return WriteControl(replace(repeated, repetitions=control.repetitions + 1))
@@ -149,7 +151,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
     if added := added_to(control, facts):
         said = f"table {', '.join(added)} was added to `tables`"
         return WriteControl(requested(control, added, (), facts.gaps, after, facts.now), said=(said,))
-    if request is None or fulfilled(control, facts.requests):
+    if request is None:
         return Wait()
     ids = [each.id for each in facts.requests if _fulfils(request, each, facts.tables)]
     said = f"a snapshot of {request.subject} was requested"

@@ -102,8 +102,8 @@ class Snapshots:
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
         self._tables_of = SnapshotTables(beside)
-        # Seconds: up to when the shards have to be published before the snapshot can end; 0 if it does not wait.
-        self.awaited = 0.0
+        # The id of the snapshot that waits for its end, and what `awaited` says of it.
+        self._waits: tuple[str, float] | None = None
         # Requests of tables that the source does not have: each is warned of once.
         self._unknown: set[str] = set()
         # Says whether the view shows the records that this worker has written last; None if it did.
@@ -123,6 +123,14 @@ class Snapshots:
     @property
     def control(self) -> SnapshotControl | None:
         return self._beside.view.controls.get(self.stream)
+
+    @property
+    def awaited(self) -> float:
+        """Seconds: up to when the shards have to be published before the snapshot can end; 0 if it does not wait."""
+        if self._waits is None or (control := self.control) is None:
+            return 0.0
+        snapshot, until = self._waits
+        return until if snapshot == control.id else 0.0  # I7: another worker may have begun a later one
 
     @property
     def repaired(self) -> Set[str]:
@@ -157,7 +165,7 @@ class Snapshots:
             facts = replace(facts, measurement=self._measuring.look(control.id, self._published()))
         self._warn_of_unknown_tables(control, facts)
         step = next_step(control, facts)
-        self.awaited = step.published_to if isinstance(step, Wait) else 0.0
+        self._waits = (control.id, step.published_to) if control is not None and isinstance(step, Wait) else None
         if isinstance(step, WriteControl):
             for said in step.said:
                 log.info("source %s: %s", self.source.name, said)

@@ -58,6 +58,7 @@ class Measuring:
         Raises ``RelayError`` for tables that cannot be read.
         """
         if self._under_way is None or self._under_way[0].id != snapshot:
+            self._under_way = None  # of a snapshot that was replaced
             return None
         measurement, call = self._under_way
         if not self.has_ended(published):

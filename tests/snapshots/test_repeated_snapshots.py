@@ -303,3 +303,35 @@ def test_a_table_that_was_dropped_ends_in_the_snapshot_that_replaces_the_one_it_
     relay.ask()
     relay.begin()
     assert relay.marked("begin") == {"large"}
+
+
+def test_a_snapshot_does_not_end_by_what_an_earlier_one_waited_for_that_another_worker_has_ended() -> None:
+    """I7: what emptied a table while the later one was read may not be published yet."""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask()
+    relay.begin()
+    relay.finish_segments()
+    assert relay.step() is None
+    relay.shard({}, reached=True)
+    later = replace(relay.control, id="later").to_json()  # another worker ends the snapshot, and begins the next one
+    relay.view.apply(relay.snapshots.control_key, later)
+    relay.finish_segments()
+    assert relay.step() is None
+    assert relay.snapshots.awaited == relay.now
+
+
+def test_a_snapshot_that_repairs_a_gap_begins_later_than_the_reading_whose_rows_its_end_deletes() -> None:
+    """I7: in the same second, its end would not tell them from its own."""
+    relay = Emptying()
+    relay.shard({})
+    relay.ask()
+    relay.begin()
+    relay.shard({"small": 7.0})
+    relay.read_all()
+    assert relay.step() == "finished"
+    read = relay.control.after
+    assert read > 99_000
+    relay.gaps = relay.repair = {"lost"}
+    assert relay.step() == "planned"
+    assert relay.control.after == read

@@ -106,3 +106,21 @@ def test_tables_are_not_read_again_after_an_initial_snapshot_that_did_not_say_wh
     relay.end()
     relay.tidy()
     assert relay.step() is None
+
+
+def test_a_request_that_was_fulfilled_is_not_served_again_for_a_table_that_was_added_meanwhile() -> None:
+    """The record of the next snapshot would no longer say that the request is fulfilled."""
+    relay = Snapshotting(initial=True, is_selective=True)
+    relay.source.has = ("small",)
+    relay.begin()
+    relay.end()
+    relay.ask("small")
+    relay.begin()
+    relay.source.has = TABLES
+    relay.end()
+    assert relay.step() is None
+    relay.tidy()
+    relay.begin()
+    assert relay.control.tables == ("large",)
+    relay.end()
+    assert relay.step() is None
