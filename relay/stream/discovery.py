@@ -140,6 +140,11 @@ class ListedShards:
         # Whether a listing that is under way may have begun too early, or what was written for one may be lost.
         self._again = False
         self._under_way: SlowCall[ShardListing] | None = None
+        # When it began, and whether a listing that began later has been applied since.
+        self._began = 0.0
+        self._is_outdated = False
+        # When a listing was wanted soon, by the clock of the source.
+        self._wanted_soon_at = -math.inf
 
     def __repr__(self) -> str:
         return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
@@ -186,6 +191,7 @@ class ListedShards:
     def soon(self) -> None:
         """List again soon: a listing that is under way is too old."""
         self._again = True
+        self._wanted_soon_at = self.clock()
         self._wait = _RELIST_SOON  # also for the listing after that one: a single one may lack shards
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
@@ -197,16 +203,20 @@ class ListedShards:
         self._next_at = self._next_at or self.monotonic()
         if self._under_way is not None and self._under_way.done:
             under_way, self._under_way = self._under_way, None
-            return self._take(under_way)
+            if not self._is_outdated:  # I1
+                return self._take(under_way)
         if (told := self._told()) is not None:
-            self._apply(told, told.begun - _CLOCKS_DIFFER)
+            begun = told.begun - _CLOCKS_DIFFER
+            self._is_outdated = self._under_way is not None and self._began < begun
+            self._apply(told, begun)
             return True
         if self._is_wanted_again:
             self._again = False
             return True
         if self._under_way is None and self.monotonic() >= self.next_at:
-            self._again = False
-            self._under_way = SlowCall(f"list-{self.source.name}", partial(self._list, self.clock()))
+            self._again = self._is_outdated = False
+            self._began = self.clock()
+            self._under_way = SlowCall(f"list-{self.source.name}", partial(self._list, self._began))
         return False
 
     @property
@@ -245,7 +255,9 @@ class ListedShards:
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
-        wait = self._wait if self._again or self._is_uncertain() else _RELIST
+        # The others take it as begun earlier: it has to show them what is wanted, too.
+        is_early = self.is_owner and begun - _CLOCKS_DIFFER <= self._wanted_soon_at
+        wait = self._wait if self._again or is_early or self._is_uncertain() else _RELIST
         self._next_at = self.monotonic() + wait - max(0.0, self.clock() - listing.begun - listing.took)
 
     def _list(self, begun: float) -> ShardListing:

@@ -12,6 +12,7 @@ from relay.records import CommittedRecords, CommittedStream, Lineage, Shard, Sha
 from relay.stream.discovery import ListedShards
 from tests.clock import Clock
 from tests.scripted_source import LABEL, ScriptedSource
+from tests.waiting import wait_until
 
 ENDED = ShardCheckpoint(ShardState.FINISHED, updated_at=1.0)
 PARENT, CHILD = Shard("parent", closed=True), Shard("child", ("parent",))
@@ -240,10 +241,32 @@ def test_a_listing_of_another_worker_is_taken_while_an_own_one_is_slow(cluster: 
     assert worker.poll()
     assert [*worker.lineage.listed] == ["parent", "child"]
     assert worker.discovery.is_listing
+    cluster.clock.now += 130.0  # the one of the other worker is old by now
     let_go()
-    worker.serve()
+    wait_until(lambda: worker.discovery.is_due, 60)
+    assert not worker.poll()
     assert [*worker.lineage.listed] == ["parent", "child"], "the newer one"
-    assert not worker.discovery.is_listing
+    assert (worker.lineage.listings, worker.discovery.listed_before) == (1, 0.0), "I1: it is not a second one"
+
+
+def test_a_worker_that_does_not_list_is_told_within_seconds_of_a_listing_that_began_after_the_end_of_a_shard(
+    cluster: Cluster,
+) -> None:
+    """I10: with ``--until-caught-up`` it waits for one, and takes each as begun earlier."""
+    owner, other = cluster.worker(is_owner=True), cluster.worker()
+    other.wait(cluster.clock, lambda: other.lineage.listings == 1, owner)
+    cluster.clock.now += 20.0
+    ended_at = cluster.clock.now
+    other.checkpoints["parent"] = ShardCheckpoint(ShardState.FINISHED, updated_at=ended_at)
+    owner.source.lists([PARENT, CHILD])
+    for worker in (owner, other):
+        worker.discovery.soon()
+    took = other.wait(cluster.clock, lambda: other.discovery.listed_at > ended_at, owner)
+    assert took <= 10.0
+    assert other.source.listings == 0
+    listings = owner.source.listings
+    owner.wait(cluster.clock, lambda: cluster.clock.now > ended_at + 60.0)
+    assert owner.source.listings <= listings + 1, "and then it lists as rarely as before"
 
 
 def test_a_clock_that_is_set_back_keeps_no_worker_from_listing(cluster: Cluster) -> None:
