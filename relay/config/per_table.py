@@ -20,6 +20,12 @@ class PerTableConfig(ConfigModel):
     """Whether statements, which the topic `ddl` has, change its tables."""
     has_complete_streams: ClassVar[bool] = True
     """Whether its stream has all changes of the rows that a snapshot reads beside it."""
+    can_read_rows: ClassVar[bool] = True
+    """Whether the rows of its tables can be compared with the log and the copy."""
+    can_read_items: ClassVar[bool] = False
+    """Whether the values of a cache may be its items."""
+    has_stream_tokens: ClassVar[bool] = False
+    """Whether a program without the relay can read its stream on from where the relay is."""
 
     protect: Protect = Field(default_factory=dict)
     """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:

@@ -45,6 +45,8 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     one_source_per_table: ClassVar[bool] = True
     has_statements: ClassVar[bool] = False
+    can_read_items: ClassVar[bool] = True
+    has_stream_tokens: ClassVar[bool] = True
 
     name: Name
     """The name of this source in tokens, metrics and commands."""

@@ -155,6 +155,7 @@ class VitessConfig(_SQLConfig):
     """A Vitess keyspace, read through the VStream of a vtgate."""
 
     has_complete_streams: ClassVar[bool] = False
+    can_read_rows: ClassVar[bool] = False
 
     type: Literal["vitess"]
 

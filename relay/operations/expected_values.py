@@ -76,7 +76,7 @@ def truth(config: Config, loaders: Sequence[str]) -> Truth:
     items = [
         open_items(source, keys[table])
         for table, source in sources.items()
-        if (open_items := kind_of(source).items) is not None
+        if source.can_read_items and (open_items := kind_of(source).items) is not None
     ]
     if not items:
         raise ConfigError(

@@ -147,7 +147,7 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
     yet, and ``Unavailable``.
     """
     entry = find_source(config, name)
-    token_of = kind_of(entry).stream_token
+    token_of = kind_of(entry).stream_token if entry.has_stream_tokens else None
     if token_of is None:
         raise ConfigError(
             f"source {name} is of type {entry.type}; only DynamoDB sources have stream tokens. `relay status --json` "

@@ -13,11 +13,11 @@ from relay.config.sources import SourceConfig
 from relay.engine.kinds import kind_of
 from relay.source import SourceKind
 
+ENTRIES = {get_args(each.model_fields["type"].annotation)[0]: each for each in get_args(get_args(SourceConfig)[0])}
+
 
 def test_the_types_in_messages_are_those_of_sources() -> None:
-    union, _ = get_args(SourceConfig)
-    types = [get_args(each.model_fields["type"].annotation)[0] for each in get_args(union)]
-    assert list(SOURCE_TYPES) == types
+    assert list(SOURCE_TYPES) == list(ENTRIES)
 
 
 @pytest.mark.parametrize("name", SOURCE_TYPES)
@@ -31,3 +31,12 @@ def test_each_type_has_a_kind_and_imports_no_other(name: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     entry: Any = type("Entry", (), {"type": name, "name": "s"})
     assert isinstance(kind_of(entry), SourceKind)
+
+
+@pytest.mark.parametrize("name", SOURCE_TYPES)
+def test_a_config_says_what_its_kind_can_do_without_importing_it(name: str) -> None:
+    section: Any = ENTRIES[name]
+    entry: Any = type("Entry", (), {"type": name, "name": "s"})
+    kind = kind_of(entry)
+    said = section.can_read_rows, section.can_read_items, section.has_stream_tokens
+    assert said == (kind.rows is not None, kind.items is not None, kind.stream_token is not None)

@@ -81,6 +81,14 @@ def test_a_missing_extra_is_one_line_and_exits_3(command: str, source: str, said
     assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", f"relay: error: {said}\n")
 
 
+def test_a_command_needs_no_extra_of_a_source_that_it_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(CONFIG % VITESS)
+    ran = relay("verify", str(path), "cache")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "the values of orders cannot be compared with rows without the application's loader" in ran.stderr
+
+
 def test_tokens_of_aws_name_their_extra(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     path.write_text((CONFIG % DYNAMODB).replace("kafka: {", "kafka: {iam: {}, "))
