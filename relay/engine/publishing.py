@@ -188,7 +188,8 @@ class Publishing:
         written = self._transaction.commit()
         if was_open:
             self._metrics.count_commit(time.monotonic() - begun)
-            self._liveness.committed()
+            if self._unconfirmed or not self._liveness.failures:  # I10: a listing may be written where no page can be
+                self._liveness.committed()
         # Also the pages without a checkpoint of their own: their position is that of the pages before.
         for sent in self._unconfirmed:
             sent.shard.owner.confirm(sent.page)
