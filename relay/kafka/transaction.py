@@ -175,9 +175,10 @@ class OpenTransaction:
         except TooSlow:
             self._allowed.note(self.size, _TOO_SLOW * (self.clock() - begun))
             raise
-        for key, record in self._records.items():
-            value = record.to_json() if record is not None else None
-            self.publisher.send(self.checkpoints, value, key, partition_of(key))
+        for key, value in self._records.items():
+            self.publisher.send(
+                self.checkpoints, value.to_json() if value is not None else None, key, partition_of(key)
+            )
         # I3, I4: the offsets of exactly these partitions tie the commit to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._required), self.group.metadata)
         self._committed_at = self.clock()
