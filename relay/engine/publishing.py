@@ -30,7 +30,6 @@ from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard, ShardOwner
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
-from relay.records.codec import StoredRecord
 from relay.source import Page, Source
 from relay.stream import gap_decisions
 from relay.stream.watermarks import Watermarks, key_beside
@@ -131,7 +130,7 @@ class Publishing:
     def _commit_before_gap(self, sent: _Sent) -> None:
         """Keep what came before a gap, whatever is decided about it."""
         if sent.before is not None:
-            self.record(sent.shard.key, sent.before)
+            self.record(sent.shard.key, sent.before.to_json())
         self.commit()
         sent.before = None
 
@@ -166,7 +165,7 @@ class Publishing:
         writer = self.writers[change.source, change.table]
         writer.send_to_all_partitions(self._transaction.publisher, change, resume_timestamp)
 
-    def record(self, key: bytes, value: StoredRecord | None) -> None:
+    def record(self, key: bytes, value: bytes | None) -> None:
         """Write a record of ``checkpoints`` in the open transaction."""
         self._transaction.record(key, value)
 
@@ -174,7 +173,7 @@ class Publishing:
         """Write ``listing`` in the open transaction, unless it is so large that each worker has to list (I10)."""
         value, allowed = listing.to_json(), self.settings.limits.get(self.settings.checkpoints, _LARGEST_LISTING)
         if record_size(value, key, []) <= min(allowed, _LARGEST_LISTING):
-            self.record(key, listing)
+            self.record(key, value)
 
     def forget(self, key: bytes) -> None:
         """Remove a checkpoint or a plan in the open transaction, and its watermark."""
@@ -283,7 +282,7 @@ class Publishing:
         if not sent.is_covered:  # I4: later, it would tell of the pages that were sent after this one
             sent.checkpoint, sent.is_covered = owner.checkpoint(page), True
         if (checkpoint := sent.checkpoint) is not None:
-            self.record(shard.key, checkpoint)
+            self.record(shard.key, checkpoint.to_json())
             if isinstance(checkpoint, ShardCheckpoint):
                 record = self._watermarks.of_shard(owner.stream, page.shard.id, checkpoint)
                 if record is not None:

@@ -78,7 +78,7 @@ class Upkeep:
             source.check_plan()  # another worker may have made it
             source.close_ended_shards()
             if (plan := source.new_tables.added()) is not None and self._owns(source.stream.plan_key):
-                self._publishing.record(source.stream.plan_key, plan)
+                self._publishing.record(source.stream.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
             # I8: another worker may publish one to the topic of another source's table.
             for table in source.new_tables.take_added():
@@ -118,7 +118,7 @@ class Upkeep:
         plan, gap = made
         if gap is not None:
             self._publishing.gap(source.source, gap)
-        self._publishing.record(source.stream.plan_key, plan)
+        self._publishing.record(source.stream.plan_key, plan.to_json())
         return True
 
     def _write_listing(self, source: SourceState) -> None:
@@ -127,11 +127,11 @@ class Upkeep:
             self._publishing.tell(source.stream.listing_key, listing)
         for key, (checkpoint, gap) in source.shards.gone(owned).items():
             self._publishing.gap(source.source, gap)
-            self._publishing.record(key, checkpoint)
+            self._publishing.record(key, checkpoint.to_json())
         for key in filter(self._owns, source.prunable()):
             self._publishing.forget(key)
         for key, checkpoint in source.shards.first_checkpoints(owned).items():
-            self._publishing.record(key, checkpoint)
+            self._publishing.record(key, checkpoint.to_json())
 
     def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
         """Do what is due of snapshots. Changes are published while the view has yet to show what this writes."""
@@ -144,7 +144,7 @@ class Upkeep:
                 writers.use([each for each in tables if (each.source, each.table) not in writers])
                 for change in snapshots.mark(step.control, step.mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
-            self._publishing.record(snapshots.control_key, step.control)
+            self._publishing.record(snapshots.control_key, step.control.to_json())
             snapshots.sees = self._publishing.commit_and_watch()
             return
         if self._record_removal([*snapshots.prunable(), *snapshots.fulfilled()]):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Publisher, TooSlow
-from relay.records.codec import StoredRecord
 
 LONGEST_OPEN = 0.1
 """Seconds for which a transaction stays open while more changes arrive, if commits are quick."""
@@ -84,7 +83,7 @@ class OpenTransaction:
         self._commit_took = 0.0
         self._committed_at = 0.0
         # The newest checkpoint per key, None to remove it. Sent with the commit, so once per shard.
-        self._records: dict[bytes, StoredRecord | None] = {}
+        self._records: dict[bytes, bytes | None] = {}
         # Checkpoint partitions that must be owned although no record is written to them.
         self._required: set[int] = set()
 
@@ -153,10 +152,10 @@ class OpenTransaction:
             self._has_changes = True
             self._changed_at = self.clock()
 
-    def record(self, key: bytes, record: StoredRecord | None) -> None:
+    def record(self, key: bytes, value: bytes | None) -> None:
         """Add a checkpoint or plan record; None removes it."""
         self.begin()
-        self._records[key] = record
+        self._records[key] = value
 
     def require_owned(self, key: bytes) -> None:
         """Let the transaction commit only while this worker owns the checkpoint partition of ``key``."""
@@ -176,9 +175,7 @@ class OpenTransaction:
             self._allowed.note(self.size, _TOO_SLOW * (self.clock() - begun))
             raise
         for key, value in self._records.items():
-            self.publisher.send(
-                self.checkpoints, value.to_json() if value is not None else None, key, partition_of(key)
-            )
+            self.publisher.send(self.checkpoints, value, key, partition_of(key))
         # I3, I4: the offsets of exactly these partitions tie the commit to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._required), self.group.metadata)
         self._committed_at = self.clock()

@@ -150,8 +150,8 @@ def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIE
                 if (watermark := key_beside(key)) is not None:
                     transaction.publisher.send(settings.watermarks, None, watermark, 0)
             if decided.snapshot is not None:
-                transaction.record(decided.stream.snapshot_key, decided.snapshot)
-            transaction.record(decided.stream.plan_key, decided.plan)
+                transaction.record(decided.stream.snapshot_key, decided.snapshot.to_json())
+            transaction.record(decided.stream.plan_key, decided.plan.to_json())
             transaction.publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
             group.poll()
         except (Aborted, Fenced, NotDrained) as error:

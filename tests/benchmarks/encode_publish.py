@@ -149,9 +149,9 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
     ]
 
 
-def _checkpoint(last: Change) -> ShardCheckpoint:
+def _checkpoint(last: Change) -> bytes:
     position = {"type": "after_sequence", "sequence": "1"}
-    return ShardCheckpoint(ShardState.READING, position, last.token, updated_at=time.time())
+    return ShardCheckpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
 
 
 def _bare(producer: Producer, topic: str, messages: list[Message]) -> float:

@@ -11,7 +11,6 @@ from relay.engine.upkeep import Upkeep
 from relay.kafka.publisher import Aborted
 from relay.reading.reader_pool import ReaderPool
 from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint, ShardListing
-from relay.records.codec import StoredRecord
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
 from tests.scripted_source import ScriptedSource
@@ -39,11 +38,11 @@ class Committed:
     def gap(self, source: Source, gap: Gap) -> None:
         self._gaps.append(gap)
 
-    def record(self, key: bytes, value: StoredRecord | None) -> None:
-        self._records[key] = value.to_json() if value is not None else None
+    def record(self, key: bytes, value: bytes | None) -> None:
+        self._records[key] = value
 
     def tell(self, key: bytes, listing: ShardListing) -> None:
-        self.record(key, listing)
+        self.record(key, listing.to_json())
 
     def forget(self, key: bytes) -> None:
         self._records[key] = None

@@ -305,7 +305,7 @@ def test_what_was_committed_earlier_is_waited_for_with_what_is_committed_now() -
     assert bench.waited_for == []
     bench.publishing.commit_and_see({7})
     key = STREAM.shard_key("s")
-    bench.publishing.record(key, ShardCheckpoint(ShardState.READING))
+    bench.publishing.record(key, b"{}")
     bench.publishing.commit_and_see({7})
     assert bench.waited_for == [{7}, {7, partition_of(key)}]
 

@@ -19,9 +19,6 @@ from relay.kafka.transaction import (
     OpenTransaction,
     TransactionSize,
 )
-from relay.records import ShardCheckpoint, ShardState
-
-CHECKPOINT = ShardCheckpoint(ShardState.READING)
 
 
 class SteppedClock:
@@ -229,7 +226,7 @@ def test_a_transaction_that_fails_to_commit_is_the_one_that_is_aborted() -> None
     first, second = ScriptedPublisher(), ScriptedPublisher()
     publishers: Any = cycle([first, second])
     transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
-    transaction.record(b"k", CHECKPOINT)
+    transaction.record(b"k", b"v")
     first.fails = True
     with pytest.raises(Aborted):
         transaction.commit()
@@ -237,7 +234,7 @@ def test_a_transaction_that_fails_to_commit_is_the_one_that_is_aborted() -> None
     assert (first.open, first.aborted, second.aborted) == (False, 1, 0)
     first.fails = False
     for _ in range(3):
-        transaction.record(b"k", CHECKPOINT)
+        transaction.record(b"k", b"v")
         transaction.commit()
     assert [len(first.committed), len(second.committed)] == [1, 2]
 
@@ -247,7 +244,7 @@ def test_a_transaction_commits_only_with_the_partitions_that_it_requires() -> No
     publisher = ScriptedPublisher()
     publishers: Any = repeat(publisher)
     transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
-    transaction.record(b"written", CHECKPOINT)
+    transaction.record(b"written", b"v")
     transaction.require_owned(b"required")
     assert transaction.commit() == {partition_of(b"written")}
     transaction.begin()
@@ -271,7 +268,7 @@ def test_a_checkpoint_leaves_only_when_the_broker_has_every_record_before_it() -
 
     publishers: Any = repeat(Ordered())
     transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
-    transaction.record(b"k", CHECKPOINT)
+    transaction.record(b"k", b"v")
     transaction.publisher.send("orders", b"v", b"k", 0)
     transaction.commit()
     assert steps == ["orders", "acknowledged", "checkpoints", "committed"]
