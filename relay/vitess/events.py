@@ -6,6 +6,7 @@ Has no connection: what vtgate sends is applied event by event. vstreamer.go, uv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
@@ -17,7 +18,7 @@ from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.statements import classify
 from relay.records import ReshardJournal
 from relay.table import TableSchema
-from relay.vitess.failures import BrokenStream
+from relay.vitess.failures import BrokenStream, ServerStarted
 from relay.vitess.journals import ends_shard, journal_of
 from relay.vitess.position import VStreamPosition, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -52,8 +53,8 @@ class EventKind(IntEnum):
 class ShardEvents:
     """Applies the events of one stream. Used by one thread.
 
-    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``clock``: seconds since the
-    epoch. ``heard``: is told the time of vtgate, in seconds.
+    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``end``: seconds, no transaction
+    of it or later is read. ``clock``: seconds since the epoch. ``heard``: is told the time of vtgate, in seconds.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class ShardEvents:
         position: VStreamPosition,
         *,
         floor: int,
+        end: float = math.inf,
         clock: Callable[[], float],
         heard: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._clock = clock
         self._heard = heard
+        self._end = end
         self.shard = shard
         self.settings = settings
         # After the last transaction that ended.
@@ -126,7 +129,8 @@ class ShardEvents:
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        whole = self.rows.read_whole(answers, room, latest_timestamp(self._clock()))
+        latest = int(min(latest_timestamp(self._clock()), self._end - 1))
+        whole = self.rows.read_whole(answers, room, latest)
         if whole is None or whole.executed is None:
             return 0
         self.is_active = True
@@ -137,11 +141,13 @@ class ShardEvents:
     def apply(self, event: pb.VEvent) -> None:
         """Apply one event.
 
-        Raises `PageMustEnd` if the page has to end first: then apply the event again. Raises `BrokenStream`, and
-        ``RelayError`` for what no retry can change.
+        Raises `PageMustEnd` if the page has to end first: then apply the event again. Raises `BrokenStream`,
+        `ServerStarted`, and ``RelayError`` for what no retry can change.
         """
         handler = _HANDLERS.get(event.type)
         if handler is not None:  # others: heartbeats, versions of schemas, and kinds that a later vtgate adds
+            if event.timestamp >= self._end and not self._transaction.is_open:
+                raise ServerStarted(event.timestamp)
             self.is_active = True
             handler(self, event)
         elif event.type == EventKind.HEARTBEAT and event.timestamp:

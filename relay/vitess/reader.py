@@ -12,11 +12,12 @@ from relay.records import Gap, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents
-from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
+from relay.vitess.failures import BrokenStream, Ending, ServerStarted, ending, hint, unknown_shard
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.server_starts import ServerStarts
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.stream import ShardStream
@@ -66,6 +67,7 @@ class VitessShardReader:
         self._rules = {EVERY: ""} if settings.tables is None else {name: select_all(name) for name in names}
         self._participants = JournalParticipants(self.names)
         self.watch = Watch(vtgate, self.names, names[0], settings, clock=clock)
+        self._starts = ServerStarts(self.watch.tablets, silence=settings.silence)
         self._stream: ShardStream | None = None
         # Why the position can no longer be read from, until the head is known.
         self._purged: str | None = None
@@ -97,6 +99,11 @@ class VitessShardReader:
         except CallEnded as ended:
             if not self._has_page(stream.events):
                 return self._handle_end(ended, begun)
+        except ServerStarted as started:
+            self._starts.passed(started.timestamp)
+            self._close_stream()
+            if not self._has_page(stream.events):
+                return self._empty_page(begun)
         except BrokenStream as error:
             self._close_stream()
             return Unreadable(self.shard, begun, f"reopening the stream, whose events do not fit together: {error}")
@@ -182,11 +189,18 @@ class VitessShardReader:
     # ------------------------------------------------------------------ the stream
 
     def _open(self) -> ShardStream:
-        """Open a stream at the position. Does not wait for vtgate."""
+        """Open a stream at the position. Does not wait for it."""
         settings, shard, others = self.settings, self.names, self._participants.streamed
         self.tables.followed.undo()
         events = ShardEvents(
-            shard, settings, self.tables, self.position, floor=self.floor, clock=self.clock, heard=self._heard
+            shard,
+            settings,
+            self.tables,
+            self.position,
+            floor=self.floor,
+            end=self._starts.next_after(self.position.executed),
+            clock=self.clock,
+            heard=self._heard,
         )
         log.info(
             "%s: streaming from %s%s",

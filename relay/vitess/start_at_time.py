@@ -53,13 +53,28 @@ class ShardHistory:
                 position = after
         return position
 
+    def files_after(self, executed: GtidSet) -> list[int]:
+        """Return the time of the first transaction, in seconds, of each file that begins after ``executed``.
+
+        Raises ``Unavailable``.
+        """
+        head = self._tablets.head(executed.flavour)
+        found: list[int] = []
+        for name in reversed(self._files()):
+            begin = self._begin_of(name, head)
+            if executed.contains(begin):
+                break
+            with closing(self._transactions(begin.position, head)) as transactions:
+                found += (timestamp for timestamp, _ in islice(transactions, 1))
+        return found
+
     def _file_before(self, wanted: int, head: GtidSet) -> GtidSet:
         """Return where the newest file begins that all transactions before are older than ``wanted``.
 
         A transaction has the time when its statement began, and so may look older than those before it. The latest of
         several does not; a file with fewer is passed over for an earlier one, if there is one.
         """
-        names = self._files(head)
+        names = self._files()
         found: GtidSet | None = None
         oldest = 0
         low, high = 0, len(names)
@@ -82,7 +97,7 @@ class ShardHistory:
 
     # ------------------------------------------------------------------ files
 
-    def _files(self, head: GtidSet) -> list[str]:
+    def _files(self) -> list[str]:
         """Return the names of a tablet's binlog files, oldest first."""
         names = [next(iter(row.values())) for row in self._ask("show binary logs")]
         found = [name for name in names if name]

@@ -90,6 +90,14 @@ class Tablets:
             )
         return f"{len(serving)} {self.kind} tablets of the shard are serving: check their logs and that of vtgate"
 
+    def head(self, flavour: str) -> GtidSet:
+        """Return what the server of a tablet has executed. Raises ``RelayError``. ``flavour``: of the shard's GTIDs."""
+        name = "gtid_executed" if flavour == "MySQL56" else "gtid_binlog_pos"
+        found = _first(self.execute(f"select @@global.{name}", 3), flavour)
+        if found is None:
+            raise Unavailable(f"shard {self.shard.qualified}: a tablet does not tell what it has executed")
+        return found
+
     def purged_set(self, flavour: str) -> GtidSet | None:
         """Return the executed set whose binlogs a tablet has purged; None if vtgate does not tell."""
         try:
@@ -101,6 +109,22 @@ class Tablets:
             return _first(self.execute(f"select binlog_gtid_pos({literal(first)}, 4)", 3), flavour)
         except (RelayError, GtidError):
             return None
+
+    def started_at(self, flavour: str) -> int:
+        """Return when the server of a tablet was started, in seconds by its clock. Raises ``RelayError``.
+
+        ``flavour``: of the shard's GTIDs.
+        """
+        schema = "performance_schema" if flavour == "MySQL56" else "information_schema"
+        statement = (
+            "select cast(unix_timestamp() - variable_value as signed) from "
+            f"{schema}.global_status where variable_name = 'Uptime'"
+        )
+        found = _value(self.execute(statement, 3))
+        try:
+            return int(found or "")
+        except ValueError:
+            raise Unavailable(f"vtgate answers {statement!r} with {found!r}") from None
 
     def row_images(self) -> set[str]:
         """Return the values of binlog_row_image in the databases. Those that do not answer are left out.

@@ -118,6 +118,7 @@ class Cluster(World):
             self.cluster.restart()
         elif step == "database":
             self.cluster.kill()
+            time.sleep(1.0)  # a second with changes from before and after a start cannot be told apart
             self.cluster.restart()
         elif step == "columns":
             self.add_column("extra")

@@ -19,6 +19,11 @@ from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 
 KEYSPACE = "commerce"
+STARTED = (
+    "select cast(unix_timestamp() - variable_value as signed) from information_schema.global_status"
+    " where variable_name = 'Uptime'"
+)
+"""The statement that asks a MariaDB when it was started."""
 _INT64, _VARCHAR = 265, 6165
 
 
@@ -57,6 +62,7 @@ class ScriptedVtgate:
         self.answers: dict[str, Answer | Callable[[], Answer]] = {
             "select unix_timestamp()": lambda: [{"unix_timestamp()": str(int(time.time()))}],
             "show vitess_shards": shards,
+            STARTED: [{"started": "-1"}],  # before all that is in a log
             **(answers or {}),
         }
         self.requests: list[pb.VStreamRequest] = []

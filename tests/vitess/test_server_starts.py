@@ -1,0 +1,148 @@
+"""Reading across the start of a shard's server, after which its binlog gives the numbers of tables to other tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import cycle
+from typing import Any
+
+import pytest
+
+from relay.services.vitess import Vitess, database
+from tests import needs
+from tests.vitess.reading import START, is_at_head, new, opened, summary, until
+from tests.vitess.scripted import STARTED, Answer, Log, ScriptedVtgate
+
+_OTHERS = 80  # tables
+_FIRST = 1_700_000_011  # seconds: the time of the first transaction of a log, and each has a second of its own
+
+
+def logged(names: bool = True) -> Log:
+    log = Log(names=names)
+    for n in range(8):
+        log.add(*new(2 * n, 2 * n + 1))
+    return log
+
+
+def starting(*after: int) -> Callable[[], Answer]:
+    """Return the answers of tablets whose servers were started so many seconds after the first transaction."""
+    answers = cycle(after)
+    return lambda: [{"started": str(_FIRST + next(answers))}]
+
+
+def files(log: Log, *after: int) -> dict[str, Answer]:
+    """Return what a tablet answers about its binlog files, which begin so many transactions after the start of ``log``.
+
+    One of them has no transactions yet.
+    """
+    begins = {f"binlog.{n:06}": f"0-1-{10 + count}" for n, count in enumerate((*after, len(log.transactions)))}
+    answers: dict[str, Answer] = {
+        f"select binlog_gtid_pos('{name}', 4)": [{"position": begin}] for name, begin in begins.items()
+    }
+    answers["show binary logs"] = [{"Log_name": name} for name in begins]
+    return answers | {"select @@global.gtid_binlog_pos": [{"head": log.head.partition("/")[2]}]}
+
+
+def opened_at(log: Log, *starts: int, begins: tuple[int, ...] = (0,), **settings: Any) -> list[str]:
+    """Return where streams of rows were opened to read ``log``, whose changes have to be complete.
+
+    ``begins``: see `files`.
+    """
+    with (
+        ScriptedVtgate(log.script) as whole,
+        opened(whole.address, START) as reader,
+    ):
+        expected = summary(until(reader, is_at_head))
+    with (
+        ScriptedVtgate(log.script, {STARTED: starting(*starts), **files(log, *begins)}) as vtgate,
+        opened(vtgate.address, START, **settings) as reader,
+    ):
+        assert summary(until(reader, is_at_head)) == expected
+    wanted = [request for request in vtgate.reads if request.filter.rules[0].match == "customer"]
+    return [request.vgtid.shard_gtids[0].gtid for request in wanted]
+
+
+@pytest.mark.parametrize("names", [True, False], ids=["v23", "older"])
+def test_what_came_after_a_start_is_read_with_a_stream_of_its_own(names: bool) -> None:
+    """I1: twice, since the second of the start may have transactions from before and after it."""
+    assert opened_at(logged(names), 3) == ["MariaDB/0-1-10", "MariaDB/0-1-13", "MariaDB/0-1-14"]
+
+
+def test_each_tablet_may_be_on_a_server_that_was_started_at_another_time() -> None:
+    expected = [f"MariaDB/0-1-{n}" for n in (10, 12, 13, 16, 17)]
+    assert opened_at(logged(), 2, 6) == expected
+    assert opened_at(logged(), 2, 6, page_bytes=1) == expected
+
+
+def test_an_earlier_start_of_a_server_shows_in_its_binlog_files() -> None:
+    """The first of these files begins before the position, and was begun by an earlier start."""
+    expected = [f"MariaDB/0-1-{n}" for n in (10, 12, 16, 17)]
+    assert opened_at(logged(), 6, begins=(-5, 2, 6)) == expected
+
+
+def test_binlog_files_are_not_looked_into_once_the_last_start_is_passed() -> None:
+    log = logged()
+    answers = {STARTED: starting(3), **files(log, 0)}
+    with ScriptedVtgate(log.script, answers) as vtgate, opened(vtgate.address, START) as reader:
+        until(reader, is_at_head)
+        vtgate.statements.clear()
+        reader.close()
+        log.add(*new(99))
+        until(reader, is_at_head)
+    assert {statement for _, statement in vtgate.statements} == {STARTED}
+
+
+def test_a_shard_that_is_read_from_after_the_start_needs_one_more_stream_once() -> None:
+    assert opened_at(logged(), -9) == ["MariaDB/0-1-10"] * 2
+
+
+@pytest.mark.parametrize("answer", ["command denied", [{"started": None}], []], ids=str)
+def test_a_start_that_is_not_known_is_said_once(answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
+    log = logged()
+    with ScriptedVtgate(log.script, {STARTED: answer}) as vtgate, opened(vtgate.address, START) as reader:
+        until(reader, is_at_head)
+        reader.close()
+        log.add(*new(99))
+        assert [change.new for page in until(reader, is_at_head) for change in page.changes][-1] is not None
+    assert caplog.text.count("fully known, and Vitess may leave out changes") == 1
+
+
+@pytest.fixture
+def cluster() -> Iterator[Vitess]:
+    needs.vitess()
+    tables = "create table customer (id bigint primary key, v int)"
+    with Vitess(keyspaces={"one": ["0"]}, schemas={"one": (tables, {"tables": {"customer": {}}})}) as vitess:
+        yield vitess
+
+
+def execute(cluster: Vitess, *statements: str) -> None:
+    connection = cluster.mariadb.connect(database=database("one", "0"), autocommit=True)
+    with closing(connection), connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("is_started_again", [False, True], ids=["last", "earlier"])
+def test_changes_after_a_start_that_reuses_the_numbers_of_tables_are_read(
+    cluster: Vitess, is_started_again: bool
+) -> None:
+    """I1: Vitess' streamer goes on with what it knows of a number, so a stream across the restart lacks rows."""
+    execute(cluster, "create database others")
+    execute(cluster, *(f"create table others.t{n} (id bigint primary key)" for n in range(_OTHERS)))
+    start = {"gtid": cluster.position}
+    execute(cluster, *(f"insert into others.t{n} values (1)" for n in range(_OTHERS)))
+    time.sleep(1.0)
+    cluster.kill()
+    cluster.restart()
+    time.sleep(1.0)
+    for n in range(_OTHERS):
+        execute(cluster, "flush tables", f"insert into customer values ({n}, 1)")
+    if is_started_again:
+        cluster.kill()
+        cluster.restart()
+    with opened(cluster.vtgate, start, keyspace="one") as reader:
+        pages = until(reader, is_at_head)
+    assert [change.new["id"] for page in pages for change in page.changes if change.new] == [*range(_OTHERS)]
