@@ -93,7 +93,8 @@ def test_a_registry_that_is_away_when_a_table_gets_a_new_schema_delays_only_that
     altered.new_tables["shard-00000"] = (ALTERED,)
     config = config_of(unique, kafka.bootstrap_servers, [altered, other])
     let_go, let_other_go = altered.hold("starting_points"), other.hold("starting_points")
-    with SchemaRegistry() as registry, closing(RegistrySchemas(registry.url, timeout=2.0, retries=0)) as schemas:
+    # One that was killed refuses a connection at once; one that has just started may take long for its first answers.
+    with SchemaRegistry() as registry, closing(RegistrySchemas(registry.url, timeout=120.0, retries=0)) as schemas:
         with running(config, [altered, other], schemas=schemas):
             other.wait_for("starting_points")  # the tables that the relay starts with have their schemas
             registry.kill()
