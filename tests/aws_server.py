@@ -105,5 +105,5 @@ def running() -> Iterator[AwsServer]:
 
 def _ask(url: str, what: str, body: bytes = b"") -> None:
     request = Request(f"{url}/moto-api/{what}", data=body, headers={"Content-Type": "text/plain"}, method="POST")
-    with urlopen(request, timeout=10) as answer:
+    with urlopen(request, timeout=60) as answer:
         assert answer.status == 200

@@ -26,6 +26,7 @@ from relay.records import Shard, StreamId
 from relay.source import Opening, Page, ReadResult, ShardReader, SnapshotSource, StartingPoints
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
+from tests.waiting import PATIENCE
 
 LABEL = "2026-01-01T00:00:00.000"
 
@@ -73,12 +74,12 @@ class ScriptedSource:
 
     def wait_for(self, call: str) -> None:
         """Wait until a call that is held was made."""
-        assert self._made[call].wait(30), f"{call} was not called"
+        assert self._made[call].wait(PATIENCE), f"{call} was not called"
 
     def arrive(self, call: str) -> None:
         if call in self._held:
             self._made[call].set()
-            assert self._held[call].wait(60), f"nobody lets {call} go"
+            assert self._held[call].wait(PATIENCE), f"nobody lets {call} go"
 
     def close(self) -> None:
         """Nothing is open."""
@@ -238,7 +239,7 @@ def running(
             yield worker
         finally:
             worker.stop()
-            thread.join(60)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         if errors:
             raise errors[0]

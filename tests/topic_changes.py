@@ -30,17 +30,17 @@ def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tu
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         # The last stable offsets, up to which everything is committed.
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in partitions}
         ends = {p: end for p, end in ends.items() if end > 0}
         consumer.assign([TopicPartition(topic, p, 0) for p in ends])
         records = []
         while ends:
-            message = consumer.poll(10.0)
+            message = consumer.poll(120.0)
             if message is None:
                 raise RelayError(
-                    f"topic {topic}: no record for 10 s, though partitions {sorted(ends)} are not read to their end"
+                    f"topic {topic}: no record for 120 s, though partitions {sorted(ends)} are not read to their end"
                 )
             error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
             if error is None:

@@ -11,10 +11,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 600.0
+"""Seconds to wait for what comes sooner or later, where no test says how soon: longer than the busiest host takes."""
+
 
 def patience(timeout: float) -> float:
     """Return how long to wait on a host that may be busy for what takes at most ``timeout`` on a quiet one."""
-    return max(timeout, min(5 * timeout, 600.0))
+    return max(60.0, timeout, min(5 * timeout, PATIENCE))
 
 
 def wait_until(ask: Callable[[], T | None], timeout: float = 120.0) -> T:

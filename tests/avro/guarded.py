@@ -73,7 +73,7 @@ def asking_for_certificates(authority: Authority) -> tuple[ssl.SSLContext, Path]
 def _forward(url: str, method: str, body: bytes | None) -> tuple[int, bytes]:
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

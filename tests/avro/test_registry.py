@@ -54,7 +54,7 @@ class Topic:
         settings = {"cleanup.policy": "compact"}
         admin = AdminClient(self.client)
         (created,) = admin.create_topics([NewTopic(self.name, 1, 1, config=settings)]).values()
-        created.result(30)
+        created.result(120)
 
     def open(self) -> TopicSchemas:
         return TopicSchemas(self.client, self.name)
@@ -68,7 +68,7 @@ class Topic:
         consumer = Consumer({**self.client, "group.id": "test", "enable.partition.eof": True})
         consumer.assign([TopicPartition(self.name, 0, 0)])
         found = []
-        while (message := consumer.poll(30)) is not None and message.error() is None:
+        while (message := consumer.poll(120)) is not None and message.error() is None:
             value = message.value()
             found.append((message.key(), None if value is None else orjson.loads(value)))
         consumer.close()

@@ -138,7 +138,7 @@ def test_a_store_that_answers_late_keeps_no_other_coroutine_from_running(unique:
     class Late(MemoryStore):
         def read(self, *args: Any) -> Any:
             asked.set()
-            assert let_go.wait(30), "no other coroutine has run"
+            assert let_go.wait(120), "no other coroutine has run"
             return super().read(*args)
 
     async def main() -> None:

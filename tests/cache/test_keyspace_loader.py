@@ -274,7 +274,7 @@ def test_threads_fill_the_cache_from_other_servers_while_replicas_are_killed() -
         for shard in SHARDS:
             keyspace.shards[shard].replicas[0].kill()
         for thread in threads:
-            thread.join(240)
+            thread.join(600)
         assert wrong == []
         for shard in SHARDS:
             wait_for_state(queries, keyspace.shards[shard].replicas[0], lambda state: state.token is None)

@@ -76,7 +76,7 @@ def test_a_load_waits_for_a_transaction_that_has_changed_the_row(vitess: Any, na
         reader.start()
         reader.join(0.5)
         connection.commit()
-    reader.join(30)
+    reader.join(120)
     assert found == [b"bob"]
 
 

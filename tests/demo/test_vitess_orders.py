@@ -137,7 +137,7 @@ def test_a_move_waits_for_running_writes_to_its_shard_and_delays_new_ones() -> N
     def copy() -> tuple[int, int]:
         seen.append("copied")
         copying.set()
-        go_on.wait(30)
+        go_on.wait(120)
         return 0, 0
 
     def write_before() -> None:
@@ -147,20 +147,20 @@ def test_a_move_waits_for_running_writes_to_its_shard_and_delays_new_ones() -> N
             seen.append(f"written in {placement.keyspace(moved)}")
 
     def write_meanwhile() -> None:
-        copying.wait(30)
+        copying.wait(120)
         with placement.writing([moved]):
             seen.append(f"written in {placement.keyspace(moved)}")
 
     threads = [threading.Thread(target=each) for each in (write_before, write_meanwhile)]
     threads[0].start()
-    writing.wait(30)
+    writing.wait(120)
     mover = threading.Thread(target=placement.move, args=(copy,))
     mover.start()
     threads[1].start()
-    copying.wait(30)
+    copying.wait(120)
     go_on.set()
     for thread in (*threads, mover):
-        thread.join(30)
+        thread.join(120)
     assert seen == [f"written in {BEFORE}", "copied", f"written in {AFTER}"]
 
 

@@ -39,7 +39,7 @@ def main() -> None:
     ]
     client = AdminClient({"bootstrap.servers": given.bootstrap_server, **settings})
     for future in client.create_acls(bindings).values():
-        future.result(30)
+        future.result(120)
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ def allow(broker: KafkaBroker, prefix: str, *operations: AclOperation, kind: Res
     administrator = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **login("admin")})
     bindings = [AclBinding(*place, operation, AclPermissionType.ALLOW) for operation in operations]
     for made in administrator.create_acls(bindings).values():
-        made.result(30)
+        made.result(120)
 
 
 def test_check_says_what_a_user_may_not_do_in_kafka(
@@ -311,7 +311,7 @@ def test_a_topic_that_a_user_may_no_longer_see_is_not_said_to_be_deleted(
     settings = KafkaSettings.from_config(config)
     administrator = AdminClient({**settings.client, **login("admin")})
     for created in administrator.create_topics([NewTopic(unique, 1)]).values():
-        created.result(30)
+        created.result(120)
     limited = replace(settings, client={**settings.client, **login("relay")})
     repeated = RepeatedAborts(limited, lambda: [unique], Liveness(), sleep=lambda _: None)
     for _ in range(10):
@@ -341,7 +341,7 @@ def test_a_relay_that_may_no_longer_write_to_a_topic_is_red_says_so_in_one_line_
     observed = ObservedRelay(operated.path)
     observed.until("/readyz", 200)
     for made in administrator.create_acls([AclBinding(ResourceType.TOPIC, *place)]).values():
-        made.result(30)
+        made.result(120)
     stream.put("root", "k", 2, old=1)
 
     def said() -> str | None:
@@ -356,7 +356,7 @@ def test_a_relay_that_may_no_longer_write_to_a_topic_is_red_says_so_in_one_line_
     )
     wait_until(lambda: observed.relay.has_logged("no transaction has been committed: 10 attempts failed"), 60)
     for removed in administrator.delete_acls([AclBindingFilter(ResourceType.TOPIC, *place)]).values():
-        removed.result(30)
+        removed.result(120)
     observed.until("/healthz", 200)
     log_in(operated, "admin")
     wait_until(lambda: operated.versions() == [1, 2], 60)

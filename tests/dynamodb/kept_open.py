@@ -36,7 +36,7 @@ class _Passing(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.before(self.headers["X-Amz-Target"].rpartition(".")[2])
-        behind = HTTPConnection(self.server.target, timeout=30)
+        behind = HTTPConnection(self.server.target, timeout=120)
         behind.putrequest("POST", self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             behind.putheader(name, value)

@@ -146,7 +146,7 @@ def test_a_damaged_answer_is_not_read_where_botocore_has_made_the_call(serve: Se
 def test_a_connection_that_the_server_has_closed_is_opened_again_and_counts_as_no_failure(serve: Serve) -> None:
     calls = serve([[*USUAL, ""], USUAL, USUAL])
     calls()
-    assert calls.server.closed.wait(30)
+    assert calls.server.closed.wait(120)
     assert [calls(), calls()] == ["next", "next"]
     assert (calls.whole, len(calls.server.heads)) == (2, 3)
 

@@ -108,7 +108,7 @@ class Maintained:
             self.state.list_soon()
 
     def serve_until(self, reached: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not reached():
             assert time.monotonic() < deadline
             self.serve()

@@ -31,7 +31,7 @@ class Throttled:
         self.may_end.set()
 
     def read(self) -> ReadResult:
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(120)
         return Unreadable(SHARD, 0.0, "throttled")
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def raw_records(scene: Scene) -> list[tuple[int, bytes, bytes]]:
     consumer.assign([TopicPartition(topic, p, 0) for p in range(config.kafka.partitions)])
     records: list[tuple[int, bytes, bytes]] = []
     while len(records) < count:
-        message = consumer.poll(10.0)
+        message = consumer.poll(120.0)
         assert message is not None
         assert message.error() is None
         records.append((message.partition() or 0, message.key() or b"", message.value() or b""))
@@ -146,7 +146,7 @@ def test_an_idle_shard_writes_down_how_far_it_has_come(scene: Scene) -> None:
 
     def progress() -> float | None:
         view = CheckpointView(config.kafka.client(), config.internal("checkpoints"))
-        view.read_to_end(range(64), 20)
+        view.read_to_end(range(64), 120)
         found = [c.progress for shards in view.checkpoints.values() for c in shards.values()]
         view.close()
         return found[0] if found and found[0] else None
@@ -179,7 +179,7 @@ def test_pages_that_wait_to_be_published_count_against_the_budget_of_the_readers
             wait_until(lambda: len(waiting) >= 300)
         finally:
             worker.stop()
-            relaying.join(60)
+            relaying.join(600)
     assert len(waiting) >= 300  # pages of an aborted transaction are published again
     assert max(waiting) <= (64 << 20) // LARGEST_PAGE
 

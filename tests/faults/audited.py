@@ -46,7 +46,7 @@ def opened(connection: Connection[Cursor]) -> Connection[Cursor]:
     """Open a connection that was made with ``defer_connect``. PyMySQL itself leaves a local socket open that fails."""
     local = socket.socket(socket.AF_UNIX)
     try:
-        local.settimeout(10.0)
+        local.settimeout(60.0)
         local.connect(str(connection.unix_socket))
     except BaseException:
         local.close()

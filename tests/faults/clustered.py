@@ -15,6 +15,7 @@ from relay.vitess.vindex import keyspace_id
 from tests.faults.audited import ITEMS, TABLE, audit, history, opened
 from tests.faults.harness import Relay
 from tests.faults.world import World
+from tests.waiting import PATIENCE
 
 SHARDS = ["-40", "40-80", "80-c0", "c0-"]
 AFTER = ["-20", "20-40"]
@@ -85,7 +86,7 @@ class Cluster(World):
     def catch_up(self) -> None:
         """Let a relay catch up, and bring vtgate back meanwhile if it dies."""
         last = self.start("--until-caught-up")
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE
         while last.is_running and time.monotonic() < deadline:
             self.revive()
             time.sleep(0.2)

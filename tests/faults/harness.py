@@ -23,7 +23,7 @@ from relay.kafka.transient_errors import is_transient
 from relay.process.managed import ManagedProcess
 from tests.command_line import run_until_caught_up
 from tests.topic_changes import read_topic
-from tests.waiting import is_paused, patience, wait_until
+from tests.waiting import PATIENCE, is_paused, patience, wait_until
 
 PAUSED_WORKER = "tests.faults.paused_worker"
 
@@ -109,7 +109,7 @@ class Scene:
         topic = config.topic(self.table)
         settings = {"group.id": f"{topic}.more", "enable.auto.commit": False, "isolation.level": "read_committed"}
         reader = Consumer(config.kafka.client() | settings)
-        found = reader.list_topics(topic, timeout=10).topics[topic]
+        found = reader.list_topics(topic, timeout=60).topics[topic]
         if found.error is not None:
             reader.close()
             return None
@@ -154,6 +154,8 @@ class Relay:
         self._process.wait()
 
     def stop(self, signum: signal.Signals = signal.SIGTERM, timeout: float = 30.0) -> int:
+        """Return the exit code. ``timeout``: seconds on a quiet host. AssertionError with the log if it hangs."""
+        timeout = patience(timeout)
         self._process.send_signal(signum)
         try:
             return self._process.wait(timeout)
@@ -163,7 +165,7 @@ class Relay:
     def where_it_hangs(self) -> str:
         """End the process, and return its log, which ends with the stacks of its threads."""
         self._process.send_signal(signal.SIGABRT)
-        self._process.wait(30)
+        self._process.wait(PATIENCE)
         return self.log()
 
     def terminate(self) -> int:

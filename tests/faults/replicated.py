@@ -39,7 +39,7 @@ class Replicated:
         return {"name": name, "type": "mysql", **account, "shards": {"-": self._addresses}}
 
     def fail_over(
-        self, paused: AbstractContextManager[Any], moved: Callable[[], None], *, kill: bool, timeout: float = 30.0
+        self, paused: AbstractContextManager[Any], moved: Callable[[], None], *, kill: bool, timeout: float = 120.0
     ) -> None:
         """Let the replica take over, once it has all that was committed; the old primary follows it.
 

@@ -97,7 +97,7 @@ def start_relay(stack: ExitStack, path: Path, config: Config, table: str) -> Non
     stack.callback(relay.kill)
     admin = topics.connect(config)
     wanted = {topic.name for topic in topics.required(config, [table])}
-    wait_until(lambda: wanted <= admin.list_topics(timeout=10).topics.keys() or None, 60)
+    wait_until(lambda: wanted <= admin.list_topics(timeout=60).topics.keys() or None, 60)
 
 
 def applied(config: Config, shop: Shop, consumer: CacheConsumer) -> TopicCheck:

@@ -299,7 +299,7 @@ def _committed(config: Config, topics: list[str]) -> Iterator[Message]:
         known = consumer.list_topics(timeout=30).topics
         waiting = {(topic, p) for topic in topics if topic in known for p in known[topic].partitions}
         consumer.assign([TopicPartition(topic, p, 0) for topic, p in waiting])
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while waiting:
             assert time.monotonic() < deadline, f"nothing comes of {sorted(waiting)}"
             for message in consumer.consume(1000, 0.1):

@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 def create(bootstrap_servers: str, name: str, partitions: int, **settings: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     wanted = {key.replace("_", "."): value for key, value in settings.items()}
-    admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(120)
 
 
 def limit(bootstrap_servers: str, topic: str, size: int) -> None:
@@ -19,4 +19,4 @@ def limit(bootstrap_servers: str, topic: str, size: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(120)

@@ -37,7 +37,7 @@ def client(kafka: Any) -> dict[str, Any]:
 def topic(client: dict[str, Any], unique: str) -> str:
     name = f"{unique}.checkpoints"
     admin = AdminClient(client)
-    admin.create_topics([NewTopic(name, CHECKPOINT_PARTITIONS, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, CHECKPOINT_PARTITIONS, 1)])[name].result(120)
     return name
 
 
@@ -255,9 +255,9 @@ def test_a_broker_that_does_not_answer_is_not_mistaken_for_an_empty_topic() -> N
     with KafkaBroker() as broker:
         client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
         admin = AdminClient(client)
-        admin.create_topics([NewTopic("c", CHECKPOINT_PARTITIONS, 1)])["c"].result(30)
+        admin.create_topics([NewTopic("c", CHECKPOINT_PARTITIONS, 1)])["c"].result(120)
         view = CheckpointView(client, "c")
-        assert view.read_to_end([0], 20.0)
+        assert view.read_to_end([0], 120.0)
         pause(broker.process.pid)
         assert not view.read_to_end([0], 1.0)
         os.kill(broker.process.pid, signal.SIGCONT)

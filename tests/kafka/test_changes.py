@@ -352,7 +352,7 @@ def test_partitions_that_are_added_meanwhile_do_not_keep_a_program_from_its_end(
     with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as one:
         assert versions([next(one)]) == [("ada", "1")]
         admin = topics.connect(topic.config)
-        admin.create_partitions([NewPartitions(topic.name, 6)])[topic.name].result(30)
+        admin.create_partitions([NewPartitions(topic.name, 6)])[topic.name].result(120)
         with relay.changes(topic.path, ["orders"], group=topic.name) as two:
 
             def has_an_added_partition() -> bool | None:

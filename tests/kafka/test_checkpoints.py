@@ -32,7 +32,7 @@ FINISHED = ShardCheckpoint(ShardState.FINISHED, updated_at=2.0).to_json()
 def create_topic(client: dict[str, Any], name: str, **settings: str) -> str:
     admin = AdminClient(client)
     topic = NewTopic(name, CHECKPOINT_PARTITIONS, 1, config={"cleanup.policy": "compact", **settings})
-    admin.create_topics([topic])[name].result(30)
+    admin.create_topics([topic])[name].result(120)
     return name
 
 
@@ -238,8 +238,8 @@ def test_a_topic_that_is_created_again_has_to_be_read_anew(client: dict[str, Any
         for view in (reading, asking):
             view.require_end(EVERYTHING, 30.0)
         admin = AdminClient(client)
-        admin.delete_topics([topic])[topic].result(30)
-        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+        admin.delete_topics([topic])[topic].result(120)
+        wait_until(lambda: topic not in admin.list_topics(timeout=60).topics)
         create_topic(client, topic)
         asking._consumer.unassign()  # it gets no record of the new topic
         write(client, topic, READING)
@@ -258,6 +258,6 @@ def keys_left(client: dict[str, Any], topic: str, partition: int) -> set[bytes |
     keys: set[bytes | None] = set()
     with closing(Consumer({**client, "group.id": "left", "enable.partition.eof": True})) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0)])
-        while (message := consumer.poll(10.0)) is not None and message.error() is None:
+        while (message := consumer.poll(120.0)) is not None and message.error() is None:
             keys.add(message.key())
     return keys

@@ -169,9 +169,9 @@ def test_clients_that_wait_renew_their_tokens_before_they_expire(
     producer = Producer({**client, "client.id": names[1]})
     with closing(Consumer({**client, "client.id": names[2], "group.id": unique})) as consumer:
         for _ in range(2):
-            assert admin.list_topics(timeout=10).brokers
-            assert producer.list_topics(timeout=10).brokers
-            consumer.committed([TopicPartition(unique, 0)], timeout=10)
+            assert admin.list_topics(timeout=60).brokers
+            assert producer.list_topics(timeout=60).brokers
+            consumer.committed([TopicPartition(unique, 0)], timeout=60)
             before = {name: sum(who == name for who, _ in msk.door.signers) for name in names}
             time.sleep(13)  # nobody polls
         after = {name: sum(who == name for who, _ in msk.door.signers) for name in names}
@@ -214,15 +214,15 @@ def test_a_broker_of_apache_kafka_takes_tokens_of_the_same_callback(
         client["bootstrap.servers"] = broker.bootstrap_servers
         admin, producer = AdminClient(client), Producer(client)
         for future in admin.create_topics([NewTopic("t", 1, 1)]).values():
-            future.result(30)
+            future.result(120)
         for value in (b"1", b"2"):
             producer.produce("t", value)
-            assert producer.flush(20) == 0
+            assert producer.flush(120) == 0
             made = len(expiries)
             time.sleep(12)
         assert len(expiries) > made
         with closing(Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})) as consumer:
             consumer.subscribe(["t"])
-            found = [message.value() for message in consumer.consume(2, 30)]
+            found = [message.value() for message in consumer.consume(2, 120)]
         assert found == [b"1", b"2"]
-        assert admin.list_topics(timeout=10).brokers
+        assert admin.list_topics(timeout=60).brokers

@@ -36,7 +36,7 @@ class TestOnABroker:
     def topic(self, kafka: Any) -> str:
         name = f"limits-{uuid.uuid4().hex[:8]}"
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.create_topics([NewTopic(name, 1, config={"max.message.bytes": str(LIMIT)})])[name].result(30)
+        admin.create_topics([NewTopic(name, 1, config={"max.message.bytes": str(LIMIT)})])[name].result(120)
         return name
 
     def refused(self, kafka: Any, topic: str, records: list[Any], **settings: Any) -> list[KafkaError]:

@@ -113,7 +113,7 @@ def disturbed(broker: ProxiedBroker, unique: str) -> Iterator[Disturbed]:
     settings = KafkaSettings.from_config(config(unique, broker.bootstrap_servers))
     create({"bootstrap.servers": broker.bootstrap_servers}, unique)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(settings.checkpoints, CHECKPOINT_PARTITIONS, 1)])[settings.checkpoints].result(30)
+    admin.create_topics([NewTopic(settings.checkpoints, CHECKPOINT_PARTITIONS, 1)])[settings.checkpoints].result(120)
     with closing(Disturbed(broker, settings)) as made:
         yield made
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.services
 @pytest.fixture
 def topic(broker: ProxiedBroker, unique: str) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(30)
+    admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(120)
     return unique
 
 

@@ -125,17 +125,17 @@ class TestOnABroker:
 
     def create(self, admin: AdminClient, name: str, partitions: int, **settings: str) -> None:
         wanted = {key.replace("_", "."): value for key, value in settings.items()}
-        admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(30)
-        wait_until(lambda: name in admin.list_topics(timeout=10).topics)
+        admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(120)
+        wait_until(lambda: name in admin.list_topics(timeout=60).topics)
 
     def settings(self, admin: AdminClient, name: str) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)
-        return {key: entry.value for key, entry in admin.describe_configs([resource])[resource].result(30).items()}
+        return {key: entry.value for key, entry in admin.describe_configs([resource])[resource].result(120).items()}
 
     def test_missing_topics_are_created_with_the_required_settings(self, relayed: Config, admin: AdminClient) -> None:
         assert not any(found.exists for found in topics.survey(admin, relayed, ["orders"]))
         topics.create_missing(admin, relayed, ["orders"])
-        there = admin.list_topics(timeout=10).topics
+        there = admin.list_topics(timeout=60).topics
         counts = {name: len(there[name].partitions) for name in there if name.startswith(f"{relayed.name}.")}
         assert counts == {
             f"{relayed.name}.orders": 3,
@@ -206,7 +206,7 @@ class TestOnABroker:
         for setting in words[words.index("--add-config") + 1].split(","):
             name, _, value = setting.partition("=")
             resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(120)
 
     def test_a_checkpoints_topic_that_soon_forgets_deletions_is_refused(
         self, relayed: Config, admin: AdminClient
@@ -229,7 +229,7 @@ class TestOnABroker:
         assert '`topics` template (such as "{name}.{table}.2")' in str(refused.value)
         assert "relay/kafka/README.md, Changing the number of partitions" in str(refused.value)
         # It is refused before any topic is created.
-        assert f"{relayed.name}.checkpoints" not in admin.list_topics(timeout=10).topics
+        assert f"{relayed.name}.checkpoints" not in admin.list_topics(timeout=60).topics
 
     def test_another_number_of_checkpoint_partitions_is_refused(self, relayed: Config, admin: AdminClient) -> None:
         """I4."""

@@ -12,7 +12,7 @@ from relay.kafka.publisher import Publisher
 
 def create(client: dict[str, Any], name: str, **settings: str) -> None:
     admin = AdminClient(client)
-    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(120)
 
 
 def read_committed(client: dict[str, Any], topic: str) -> list[str]:
@@ -20,7 +20,7 @@ def read_committed(client: dict[str, Any], topic: str) -> list[str]:
     reader = Consumer({**client, "group.id": topic, "isolation.level": "read_committed", "enable.partition.eof": True})
     reader.assign([TopicPartition(topic, 0, 0)])
     values = []
-    while (message := reader.poll(30)) is not None and message.error() is None:
+    while (message := reader.poll(120)) is not None and message.error() is None:
         values.append((message.value() or b"").decode())
     reader.close()
     return values

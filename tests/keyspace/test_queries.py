@@ -319,7 +319,7 @@ def test_threads_get_their_own_rows_of_any_shard_while_replicas_die(keyspace: Ke
         keyspace.shards[LOW].replicas[0].kill()
         keyspace.shards[HIGH].replicas[0].kill()
         for thread in threads:
-            thread.join(240)
+            thread.join(600)
     assert (wrong, done) == ([], 6)
 
 

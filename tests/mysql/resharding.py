@@ -246,7 +246,7 @@ class World:
         )
 
     def run(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not done():
             self.step()
             assert time.monotonic() < deadline, (self.checkpoints, self.failures[-1:])

@@ -127,7 +127,7 @@ class MySQL(SQLServer):
         self.execute("RESET REPLICA ALL")
         self._set_read_only(False)
 
-    def wait_for(self, gtid: str, timeout: float = 30.0) -> None:
+    def wait_for(self, gtid: str, timeout: float = 120.0) -> None:
         """Wait until a replica has executed a set. Raises ``Unavailable`` if it does not in time."""
         ((late,),) = self.execute("SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s)", (gtid, timeout))
         if late:

@@ -14,7 +14,7 @@ from relay.services.server import EmbeddedServer
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 600.0  # seconds
 
 
 def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) -> MySQLConfig:

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 def get(url: str, path: str) -> tuple[int, str]:
     """Return the status code and the text of the response."""
     try:
-        with urllib.request.urlopen(url + path, timeout=10) as response:
+        with urllib.request.urlopen(url + path, timeout=60) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -186,8 +186,8 @@ class TestOnServices:
         self.create(dynamodb, unique)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         name = f"{unique}.checkpoints"
-        admin.create_topics([NewTopic(name, 64, config={"cleanup.policy": "compact"})])[name].result(30)
-        wait_until(lambda: name in admin.list_topics(timeout=10).topics or None, 60)
+        admin.create_topics([NewTopic(name, 64, config={"cleanup.policy": "compact"})])[name].result(120)
+        wait_until(lambda: name in admin.list_topics(timeout=60).topics or None, 60)
         result = run(self.content(kafka, dynamodb, unique))
         assert result.exit_code == 0, result.output
         (line,) = (line for line in result.stdout.splitlines() if f"topic {name}" in line)

@@ -332,7 +332,7 @@ class TestOnABroker:
                 process.kill()
                 pytest.fail("nothing was shown")
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(120) == 130
             assert process.stderr is not None
             assert process.stderr.read() == b""
 
@@ -345,7 +345,7 @@ class TestOnABroker:
             assert process.stdout.readline()
             process.stdout.close()
             self.publish(producer, relayed.topic("orders"), values(1))
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
             assert process.stderr is not None
             assert process.stderr.read() == b""
 

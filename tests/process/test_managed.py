@@ -23,7 +23,7 @@ class TestManagedProcess:
     def test_stop_ends_its_children_too(self, tmp_path: Path) -> None:
         process = shell(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; wait")
         process.start()
-        process.wait_until(lambda: bool((tmp_path / "child").exists() and (tmp_path / "child").read_text()), 10, "it")
+        process.wait_until(lambda: bool((tmp_path / "child").exists() and (tmp_path / "child").read_text()), 60, "it")
         child = int((tmp_path / "child").read_text())
         process.stop()
         assert not process.alive
@@ -33,7 +33,7 @@ class TestManagedProcess:
     def test_stop_ends_children_that_outlived_the_process(self, tmp_path: Path) -> None:
         process = shell(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child")
         process.start()
-        process.process.wait(10)
+        process.process.wait(60)
         child = int((tmp_path / "child").read_text())
         assert not gone(child, within=0)
         process.stop()
@@ -42,7 +42,7 @@ class TestManagedProcess:
     def test_a_process_that_ignores_sigterm_is_killed(self, tmp_path: Path) -> None:
         process = shell(tmp_path, f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done")
         process.start()
-        process.wait_until((tmp_path / "up").exists, 10, "it")
+        process.wait_until((tmp_path / "up").exists, 60, "it")
         process.stop(timeout=0.3)
         assert process.returncode == -9
 
@@ -58,13 +58,13 @@ class TestManagedProcess:
         process = shell(tmp_path, "echo the disk is full >&2; exit 3")
         process.start()
         with pytest.raises(Unavailable, match=r"thing ended with status 3:\nthe disk is full"):
-            process.wait_until(lambda: False, 10, "thing")
+            process.wait_until(lambda: False, 60, "thing")
         process.stop()
 
     def test_a_process_that_is_never_ready_is_reported_with_its_log(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "echo still loading; sleep 300")
         process.start()
-        process.wait_until(lambda: "loading" in process.log_tail(), 10, "thing")
+        process.wait_until(lambda: "loading" in process.log_tail(), 60, "thing")
         with pytest.raises(Unavailable, match=r"thing was not ready after 0 s:\nstill loading"):
             process.wait_until(lambda: False, 0.2, "thing")
         process.stop()
@@ -72,9 +72,9 @@ class TestManagedProcess:
     def test_an_answer_from_another_process_does_not_make_a_dead_one_ready(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "exit 1")
         process.start()
-        process.process.wait(10)
+        process.process.wait(60)
         with pytest.raises(Unavailable, match="ended with status 1"):
-            process.wait_until(lambda: True, 10, "thing")
+            process.wait_until(lambda: True, 60, "thing")
         process.stop()
 
     def test_a_process_outlives_the_thread_that_started_it(self, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ class TestManagedProcess:
     def test_a_process_gets_the_given_environment_and_a_session_of_its_own(self, tmp_path: Path) -> None:
         process = ManagedProcess(["/bin/sh", "-c", "echo $GREETING; sleep 300"], tmp_path / "log", {"GREETING": "hi"})
         process.start()
-        process.wait_until(lambda: "hi" in process.log_tail(), 10, "it")
+        process.wait_until(lambda: "hi" in process.log_tail(), 60, "it")
         assert os.getsid(process.pid) == process.pid
         process.stop()
 
@@ -96,7 +96,7 @@ class TestManagedProcess:
         process = ManagedProcess(["/nowhere/at-all"], tmp_path / "log")
         process.start()
         with pytest.raises(Unavailable, match="No such file or directory"):
-            process.wait_until(lambda: False, 10, "it")
+            process.wait_until(lambda: False, 60, "it")
         process.stop()
 
 

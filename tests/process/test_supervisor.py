@@ -94,7 +94,7 @@ def test_sigterm_stops_all_workers_cleanly(tmp_path: Path) -> None:
     wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
     time.sleep(0.2)
     parent.send_signal(signal.SIGTERM)
-    assert parent.wait(30) == 0
+    assert parent.wait(120) == 0
     assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from relay.reading.open_shard import ShardOwner
 from relay.records import Shard
 from relay.source import Page, ReadResult
+from tests.waiting import PATIENCE
 
 SHARD = Shard("s")
 PAGE = Page(SHARD, [], None, None, None, begun=0.0)
@@ -28,7 +29,7 @@ class Reads:
 
     def read(self) -> ReadResult:
         self.begun.set()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(PATIENCE)
         assert not self.closed
         return next(self.pages)
 

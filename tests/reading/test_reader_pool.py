@@ -66,7 +66,7 @@ def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPoo
     every = {str(number): pump.open(Idle(), b"", OWNER) for number in range(20_000)}
     for shard in every.values():
         shard.empty = 100
-    arrived, deadline = 0, time.monotonic() + 60
+    arrived, deadline = 0, time.monotonic() + 600
     while arrived < len(every):
         assert time.monotonic() < deadline
         for shard, result in pump.take(0.0):
@@ -108,7 +108,7 @@ def test_a_reader_is_not_let_go_of_while_it_is_read(pump: ReaderPool, clock: Clo
     reads.may_end.clear()
     reading = pump.open(reads, b"", OWNER)
     assert not pump.take(0.0)
-    assert reads.begun.wait(10)
+    assert reads.begun.wait(120)
     pump.shut(reading)
     closed_early = reads.closed
     reads.may_end.set()
@@ -133,7 +133,7 @@ def test_shards_that_stream_are_all_waited_for_at_once() -> None:
     for reads in every:
         reads.may_end.clear()
         pump.open(reads, b"", OWNER)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not all(reads.begun.is_set() for reads in every):
         assert time.monotonic() < deadline, sum(reads.begun.is_set() for reads in every)
         assert not pump.take(0.01)
@@ -176,10 +176,10 @@ def test_there_is_a_backlog_while_a_shard_is_read_that_has_one(pump: ReaderPool)
 
     reading = pump.open(Reads(PAGE, PAGE), b"", OWNER)
     assert not has_backlog(), "nothing is known of a shard that has not been read"
-    assert pump.take(10.0)
+    assert pump.take(120.0)
     pump.again(reading, 0.0, has_backlog=True)
     assert has_backlog()
-    assert pump.take(10.0)
+    assert pump.take(120.0)
     assert not has_backlog(), "it may have been its last page"
     pump.again(reading, 0.2)
     assert not has_backlog()
@@ -207,7 +207,7 @@ def test_a_stream_that_brings_changes_has_a_backlog_and_an_idle_one_has_none(
 def test_a_shard_that_is_given_up_has_no_backlog(pump: ReaderPool) -> None:
     reads = Reads(PAGE, PAGE)
     reading = pump.open(reads, b"", OWNER)
-    assert pump.take(10.0)
+    assert pump.take(120.0)
     reads.may_end.clear()
     pump.again(reading, 0.0, has_backlog=True)
     before = pump.has_backlog
@@ -220,10 +220,10 @@ def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
     pump = ReaderPool()
     reads = Reads(PAGE, PAGE)
     reading = pump.open(reads, b"", OWNER)
-    assert pump.take(10.0)
+    assert pump.take(120.0)
     reads.begun.clear()
     pump.again(reading, 0.0)
-    assert reads.begun.wait(10)  # without another call of the pump
+    assert reads.begun.wait(120)  # without another call of the pump
     pump.close()
 
 

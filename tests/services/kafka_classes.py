@@ -57,7 +57,7 @@ def use(bootstrap_servers: str) -> None:
 def _use(bootstrap_servers: str) -> None:
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
     admin = AdminClient(client)
-    admin.create_topics([NewTopic("training", 2, 1)])["training"].result(30)
+    admin.create_topics([NewTopic("training", 2, 1)])["training"].result(120)
     producer = Producer(client | {"transactional.id": "training"})
     producer.init_transactions(30)
     producer.begin_transaction()

@@ -79,7 +79,7 @@ class TestState:
             child.stdout.readline()
             record(state, child.pid)
             assert [each.name for each in down()] == ["redis"]
-            assert child.wait(5) == -signal.SIGKILL
+            assert child.wait(60) == -signal.SIGKILL
 
     def test_an_unreadable_state_file_is_named(self, state: Path) -> None:
         (state / "services.json").write_text("{")

@@ -38,12 +38,12 @@ pytestmark = pytest.mark.services
 
 def create_topic(bootstrap_servers: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
 
 
 def cluster_of(bootstrap_servers: str) -> str | None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    found: str | None = admin.describe_cluster().result(30).cluster_id
+    found: str | None = admin.describe_cluster().result(120).cluster_id
     return found
 
 
@@ -65,7 +65,7 @@ def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(settings | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes] = []
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     try:
         while len(values) < count and time.monotonic() < deadline:
             message = consumer.poll(1.0)
@@ -87,7 +87,7 @@ class TestTheServices:
         failed: list[object] = []
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 3000})
         producer.produce(unique, b"x", on_delivery=lambda error, _: failed.append(error))
-        producer.flush(10)
+        producer.flush(60)
         assert failed[0] is not None
 
     def test_dynamodb_streams_return_what_was_put(self, dynamodb: Any, unique: str) -> None:
@@ -118,7 +118,7 @@ class TestTheServices:
             assert client.config_get("save")["save"] == ""
 
     def test_memcached_stores_items_and_knows_the_meta_commands(self, memcached_server: Any, unique: str) -> None:
-        with socket.create_connection((HOST, urlsplit(memcached_server.url).port), timeout=10) as connection:
+        with socket.create_connection((HOST, urlsplit(memcached_server.url).port), timeout=60) as connection:
             connection.sendall(b"ms %b 1 T60\r\n1\r\nmg %b v\r\n" % (unique.encode(), unique.encode()))
             with connection.makefile("rb") as reader:
                 assert [reader.readline() for _ in range(3)] == [b"HD\r\n", b"VA 1\r\n", b"1\r\n"]

@@ -50,11 +50,11 @@ def own() -> Iterator[Vitess]:
 
 
 def until(stream: Iterator[bytes], *texts: bytes) -> bytes:
-    """Return the first message of a stream that contains all the texts. Raises ``TimeoutError`` after a minute.
+    """Return the first message of a stream that contains all the texts. Raises ``TimeoutError`` after ten minutes.
 
     A stream that brings nothing but keeps its connection alive does not end by itself.
     """
-    deadline, passed = time.monotonic() + 60, []
+    deadline, passed = time.monotonic() + 600, []
     for message in stream:
         if all(text in message for text in texts):
             return message
@@ -88,7 +88,7 @@ def test_a_deadlock_between_shards_ends_after_the_lock_wait_timeout(own: Vitess)
         with closing(own.connect("source")) as connection, connection.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute(update, (first,))
-            meet.wait(30)
+            meet.wait(120)
             try:
                 cursor.execute(update, (second,))
                 cursor.execute("COMMIT")

@@ -14,7 +14,7 @@ _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 
 
 def vstream(
-    address: str, start: Sequence[tuple[str, str, str]], journals: bool = False, timeout: float = 30.0
+    address: str, start: Sequence[tuple[str, str, str]], journals: bool = False, timeout: float = 120.0
 ) -> Iterator[bytes]:
     """Yield encoded ``VStreamResponse`` messages of all tables from (keyspace, shard, gtid) on.
 

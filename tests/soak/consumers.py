@@ -91,7 +91,7 @@ class Consumers:
         config = load(self._path)
         admin = topics.connect(config)
         wanted = {topic.name for topic in topics.required(config, [part.table for part in parts])}
-        wait_until(lambda: wanted <= admin.list_topics(timeout=10).topics.keys() or None, _TOPICS_WITHIN)
+        wait_until(lambda: wanted <= admin.list_topics(timeout=60).topics.keys() or None, _TOPICS_WITHIN)
         for consumer in CONSUMERS:
             self._start(consumer)
         for part in parts:

@@ -120,7 +120,7 @@ def clients(path: Path) -> set[str]:
     config = load(path)
     admin = AdminClient(config.client("test"))
     group = f"{config.name}.relay"
-    found = admin.describe_consumer_groups([group])[group].result(30)
+    found = admin.describe_consumer_groups([group])[group].result(120)
     return {member.client_id for member in found.members}
 
 

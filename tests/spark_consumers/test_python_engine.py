@@ -194,7 +194,7 @@ def test_only_the_cache_goes_on_where_it_has_committed_once_a_topic_was_created_
     before = store.generation(generation_key(topic.config.name))
     group = f"{topic.config.name}.cache"
     client = Consumer({**topic.config.kafka.client(), "group.id": group})
-    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=20)
+    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=60)
     topic.create_again()
     topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
     client.commit(offsets=reported, asynchronous=False)  # as one that has not noticed does

@@ -161,7 +161,7 @@ def test_a_table_that_left_the_config_is_read_to_its_end_and_stops_no_consumer(t
     found = topic.apply()
     assert (found["copy"], found["lines"], len(found["log"])) == ({"ada": 2}, {"ada": 2}, 4)
     admin, left = topics.connect(topic.config), topic.config.topic("lines")
-    admin.delete_topics([left])[left].result(30)
+    admin.delete_topics([left])[left].result(120)
     wait_until(lambda: left not in topics.list_topics(admin, topic.config))
     topic.refuse("log", checkpoint="one/log")
     assert f"topic {left}, of which the checkpoint" in topic.log.read_text()
@@ -190,7 +190,7 @@ def test_a_new_checkpoint_starts_at_no_offsets_that_were_reported_of_a_topic_bef
     topic.consume("log", checkpoint="one")
     group = f"{topic.config.name}.log"
     client = Consumer({**topic.config.kafka.client(), "group.id": group})
-    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=20)
+    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=60)
     topic.create_again()
     topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
     client.commit(offsets=reported, asynchronous=False)

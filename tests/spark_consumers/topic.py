@@ -122,7 +122,7 @@ class Topic:
     def create_again(self) -> None:
         """Delete the topic of ``orders`` with all that is on it, and create it again."""
         admin = topics.connect(self.config)
-        admin.delete_topics([self.name])[self.name].result(20)
+        admin.delete_topics([self.name])[self.name].result(120)
         wait_until(lambda: self.name not in topics.list_topics(admin, self.config))
         self._create()
 
@@ -206,7 +206,7 @@ class Topic:
         """Return where each partition of the topic of ``orders`` ends."""
         consumer = Consumer({**self._client, "group.id": f"{self.name}.test"})
         places = [TopicPartition(self.name, partition) for partition in range(self.partitions)]
-        found = {str(place.partition): consumer.get_watermark_offsets(place, timeout=20)[1] for place in places}
+        found = {str(place.partition): consumer.get_watermark_offsets(place, timeout=60)[1] for place in places}
         consumer.close()
         return found
 
@@ -217,7 +217,7 @@ class Topic:
         consumer.assign([TopicPartition(self.name, partition, 0) for partition in range(self.partitions)])
         found: list[Message] = []
         while len(found) < wanted:
-            message = consumer.poll(20)
+            message = consumer.poll(120)
             assert message is not None
             assert message.error() is None
             found.append(message)
@@ -228,11 +228,11 @@ class Topic:
         """Return key, value and reason of every dead letter."""
         name = self.config.internal("dead_letters")
         consumer = Consumer({**self._client, "group.id": f"{name}.test", "isolation.level": "read_committed"})
-        end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)[1]
+        end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=60)[1]
         consumer.assign([TopicPartition(name, 0, 0)])
         letters: list[tuple[bytes, bytes, str]] = []
         while len(letters) < end:
-            message = consumer.poll(20)
+            message = consumer.poll(120)
             assert message is not None
             assert message.error() is None
             headers: dict[str, Any] = dict(message.headers() or [])

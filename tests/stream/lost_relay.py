@@ -48,8 +48,8 @@ class LostRelay(Operated):
         """Delete topics: those of ``kinds``, such as checkpoints, or of changes."""
         names = [self.topic(kind) for kind in kinds]
         for deleted in self.admin.delete_topics(names).values():
-            deleted.result(30)
-        wait_until(lambda: not self.admin.list_topics(timeout=10).topics.keys() & set(names))
+            deleted.result(120)
+        wait_until(lambda: not self.admin.list_topics(timeout=60).topics.keys() & set(names))
 
     def create(self) -> None:
         """Create what is missing, as another worker does."""
@@ -68,4 +68,4 @@ class LostRelay(Operated):
         ends = offset_bounds(self.admin, [(self.topic("changes"), number) for number in numbers])
         before = [TopicPartition(*where, end) for where, (_, end) in ends.items()]
         for removed in self.admin.delete_records(before).values():
-            removed.result(30)
+            removed.result(120)

@@ -50,7 +50,7 @@ class OneWorker:
 
     def serve(self) -> bool:
         """Do what is due, as the worker does. Return whether a listing has arrived, or is wanted once more."""
-        arrived, deadline = self.poll(), time.monotonic() + 60
+        arrived, deadline = self.poll(), time.monotonic() + 600
         while self.discovery.is_listing:
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -269,7 +269,7 @@ def test_other_topics_the_offsets_of_the_group_and_local_state_are_made_again(
     assert len(relay.gap_records()) == 1
     relay.delete("gaps", "watermarks", "dead_letters")
     (deleted,) = relay.admin.delete_consumer_groups([f"{relay.name}.relay"]).values()
-    deleted.result(30)
+    deleted.result(120)
     monkeypatch.setenv("RELAY_STATE", str(tmp_path / "new"))
     relay.put(3)
     relay.run()

@@ -117,7 +117,7 @@ class Marks:
             {**config.kafka.client(), "group.id": f"{config.name}.marks", "isolation.level": "read_committed"}
         )
         self._topic = config.internal("watermarks")
-        wait_until(lambda: self._topic in self._consumer.list_topics(timeout=10).topics or None, 30)
+        wait_until(lambda: self._topic in self._consumer.list_topics(timeout=60).topics or None, 30)
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
         self._overall = 0.0
 

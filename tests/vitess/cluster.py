@@ -97,7 +97,7 @@ class Program(EmbeddedServer):
         if not accepts(self.port):
             return False
         try:
-            with urlopen(f"http://{HOST}:{self.ports[-1]}/debug/vars", timeout=5) as answer:
+            with urlopen(f"http://{HOST}:{self.ports[-1]}/debug/vars", timeout=60) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False
@@ -123,7 +123,7 @@ class Etcd(Program):
 
     def _ready(self) -> bool:
         try:
-            with urlopen(f"http://{self.address}/health", timeout=5) as answer:
+            with urlopen(f"http://{self.address}/health", timeout=60) as answer:
                 return bool(json.load(answer)["health"] == "true")
         except (URLError, OSError):
             return False

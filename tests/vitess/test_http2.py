@@ -71,7 +71,7 @@ def everything(call: Call) -> tuple[list[bytes], CallEnded]:
     found: list[bytes] = []
     while True:
         try:
-            found += call.take(5.0)
+            found += call.take(60.0)
         except CallEnded as ended:
             return found, ended
 
@@ -182,7 +182,7 @@ def test_a_call_to_a_closed_port_ends_at_once() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     call = Call(address, "/a/B", b"")
     with pytest.raises(CallEnded, match=f"UNAVAILABLE: failed to connect to {address}"):
-        call.take(5.0)
+        call.take(60.0)
     call.close()
 
 
@@ -207,7 +207,7 @@ def test_taking_an_answer_does_not_wait_longer_for_the_connection() -> None:
 def test_an_invalid_host_name_or_an_address_without_port_is_reported() -> None:
     call = Call("vtgate..svc:1", "/a/B", b"")
     with pytest.raises(CallEnded, match=r"UNAVAILABLE: failed to connect to vtgate..svc:1: "):
-        call.take(5.0)
+        call.take(60.0)
     with pytest.raises(ConfigError, match="expected host:port"):
         Call("vtgate", "/a/B", b"")
 
@@ -215,4 +215,4 @@ def test_an_invalid_host_name_or_an_address_without_port_is_reported() -> None:
 def test_taking_a_large_message_waits_until_it_is_complete() -> None:
     large = b"x" * (2 << 20)
     with peer(BEGUN, *(frame(DATA, 0, 1, part) for part in _cut(message(large), [])), ENDED) as (call, _):
-        assert call.take(5.0) == [large]
+        assert call.take(60.0) == [large]

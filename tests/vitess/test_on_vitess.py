@@ -81,7 +81,7 @@ def head(cluster: Vitess, keyspace: str = "one", shard: str = "0") -> dict[str, 
         tablets = Tablets(gate, VitessShard("shop", keyspace, shard, f"shop/{keyspace}/{shard}"), "REPLICA")
         asked = Head(tablets, "customer", clock=time.time)
         asked.ask()
-        found = asked.poll(10.0)
+        found = asked.poll(120.0)
     assert found is not None
     return {"gtid": found[1].position}
 

@@ -74,7 +74,7 @@ def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
 
 
 def _until(reader: Any, wanted: int) -> Iterator[Page]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while wanted > 0:
         assert time.monotonic() < deadline
         read = reader.read()

@@ -79,7 +79,7 @@ class TestADump:
             thread = threading.Thread(target=read)
             thread.start()
             stream.close()
-            thread.join(10)
+            thread.join(120)
             assert not thread.is_alive()
             assert isinstance(failures[0], Closed)
             with pytest.raises(Closed):

@@ -250,7 +250,7 @@ class TestAStream:
             thread = threading.Thread(target=read)
             thread.start()
             reader.stream.close()
-            thread.join(10)
+            thread.join(120)
             assert not thread.is_alive()
             assert type(failures[0]) is Closed
 

@@ -154,7 +154,7 @@ def test_a_topic_that_is_created_again_after_a_swap_is_not_read_from_where_the_r
     topic.publish(history([1]))
     replay(topic, "log", f"file://{topic.folder}/rebuilt", *checkpoint(topic, "log"))
     client = Consumer({**topic.config.kafka.client(), "group.id": f"{topic.config.name}.log"})
-    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=20)
+    reported = client.committed([TopicPartition(topic.name, number) for number in range(topic.partitions)], timeout=60)
     topic.create_again()
     topic.publish(history([2, 3]))
     topic.refuse("log", checkpoint="log")
@@ -346,7 +346,7 @@ def test_a_log_is_not_whole_if_its_topic_is_compacted(topic: Topic) -> None:
     admin = topics.connect(topic.config)
     compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=[compact])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(120)
     into = f"file://{topic.folder}/rebuilt"
     with pytest.raises(AssertionError, match=f"partial log: topic {topic.name} is compacted"):
         replay(topic, "log", into)
