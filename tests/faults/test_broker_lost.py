@@ -36,7 +36,7 @@ def test_a_relay_that_has_lost_its_broker_still_stops_and_loses_nothing(
         run_until_caught_up(path)
         relay = start_relay(path)
         table.write(30)
-        wait_until(lambda: "reading shard" in relay.log() or None, 90)
+        wait_until(lambda: relay.has_logged("reading shard"), 90)
         broker.kill()
         table.write(30)
         time.sleep(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -92,7 +93,7 @@ def test_two_workers_that_come_and_go_lose_and_double_nothing(scene: Scene) -> N
     for _ in range(4):
         seen = scene.wait_for_more(seen)
         second = scene.relay()
-        wait_until(lambda log=second.log: "took over" in log() or None, 60)  # type: ignore[misc]
+        wait_until(partial(second.has_logged, "took over"), 60)
         seen = scene.wait_for_more(seen)
         assert first.terminate() == 0, first.log()
         first = second

@@ -76,7 +76,7 @@ def disturbed(world: Cluster, relay: Relay, chance: random.Random, steps: list[s
 
 
 def copies_or_is_done(world: Cluster, relay: Relay) -> bool:
-    return "copying table items of shard" in relay.log() or is_done(world)
+    return relay.has_logged("copying table items of shard") or is_done(world)
 
 
 def check(world: Cluster, snapshots: int, least: int = ROWS // 2) -> None:
@@ -96,7 +96,7 @@ def test_copies_equal_the_table_whatever_is_killed_and_however_often_it_is_copie
     chance = random.Random(world.seed)
     world.fill(ROWS)
     relay = world.start()
-    wait_until(lambda: "reading shard c0-" in relay.log() or None, 60)
+    wait_until(lambda: relay.has_logged("reading shard c0-"), 60)
     world.start_writers()
     relay = disturbed(world, relay, chance, ["relay", "relay", "vtgate", "database"])
     wait_until(lambda: is_done(world), 120)

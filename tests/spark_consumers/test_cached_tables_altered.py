@@ -81,12 +81,12 @@ def cached(
         def start(name: str, says: str) -> Relay:
             process = Relay([sys.executable, "-m", "relay.cli", *commands[name]], folder / f"{name}.log")
             stack.callback(process.kill)
-            wait_until(lambda: says in process.log(), 120)
+            wait_until(lambda: process.has_logged(says), 120)
             return process
 
         processes = [start("relay", " shard "), start("consumer", '"started"')]
         execute(f"INSERT INTO {table} (id, v) VALUES (1, '7.50')")
-        wait_until(lambda: '"applied": 1' in processes[1].log(), 120)
+        wait_until(lambda: processes[1].has_logged('"applied": 1'), 120)
         try:
             yield CachedRow(TokenCache(store, table), execute, table)
         except AssertionError as failure:

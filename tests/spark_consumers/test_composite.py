@@ -124,7 +124,7 @@ def test_a_value_of_two_shards_is_invalidated_by_both_and_filled_with_the_tokens
     running = Relay([*relay, "run", str(path)], tmp_path / "relay.log")
     consumer = Relay([*relay, "consume", "cache", str(path), "--engine", engine], tmp_path / "consumer.log")
     try:
-        wait_until(lambda: '"started"' in consumer.log() or None, 120)
+        wait_until(lambda: consumer.has_logged('"started"'), 120)
         with RedisStore(redis_server.url) as store:
             follow(shop, TokenCache(store, shop.database))
     except AssertionError as failure:

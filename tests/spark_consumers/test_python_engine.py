@@ -158,14 +158,14 @@ def test_it_goes_on_where_the_group_is_and_refuses_to_start_elsewhere(topic: Top
     topic.publish([change("c0", 2)])
     process = topic.start("cache", "--from", "earliest", "--until-caught-up", checkpoint="one", engine="python")
     assert process.wait(60) == 2
-    assert "only applies to a group without committed offsets" in process.log()
+    assert process.has_logged("only applies to a group without committed offsets")
     assert topic.consume("cache", "--from", "committed", checkpoint="one", engine="python")["rows"] == 1
 
 
 def test_a_start_is_kept_by_a_process_that_is_killed_before_its_first_batch(topic: Topic) -> None:
     topic.publish([change("c0", 1)])
     process = topic.start("cache", "--from", "latest", checkpoint="one", engine="python")
-    wait_until(lambda: '"started"' in process.log() or None, 60)
+    wait_until(lambda: process.has_logged('"started"'), 60)
     process.kill()
     topic.publish([change("c0", 2)])
     assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
@@ -349,7 +349,7 @@ def test_a_redis_that_is_down_is_tried_again_and_then_reported(topic: Topic) -> 
     topic.path.write_text(text.replace(topic.redis_url, "redis://127.0.0.1:1/0"))
     process = topic.start("cache", checkpoint="one", engine="python")
     assert process.wait(60) == 3
-    assert "Redis at redis://127.0.0.1:1/0 is not available" in process.log()
+    assert process.has_logged("Redis at redis://127.0.0.1:1/0 is not available")
     assert [line["event"] for line in log_lines(topic.log)] == ["retry"] * 5
     topic.path.write_text(text)
     assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1

@@ -286,7 +286,7 @@ def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, 
     [(value, *_)] = finished(TopicWriter(other, topic.name, 2, "hash", unpublished), [late])
     topic.publish_raw(value)
     process = topic.start("cache", "--until-caught-up", checkpoint="cache", engine=engine)
-    wait_until(lambda: "schema" in process.log() or None, 120)
+    wait_until(lambda: process.has_logged("schema"), 120)
     assert process.is_running
     _schemas(topic).register(topic.name, change_schema(other))
     assert process.wait(120) == 0, process.log()

@@ -60,7 +60,7 @@ def test_what_changed_before_its_row_was_copied_is_invalidated_also_if_it_was_de
         closing(VitessLoader(lambda: vitess.connect("commerce"), "commerce", read)) as rows,
         running(*consume, log=tmp_path / "consumer.log") as consumer,
     ):
-        wait_until(lambda: '"started"' in consumer.log() or None, 60)
+        wait_until(lambda: consumer.has_logged('"started"'), 60)
         cache = TokenCache(store, unique)
 
         def values() -> dict[str, bytes | None]:
