@@ -321,7 +321,7 @@ class Publishing:
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""
-        committed = self._view.checkpoints.get(stream, {}).get(gap.shard or "")
+        committed = self._view.of(stream).checkpoints.get(gap.shard or "")
         return committed is not None and committed.gap == gap.id
 
 

@@ -33,7 +33,8 @@ class SameSources:
         self._warned_of: set[str] = set()
 
     def _planned(self) -> list[str]:
-        return sorted(name for name, streams in self._view.planned.items() if streams and name not in self._sources)
+        planned = {stream.source for stream, each in self._view.streams.items() if each.plan is not None}
+        return sorted(planned - self._sources)
 
     def lacking(self) -> tuple[str, ...]:
         """Return the sources that another worker relays, and that this one does not have."""
@@ -57,10 +58,9 @@ class SameSources:
 
     def warn_of_unread(self) -> None:
         """Warn of sources that have unread shards and are not in the config: they may have been removed for good."""
-        checkpoints = self._view.checkpoints
         for name in self._planned():
-            streams = self._view.planned[name]
-            unread = sum(not c.state.ended for stream in streams for c in checkpoints.get(stream, {}).values())
+            streams = self._view.planned(name)
+            unread = sum(not each.state.ended for stream in streams for each in stream.checkpoints.values())
             if unread:
                 log.warning(
                     "source %s is not in the config of this worker, but has unread shards (%d). If another worker has "

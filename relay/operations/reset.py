@@ -182,7 +182,7 @@ def _took_effect(
         # From here on the commit can no longer happen: a new producer of this name completes it, or aborts it.
         _open(settings, identity, patience).close()
         with closing(read_checkpoints(settings.client, settings.checkpoints, patience)) as view:
-            plan = view.plans.get(decided.stream)
+            plan = view.of(decided.stream).plan
     except (Aborted, Fenced, NotDrained, Unavailable) as unanswered:
         raise Unavailable(
             f"it is not known whether the reset took effect, because the broker does not answer ({error}; {unanswered})"
@@ -244,9 +244,9 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
             return _after_loss(config, source, view, workers, requested)
         stream = source.connect(committed.stream.label)
         plan, gap = Planning(source, view).again(committed, requested)
-    snapshot = restarted(committed, gap, plan.floor)
+    snapshot = restarted(committed, view.requests_of(entry.name), gap, plan.floor)
     kept = stream.snapshot_key if snapshot is not None else None
-    removed_keys = tuple(key for key, _ in view.beside_plan(stream) if key != kept)
+    removed_keys = tuple(key for key in committed.beside_plan() if key != kept)
     return Reset(stream, plan, gap, removed_keys, workers, snapshot)
 
 
@@ -260,8 +260,8 @@ def _after_loss(
     if loss is None:
         raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of a reset")
     plan, gap = Planning(source, view).after_loss(stream, requested, loss)
-    left = [key for each in view.streams(source.name) for key, _ in view.beside_plan(each)]
-    left += [request.key for request in view.requests.get(source.name, {}).values()]
+    left = [key for each in view.of_source(source.name) for key in each.beside_plan()]
+    left += [request.key for request in view.requests_of(source.name)]
     return Reset(stream, plan, gap, tuple(left), workers)
 
 

@@ -21,7 +21,6 @@ from relay.operations.status import find_source
 from relay.records import SnapshotControl, SnapshotRequest
 from relay.snapshots import requests as snapshot_requests
 from relay.snapshots.control import fulfilled_by, is_running, is_stopped
-from relay.snapshots.requests import requests_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +158,4 @@ def _read(settings: KafkaSettings, name: str) -> tuple[SnapshotControl | None, l
     """Return the control record of the newest snapshot of a source, and the requests that are not fulfilled."""
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
         committed = view.newest(name)
-        return committed.control if committed is not None else None, requests_of(view, name)
+        return committed.control if committed is not None else None, view.requests_of(name)

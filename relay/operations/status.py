@@ -25,7 +25,6 @@ from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
 from relay.records import CommittedStream, ShardCheckpoint, ShardState, SnapshotRequest, StreamId
 from relay.snapshots.control import is_stopped
-from relay.snapshots.requests import requests_of
 from relay.stream.progress import resume_timestamp
 
 
@@ -176,7 +175,8 @@ def _source(
 ) -> SourceStatus:
     read = view.newest(entry.name) if view is not None else None
     mine = [gap for gap in gaps if gap.source == entry.name]
-    asked = [] if view is None else [_request(request) for request in requests_of(view, entry.name)]
+    requests = [] if view is None else view.requests_of(entry.name)
+    asked = [_request(request) for request in requests]
     if read is None or (plan := read.plan) is None:
         nothing = (None, None, None, None, None, None)
         return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
@@ -192,7 +192,7 @@ def _source(
         planned_at=plan.planned_at,
         watermark=resume_timestamp(read.checkpoints),
         lag_seconds=max((s.lag_seconds for s in shards if s.lag_seconds is not None), default=None),
-        snapshot=_snapshot(read),
+        snapshot=_snapshot(read, requests),
         shards=shards,
         gaps=mine,
         snapshot_requests=asked,
@@ -225,7 +225,7 @@ def _owner(worker: Member) -> dict[str, str]:
     return {"member": worker.id, "client": worker.client, "host": worker.host}
 
 
-def _snapshot(read: CommittedStream) -> dict[str, Any] | None:
+def _snapshot(read: CommittedStream, requests: Sequence[SnapshotRequest]) -> dict[str, Any] | None:
     if (control := read.control) is None:
         return None
     segments = [read.segments[name] for name in control.segment_names if name in read.segments]
@@ -242,7 +242,7 @@ def _snapshot(read: CommittedStream) -> dict[str, Any] | None:
         "repairs": control.gaps,
         "tables": control.tables,
         "requests": control.requests,
-        "stopped": is_stopped(control, requests_of(read.view, read.stream.source)),
+        "stopped": is_stopped(control, requests),
     }
 
 

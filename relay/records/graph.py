@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from relay.records.key import StreamId
-from relay.records.shard import PRUNE_AFTER, Shard, ShardCheckpoint, ShardState, has_ended
+from relay.records.shard import PRUNE_AFTER, Shard, ShardState, has_ended
+from relay.records.view import CommittedStream
 
 
 def ready_shards(
@@ -18,17 +17,21 @@ def ready_shards(
             yield shard
 
 
-@dataclass
 class Lineage:
-    """The graph of the shards of one stream: which are listed, and which may be read now."""
+    """The graph of the shards of one stream: which are listed, and which may be read now.
 
-    stream: StreamId
-    # Shards of the newest complete listing, by id.
-    listed: dict[str, Shard] = field(default_factory=dict)
-    # Shards that somebody names and that are not listed: how many consecutive complete listings lacked them.
-    absent: dict[str, int] = field(default_factory=dict)
-    listings: int = 0
-    _children: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ``committed``: what is, of the stream.
+    """
+
+    def __init__(self, committed: CommittedStream) -> None:
+        self.committed = committed
+        self.stream = committed.stream
+        # Shards of the newest complete listing, by id.
+        self.listed: dict[str, Shard] = {}
+        # Shards that somebody names and that are not listed: how many consecutive complete listings lacked them.
+        self.absent: dict[str, int] = {}
+        self.listings = 0
+        self._children: dict[str, tuple[str, ...]] = {}
 
     def update(self, shards: Iterable[Shard], known: Iterable[str] = ()) -> None:
         """Apply one complete listing. ``known``: further shards whose absence matters."""
@@ -54,45 +57,44 @@ class Lineage:
     def children(self, shard: str) -> tuple[str, ...]:
         return self._children.get(shard, ())
 
-    def ready(
-        self,
-        checkpoints: Mapping[str, ShardCheckpoint],
-        planned: Collection[str],
-        passed: Collection[str] = (),
-    ) -> Iterator[Shard]:
+    @property
+    def _passed(self) -> Collection[str]:
+        """The shards of the plan that ended before it, which no checkpoint may say yet."""
+        return self.committed.plan.passed if self.committed.plan is not None else ()
+
+    def ready(self) -> Iterator[Shard]:
         """Yield the shards that have not ended and whose parents all have (I2).
 
         Also those that listings lack, see `is_asked_for`.
-
-        ``planned``: the shards of the plan. ``passed``: those of them that ended before it, which no checkpoint may say
-        yet.
         """
+        checkpoints, passed = self.committed.checkpoints, self._passed
 
         def is_over(shard: str) -> bool:
             return shard in passed or has_ended(checkpoints, shard)
 
         def parent_has_ended(shard: Shard, parent: str) -> bool:
-            return parent in passed or self._has_ended(parent, shard.id, checkpoints, planned)
+            return parent in passed or self._has_ended(parent, shard.id)
 
         yield from ready_shards(self.listed.values(), is_over, parent_has_ended)
         for shard in self.absent:
-            if self.is_asked_for(shard, checkpoints):
+            if self.is_asked_for(shard):
                 parents = checkpoints[shard].parents
                 is_begun = checkpoints[shard].state is ShardState.READING
                 if is_begun or all(has_ended(checkpoints, parent) for parent in parents):
                     yield Shard(shard, parents)
 
-    def is_asked_for(self, shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> bool:
+    def is_asked_for(self, shard: str) -> bool:
         """Whether a reader is to say if ``shard``, which listings lack, is gone: they may lack it for a while.
 
         Not if it waits for parents of which nothing is known.
         """
+        checkpoints = self.committed.checkpoints
         checkpoint = checkpoints.get(shard)
         if checkpoint is None or checkpoint.state.ended:
             return False
         return checkpoint.state is ShardState.READING or all(parent in checkpoints for parent in checkpoint.parents)
 
-    def late(self, shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> list[str]:
+    def late(self, shard: str) -> list[str]:
         """Return the descendants of ``shard`` that were begun before it: no listing had it then."""
         found: list[str] = []
         waiting, seen = [*self.children(shard)], {shard}
@@ -101,37 +103,33 @@ class Lineage:
             if name not in seen:
                 seen.add(name)
                 waiting.extend(self.children(name))
-                checkpoint = checkpoints.get(name)
+                checkpoint = self.committed.checkpoints.get(name)
                 if checkpoint is not None and checkpoint.state in (ShardState.READING, ShardState.FINISHED):
                     found.append(name)
         return found
 
-    def _has_ended(
-        self, parent: str, child: str, checkpoints: Mapping[str, ShardCheckpoint], planned: Collection[str]
-    ) -> bool:
-        checkpoint = checkpoints.get(parent)
+    def _has_ended(self, parent: str, child: str) -> bool:
+        checkpoint = self.committed.checkpoints.get(parent)
         if checkpoint is not None:
             return checkpoint.state.ended
         # It can no longer be read. If that is a gap, the gap has to be recorded first.
-        return self.is_gone(parent) and not self._was_missed(parent, child, checkpoints, planned)
+        return self.is_gone(parent) and not self._was_missed(parent, child)
 
-    def _was_missed(
-        self, parent: str, child: str, checkpoints: Mapping[str, ShardCheckpoint], planned: Collection[str]
-    ) -> bool:
+    def _was_missed(self, parent: str, child: str) -> bool:
         """Whether a parent that is gone and has no checkpoint had changes from after the plan.
 
         It did if it was listed then, or appeared and was trimmed while no relay ran. Otherwise it was trimmed before
         the plan, or was read and pruned, which happens long before a child that is being read ends.
         """
-        checkpoint = checkpoints.get(child)
+        checkpoint, plan = self.committed.checkpoints.get(child), self.committed.plan
         if checkpoint is not None and checkpoint.state is not ShardState.PLANNED:
             return False
+        planned = plan.shards if plan is not None else ()
         return parent in planned or child not in planned
 
-    def lost(
-        self, checkpoints: Mapping[str, ShardCheckpoint], planned: Collection[str], passed: Collection[str] = ()
-    ) -> list[str]:
+    def lost(self) -> list[str]:
         """Return the shards that the source no longer has and that were not read to their end (I9)."""
+        checkpoints, passed = self.committed.checkpoints, self._passed
         unfinished = {
             shard for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended and self.is_gone(shard)
         }
@@ -142,12 +140,13 @@ class Lineage:
             if parent not in checkpoints
             and parent not in passed
             and self.is_gone(parent)
-            and self._was_missed(parent, shard.id, checkpoints, planned)
+            and self._was_missed(parent, shard.id)
         }
         return sorted(unfinished | unseen)
 
-    def prunable(self, checkpoints: Mapping[str, ShardCheckpoint], now: float) -> Iterator[str]:
+    def prunable(self, now: float) -> Iterator[str]:
         """Yield the ended shards to prune: ended long ago, no longer listed, and each child has its own record."""
+        checkpoints = self.committed.checkpoints
         for shard, checkpoint in checkpoints.items():
             if (
                 checkpoint.state.ended
@@ -161,15 +160,16 @@ class Lineage:
             ):
                 yield shard
 
-    def floor(self, shard: Shard, checkpoints: Mapping[str, ShardCheckpoint], lowest: int = 0) -> int:
+    def floor(self, shard: Shard) -> int:
         """Return the earliest timestamp for tokens of ``shard``, in seconds: the last one of it and its ancestors.
 
-        A shard without changes inherits from its parents. ``lowest``: the floor of the stream.
+        A shard without changes inherits from its parents. No token is before the floor of the stream.
         """
+        checkpoints, plan = self.committed.checkpoints, self.committed.plan
         own = checkpoints.get(shard.id)
         if own is not None and own.token is not None:
             return own.token.timestamp
-        floor, seen, waiting = lowest, set[str](), list(shard.parents)
+        floor, seen, waiting = plan.floor if plan is not None else 0, set[str](), list(shard.parents)
         while waiting:
             name = waiting.pop()
             if name in seen:

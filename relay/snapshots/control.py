@@ -16,7 +16,7 @@ from relay.snapshots.facts import Facts, Measure, Step, Wait, WriteControl
 
 def is_unread(view: CommittedRecords, source: str) -> bool:
     """Whether no snapshot of all tables of ``source`` has ever finished, in any stream it had."""
-    return not any(stream.source == source and proves_read(control) for stream, control in view.controls.items())
+    return not any(each.control is not None and proves_read(each.control) for each in view.of_source(source))
 
 
 def proves_read(control: SnapshotControl) -> bool:

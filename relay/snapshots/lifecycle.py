@@ -18,18 +18,18 @@ from typing import Protocol
 
 from relay.change import Change, Snapshot
 from relay.kafka.checkpoints import partition_of
-from relay.reading.open_shard import OpenShard
+from relay.reading.open_shard import OpenShard, ShardOwner
 from relay.reading.reader_pool import ReaderPool
 from relay.records import (
     CommittedRecords,
-    Plan,
+    CommittedStream,
     SegmentCheckpoint,
     Shard,
     ShardCheckpoint,
     ShardState,
     SnapshotControl,
     SnapshotPart,
-    StreamId,
+    SnapshotRequest,
     UnplannedTable,
 )
 from relay.snapshots.control import (
@@ -48,8 +48,7 @@ from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
 from relay.snapshots.report import Show, SnapshotReport
-from relay.snapshots.requests import requests_of
-from relay.source import Page, Segment, SnapshotSource, Source
+from relay.source import Page, Segment, SnapshotSource
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
@@ -57,24 +56,15 @@ log = logging.getLogger(__name__)
 _OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
 
 
-class SnapshottedStream(Protocol):
+class SnapshottedStream(ShardOwner, Protocol):
     """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
 
-    source: Source
+    committed: CommittedStream
 
-    @property
-    def stream(self) -> StreamId: ...
     @property
     def view(self) -> CommittedRecords: ...
-    @property
-    def plan(self) -> Plan | None: ...
-    @property
-    def last_timestamp(self) -> int: ...
-
     def gaps(self) -> Set[str]: ...
     def gaps_to_repair(self) -> Set[str]: ...
-    def resume_timestamp(self) -> int: ...
-    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
     def unplanned_tables(self) -> Mapping[str, UnplannedTable]: ...
 
 
@@ -94,6 +84,7 @@ class Snapshots:
         self.clock = clock = beside.source.clock
         self.control_key = self.stream.snapshot_key
         self._beside = beside
+        self._committed = beside.committed
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, SegmentCheckpoint] = {}
@@ -101,7 +92,7 @@ class Snapshots:
         self._measuring = Measuring(beside.source.name, tables, clock)
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
-        self._tables_of = SnapshotTables(beside)
+        self._tables_of = SnapshotTables(beside.source, beside.committed)
         # The id of the snapshot that waits for its end, and what `awaited` says of it.
         self._waits: tuple[str, float] | None = None
         # Requests of tables that the source does not have: each is warned of once.
@@ -115,14 +106,19 @@ class Snapshots:
     @property
     def checkpoints(self) -> Mapping[str, SegmentCheckpoint]:
         """The committed ones of segments, of all workers."""
-        return self._beside.view.segments.get(self.stream, {})
+        return self._committed.segments
 
     def resume_timestamp(self) -> int:
         return self._beside.resume_timestamp()
 
     @property
     def control(self) -> SnapshotControl | None:
-        return self._beside.view.controls.get(self.stream)
+        return self._committed.control
+
+    @property
+    def _requests(self) -> Sequence[SnapshotRequest]:
+        """Those that are not fulfilled, the oldest first."""
+        return self._beside.view.requests_of(self.source.name)
 
     @property
     def awaited(self) -> float:
@@ -140,7 +136,7 @@ class Snapshots:
     @property
     def is_stopped(self) -> bool:
         """Whether a person has stopped the snapshot that runs."""
-        return is_stopped(self.control, requests_of(self._beside.view, self.source.name))
+        return is_stopped(self.control, self._requests)
 
     @property
     def is_watching(self) -> bool:
@@ -158,7 +154,7 @@ class Snapshots:
 
     def next_step(self) -> WriteControl | None:
         """Return what to write next, for the owner of ``control_key``; None if nothing is due."""
-        if self._beside.plan is None:
+        if self._committed.plan is None:
             return None
         control, facts = self.control, self._facts()
         if control is not None and control.state is ShardState.PLANNED and not self.is_stopped:
@@ -182,7 +178,7 @@ class Snapshots:
 
     def _facts(self) -> Facts:
         beside, control = self._beside, self.control
-        plan, requests = beside.plan, requests_of(beside.view, self.source.name)
+        plan, requests, gaps = self._committed.plan, self._requests, beside.gaps()
         is_initial = plan is not None and self.tables.is_initial(plan)
         # A database may have many tables, and a look is cheap while nobody asks for them.
         asks = self.tables.is_selective or bool(requests) or is_running(control)
@@ -196,9 +192,9 @@ class Snapshots:
             and is_unread(beside.view, self.source.name),
             tables={table.table for table in self.source.tables()} if asks else set(),
             dropped={table.table for table in self._tables_of.dropped()} if asks else set(),
-            gaps=beside.gaps(),
+            gaps=gaps,
             to_repair=beside.gaps_to_repair(),
-            last_timestamp=beside.last_timestamp,
+            last_timestamp=self._committed.floor if gaps else 0,
             requests=requests,
             published=self._published() if self.source.has_journals else {},
             segments=self.checkpoints,
@@ -222,7 +218,7 @@ class Snapshots:
 
     def _published(self) -> Mapping[str, ShardCheckpoint]:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
-        return self._beside.view.checkpoints.get(self._beside.stream, {})
+        return self._committed.checkpoints
 
     def tables_of(self, control: SnapshotControl) -> list[TableSchema]:
         """See ``SnapshotTables.of``."""
@@ -243,7 +239,7 @@ class Snapshots:
 
     def fulfilled(self) -> list[bytes]:
         """Return the keys of the requests whose snapshot has finished."""
-        return [each.key for each in fulfilled(self.control, requests_of(self._beside.view, self.source.name))]
+        return [each.key for each in fulfilled(self.control, self._requests)]
 
     def prunable(self) -> list[bytes]:
         """Return the keys of segments that nobody will read again."""

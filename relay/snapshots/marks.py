@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
-from relay.records import Plan, SnapshotControl
+from relay.records import CommittedStream, SnapshotControl
 from relay.snapshots.control import has_marks
 from relay.source import Source
 from relay.table import TableSchema
 
 
-class PlannedSource(Protocol):
-    """A source, and the plan by which it is read."""
-
-    source: Source
-
-    @property
-    def plan(self) -> Plan | None: ...
-
-
 class SnapshotTables:
     """Used by the worker's thread."""
 
-    def __init__(self, planned: PlannedSource) -> None:
-        self._planned = planned
+    def __init__(self, source: Source, committed: CommittedStream) -> None:
+        self._source = source
+        self._committed = committed
         # The same object for the same table, as writers are found by it.
         self._known_dropped: dict[TableSchema, TableSchema] = {}
 
     def __repr__(self) -> str:
-        return f"<SnapshotTables[{self._planned.source.name}]>"
+        return f"<SnapshotTables[{self._source.name}]>"
 
     def dropped(self) -> list[TableSchema]:
         """Return the tables that copies may have, and that no longer exist."""
-        plan = self._planned.plan
-        found = self._planned.source.dropped(plan.keys, plan.hashed) if plan is not None else ()
+        plan = self._committed.plan
+        found = self._source.dropped(plan.keys, plan.hashed) if plan is not None else ()
         return [self._known_dropped.setdefault(table, table) for table in found]
 
     def of(self, control: SnapshotControl) -> list[TableSchema]:
         """Return the tables that a snapshot reads."""
-        there = [table for table in self._planned.source.tables() if has_marks(control, table.table, is_dropped=False)]
+        there = [table for table in self._source.tables() if has_marks(control, table.table, is_dropped=False)]
         return there + [table for table in self.dropped() if has_marks(control, table.table, is_dropped=True)]
 
     def marks(self, control: SnapshotControl, kind: str, label: str, clock: Callable[[], float]) -> Iterator[Change]:
@@ -54,7 +45,7 @@ class SnapshotTables:
             yield Change(
                 event_id=event_id(label, f"{control.id}/{kind}", table.table, b"", 0),
                 operation=Operation.READ,
-                source=self._planned.source.name,
+                source=self._source.name,
                 table=table.table,
                 key=None,
                 old=None,

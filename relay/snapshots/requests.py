@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
-from relay.records import CommittedRecords, SnapshotRequest
-
-
-def requests_of(view: CommittedRecords, source: str) -> list[SnapshotRequest]:
-    """Return the requests of ``source`` that are not fulfilled, the oldest first."""
-    return sorted(view.requests.get(source, {}).values(), key=lambda request: (request.requested_at, request.id))
+from relay.records import SnapshotRequest
 
 
 def write(settings: KafkaSettings, request: SnapshotRequest) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.process.slow_call import SlowCall
-from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, ShardListing, ShardState
+from relay.records import PRUNE_AFTER, Lineage, Plan, ShardListing, ShardState
 from relay.source import Source
 from relay.stream.journals import shards_of
 from relay.stream.pruning import unpruned
@@ -53,11 +53,11 @@ class JournaledShards:
     successor: str | None = None
     took = 0.0
 
-    def __init__(self, committed: CommittedStream, lineage: Lineage, *, clock: Callable[[], float]) -> None:
+    def __init__(self, lineage: Lineage, *, clock: Callable[[], float]) -> None:
         self.lineage = lineage
         self.clock = clock
         self.wanted_at = self.listed_at = clock()
-        self._committed = committed
+        self._committed = lineage.committed
         # What the shards were last derived from: a journal arrives with the end of a shard.
         self._seen: tuple[Plan, int] | None = None
         # Whether what was written for them may be lost.
@@ -115,7 +115,6 @@ class ListedShards:
     def __init__(
         self,
         source: Source,
-        committed: CommittedStream,
         lineage: Lineage,
         *,
         since: float = 0.0,
@@ -132,7 +131,7 @@ class ListedShards:
         # When it and the one before it began, or somewhat earlier, 0 before these; and when the first was wanted.
         self.listed_at = self.listed_before = 0.0
         self.wanted_at = self.clock()
-        self._committed = committed
+        self._committed = lineage.committed
         self._since = since
         # When the owner is to list, by the monotonic clock.
         self._next_at = 0.0

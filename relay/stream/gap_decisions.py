@@ -20,7 +20,7 @@ from relay.records import CommittedRecords, CommittedStream, Decision, Gap, Pend
 
 def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
     """Return the pending and accepted gaps of ``source`` in all its streams, the oldest first."""
-    found = (gap for stream, gaps in view.pending_gaps.items() if stream.source == source for gap in gaps.values())
+    found = (gap for each in view.of_source(source) for gap in each.pending_gaps.values())
     return sorted(found, key=lambda pending: pending.gap.found_at)
 
 
@@ -40,7 +40,7 @@ def resolved(committed: CommittedStream, published: Set[str | None], repaired: S
 
 def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
     """Return the record of ``gap``, None if it has none."""
-    return view.pending_gaps.get(StreamId(gap.source, gap.label), {}).get(gap.id)
+    return view.of(StreamId(gap.source, gap.label)).pending_gaps.get(gap.id)
 
 
 def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:

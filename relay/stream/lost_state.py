@@ -66,7 +66,7 @@ class LostState:
             return
         # Another worker may have planned them since the view was read.
         view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
-        if lost := {name: loss for name, loss in suspects.items() if not view.planned.get(name)}:
+        if lost := {name: loss for name, loss in suspects.items() if not view.planned(name)}:
             raise Unavailable(  # I1, I3
                 f"checkpoints are lost: topic {view.topic} has no plan for "
                 f"{'; nor for '.join(f'source {name}, but {_joined(loss.signs)}' for name, loss in lost.items())}. "
@@ -81,22 +81,21 @@ class LostState:
 
         Records of a topic are not a sign if another source, which has a plan, publishes a table to the same topic.
         """
-        unplanned = [source for source in sources if not view.planned.get(source.name)]
+        unplanned = [source for source in sources if not view.planned(source.name)]
         if not unplanned:
             return {}
         watermarks = self._config.internal("watermarks")
         records = read_all_committed(self._admin, self._config, watermarks)
         keys = (orjson.loads(record.key() or b"[]") for record in records)
         watermarked = {key[1] for key in keys if len(key) > 1}
-        with_checkpoints = {stream.source for stream, found in view.checkpoints.items() if found}
-        planned = {self._config.topic(table) for plan in view.plans.values() for table in plan.keys}
+        planned = {self._config.topic(table) for _, table in _planned(view)}
         found = {}
         for source in unplanned:
             offsets = self._offsets(self._config.topic(table.table) for table in source.tables())
             signs = [f"topic {topic} has had records" for topic in offsets if topic not in planned]
             if source.name in watermarked:
                 signs.append(f"topic {watermarks} has its watermarks")
-            if source.name in with_checkpoints:
+            if any(stream.checkpoints for stream in view.of_source(source.name)):
                 signs.append("there are checkpoints of its shards")
             if signs:
                 found[source.name] = Loss(signs, offsets)
@@ -129,7 +128,7 @@ class LostState:
         settings = KafkaSettings.from_config(self._config)
         view = read_checkpoints(settings.client, settings.checkpoints)
         view.close()
-        planned = {(stream.source, table) for stream, plan in view.plans.items() for table in plan.keys}
+        planned = _planned(view)
         shared = {self._config.topic(table) for _, table in planned}
         found: dict[str, Loss] = {}
         for each in unknown:
@@ -151,6 +150,11 @@ class LostState:
         bounds = offset_bounds(self._admin, partitions)
         ends = {name: sum(end for (topic, _), (_, end) in bounds.items() if topic == name) for name in wanted}
         return {name: end for name, end in ends.items() if end}
+
+
+def _planned(view: CommittedRecords) -> set[tuple[str, str]]:
+    """Return source and table of all that were relayed."""
+    return {(stream.source, table) for stream, each in view.streams.items() if each.plan for table in each.plan.keys}
 
 
 def _joined(signs: Sequence[str]) -> str:

@@ -67,8 +67,7 @@ class OpenShards:
             return
         self._opened_in = state
         known, checkpoints = self._latest.new_tables.known_in(plan), self._committed.checkpoints
-        ready = self._lineage.ready(checkpoints, plan.shards, plan.passed)
-        for shard in unpruned(ready, checkpoints, plan, self.source.clock()):
+        for shard in unpruned(self._lineage.ready(), checkpoints, plan, self.source.clock()):
             key = self._lineage.stream.shard_key(shard.id)
             if shard.id not in self.open and partition_of(key) in owned:
                 self._open(shard, key, plan, known)
@@ -78,12 +77,12 @@ class OpenShards:
         checkpoints = self._committed.checkpoints
         committed = checkpoints.get(shard.id)
         parents = {parent: checkpoints[parent] for parent in shard.parents if parent in checkpoints}
-        late = self._lineage.late(shard.id, checkpoints) if not self.source.has_journals else []
+        late = self._lineage.late(shard.id) if not self.source.has_journals else []
         opening = Opening(
             shard,
             start_of_late(plan, late) or plan.start_of(shard),
             committed,
-            floor=self._lineage.floor(shard, checkpoints, plan.floor),
+            floor=self._lineage.floor(shard),
             read_until=read_until(shard, plan, committed, parents, self.source.clock()),
             parents=parents,
             keys=known.keys,
@@ -122,11 +121,11 @@ class OpenShards:
 
     def gone(self, owned: set[int]) -> dict[bytes, tuple[ShardCheckpoint, Gap]]:
         """Return, by checkpoint key, the shards of ``owned`` that the source lost before they were read to the end."""
-        if (plan := self._committed.plan) is None:
+        if self._committed.plan is None:
             return {}
         return {
             key: self._give_up(shard)
-            for shard in self._lineage.lost(self._committed.checkpoints, plan.shards, plan.passed)
+            for shard in self._lineage.lost()
             # Not one that this worker read to its end while the view does not show it yet.
             if not self._latest.has_ended(shard)
             and not self._may_be_read(shard)
@@ -137,7 +136,7 @@ class OpenShards:
         """Whether a shard that listings lack may be there nevertheless: no read of it has said that it is unknown."""
         if shard in self.open:
             return not self.open[shard].is_unknown  # I1
-        return self._lineage.is_asked_for(shard, self._committed.checkpoints)
+        return self._lineage.is_asked_for(shard)
 
     def _give_up(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
         last = self._latest.gone(shard)

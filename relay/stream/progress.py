@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint
 
@@ -19,21 +18,6 @@ _STATEMENT = 30.0
 _PROMPT = 600.0  # seconds after the end of its parents within which reading a shard counts as immediate
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """``resume``: see `resume_timestamp`. ``last``: seconds, of the newest token."""
-
-    resume: int = 0
-    last: int = 0
-
-    @classmethod
-    def of(cls, checkpoints: Mapping[str, ShardCheckpoint]) -> Self:
-        return cls(
-            resume_timestamp(checkpoints),
-            max((c.token.timestamp for c in checkpoints.values() if c.token), default=0),
-        )
-
-
 class CommittedProgress:
     """What the committed checkpoints of one stream say, computed only where they changed. Used by the worker's thread.
 
@@ -43,7 +27,7 @@ class CommittedProgress:
     def __init__(self, committed: CommittedStream, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._committed = committed
-        self._computed = Progress()
+        self._resume = 0
         self._of_version = -1
         self._due = 0.0
         self._low: float | None = None
@@ -58,24 +42,17 @@ class CommittedProgress:
             self._gaps = {c.gap for c in self._committed.checkpoints.values() if c.gap is not None}
         return self._gaps
 
-    def exact(self) -> Progress:
-        """Return the progress of the newest checkpoints in the view."""
-        if self._of_version != (version := self._committed.version):
-            self._of_version = version
-            self._computed = Progress.of(self._committed.checkpoints)
-        return self._computed
-
-    def recent(self) -> Progress:
-        """Return progress that is a tenth of a second old at most, or more with very many shards.
+    def resume_timestamp(self) -> int:
+        """Return a `resume_timestamp` that is a tenth of a second old at most, or more with very many shards.
 
         Other workers commit all the time.
         """
         now = self.clock()
-        if now < self._due:
-            return self._computed
-        found = self.exact()
-        self._due = self._next(now)
-        return found
+        if now >= self._due and self._of_version != (version := self._committed.version):
+            self._of_version = version
+            self._resume = resume_timestamp(self._committed.checkpoints)
+            self._due = self._next(now)
+        return self._resume
 
     def low_watermark(self, lineage: Lineage) -> float | None:
         """Return a `low_watermark` as recent as that. It never goes back, so an older one is true, too."""

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from relay.records import PRUNE_AFTER, CommittedRecords, Plan, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import (
+    PRUNE_AFTER,
+    CommittedRecords,
+    CommittedStream,
+    Plan,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    StreamId,
+)
 from relay.snapshots.control import proves_read
 
 
@@ -37,27 +46,26 @@ def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[
 
     The newest plan stays, whichever stream it is of: it says which stream is read, also if a listing of streams lags.
     """
-    newest = max((stream.label for stream in view.planned.get(current.source, ())), default=current.label)
-    for stream in view.streams(current.source):
-        if stream.label < min(newest, current.label):
-            yield from _expired(view, stream, now)
+    newest = view.newest(current.source)
+    label = current.label if newest is None else min(newest.stream.label, current.label)
+    for each in view.of_source(current.source):
+        if each.stream.label < label:
+            yield from _expired(view, each, now)
 
 
-def _expired(view: CommittedRecords, stream: StreamId, now: float) -> Iterator[bytes]:
-    shards = view.checkpoints.get(stream, {})
-    plan = view.plans.get(stream)
-    written = dict(view.beside_plan(stream))
-    last = max([*written.values(), *([plan.planned_at] if plan else [])], default=now)
-    if now - last < PRUNE_AFTER or not all(checkpoint.state.ended for checkpoint in shards.values()):
+def _expired(view: CommittedRecords, of: CommittedStream, now: float) -> Iterator[bytes]:
+    written = of.beside_plan()
+    last = max([*written.values(), *([of.plan.planned_at] if of.plan else [])], default=now)
+    if now - last < PRUNE_AFTER or not all(checkpoint.state.ended for checkpoint in of.checkpoints.values()):
         return
-    if _is_only_proof(view, stream):
-        del written[stream.snapshot_key]
+    if _is_only_proof(view, of):
+        del written[of.stream.snapshot_key]
     yield from written
-    if plan is not None:
-        yield stream.plan_key
+    if of.plan is not None:
+        yield of.stream.plan_key
 
 
-def _is_only_proof(view: CommittedRecords, stream: StreamId) -> bool:
-    """Whether ``stream``, and no newer one, proves that the source has had its initial snapshot."""
-    since = {stream, *(other for other in view.planned.get(stream.source, ()) if other.label > stream.label)}
-    return {other for other in since & view.controls.keys() if proves_read(view.controls[other])} == {stream}
+def _is_only_proof(view: CommittedRecords, of: CommittedStream) -> bool:
+    """Whether a stream, and no newer one, proves that the source has had its initial snapshot."""
+    newer = [each for each in view.planned(of.stream.source) if each.stream.label > of.stream.label]
+    return [each for each in (of, *newer) if each.control is not None and proves_read(each.control)] == [of]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from relay.records import (
-    CommittedStream,
     Gap,
     Lineage,
     ReshardJournal,
@@ -39,14 +38,13 @@ class ShardCheckpoints:
     def __init__(
         self,
         source: Source,
-        committed: CommittedStream,
         lineage: Lineage,
         new_tables: NewTables,
         snapshots: Snapshots | None = None,
     ) -> None:
         self.lineage = lineage
         self.clock = source.clock
-        self.committed = committed
+        self.committed = lineage.committed
         self._has_journals = source.has_journals
         self.new_tables = new_tables
         self._snapshots = snapshots

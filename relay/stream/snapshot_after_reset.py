@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from relay.records import CommittedStream, Gap, SnapshotControl
+from collections.abc import Iterable
+
+from relay.records import CommittedStream, Gap, SnapshotControl, SnapshotRequest
 from relay.snapshots.control import again_of, fulfilled_by, is_running, planned, repaired_by
-from relay.snapshots.requests import requests_of
 from relay.stream import gap_decisions
 
 
-def restarted(committed: CommittedStream, reset: Gap, after: int) -> SnapshotControl | None:
+def restarted(
+    committed: CommittedStream, requests: Iterable[SnapshotRequest], reset: Gap, after: int
+) -> SnapshotControl | None:
     """Return the control record that begins the unfinished snapshot of a stream again, after a reset.
 
     Copies wait for the end of a snapshot that has begun (I7), also of a table that is to be read again, and only one
     that begins after a gap repairs it. None if none is unfinished but one whose request is there to begin another, and
-    none was decided on by a person. ``after``: seconds, the last timestamp published.
+    none was decided on by a person. ``requests``: all that are not fulfilled. ``after``: seconds, the last timestamp
+    published.
     """
     control = committed.control
     known = repaired_by(control)
     decided = gap_decisions.to_repair(committed) - known
-    requested = fulfilled_by(control) & {request.id for request in requests_of(committed.view, reset.source)}
+    requested = fulfilled_by(control) & {request.id for request in requests}
     if not decided and not again_of(control) and (not is_running(control) or requested):
         return None
     return planned(control, {*known, *decided, reset.id}, after, reset.found_at)

@@ -13,7 +13,6 @@ from relay.kafka.checkpoints import partition_of
 from relay.reading.reader_pool import ReaderPool
 from relay.records import (
     CommittedRecords,
-    CommittedStream,
     Lineage,
     Plan,
     ShardCheckpoint,
@@ -64,19 +63,17 @@ class SourceState:
 
     def _read(self, stream: StreamId) -> None:
         source = self.source
-        self.committed = committed = CommittedStream(self.view, stream)
-        self.lineage = lineage = Lineage(stream)
+        self.committed = committed = self.view.of(stream)
+        self.lineage = lineage = Lineage(committed)
         self.discovery: ListedShards | JournaledShards = (
-            JournaledShards(committed, lineage, clock=source.clock)
+            JournaledShards(lineage, clock=source.clock)
             if source.has_journals
-            else ListedShards(
-                source, committed, lineage, since=self.caught_up.started if self.caught_up is not None else 0.0
-            )
+            else ListedShards(source, lineage, since=self.caught_up.started if self.caught_up is not None else 0.0)
         )
         self.snapshots = Snapshots(self, source.snapshots, self.readers) if source.snapshots is not None else None
         self._progress = CommittedProgress(committed)
         self.new_tables = NewTables(self.planning, committed)
-        self._latest = ShardCheckpoints(source, committed, lineage, self.new_tables, self.snapshots)
+        self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
         self.shards = OpenShards(self, self._latest, self.readers, is_awaited=self.caught_up is not None)
         self._plan_checked = False
         self.look.soon()
@@ -204,7 +201,7 @@ class SourceState:
         if self.plan is None:
             return []
         now = self.source.clock()
-        ended = map(self.stream.shard_key, self.lineage.prunable(self.committed.checkpoints, now))
+        ended = map(self.stream.shard_key, self.lineage.prunable(now))
         return [*ended, *replaced(self.view, self.stream, now)]
 
     def checkpoint(self, page: Page) -> ShardCheckpoint | None:
@@ -219,11 +216,6 @@ class SourceState:
             self.caught_up.note(page)
 
     # ------------------------------------------------------------------ gaps, and how far the stream is complete
-
-    @property
-    def last_timestamp(self) -> int:
-        """The newest timestamp of a token that may have been published, in seconds."""
-        return max(self.plan.floor if self.plan is not None else 0, self._progress.exact().last)
 
     def gaps(self) -> Set[str]:
         """Return the ids of the known gaps of this stream, the one it began with included."""
@@ -263,7 +255,7 @@ class SourceState:
         return self.snapshots is None or self.snapshots.is_settled()
 
     def resume_timestamp(self) -> int:
-        return self._progress.recent().resume
+        return self._progress.resume_timestamp()
 
     def low_watermark(self) -> float | None:
         """See ``progress.low_watermark``."""

@@ -108,7 +108,7 @@ class _Started:
         self.bytes = size
         with closing(read_checkpoints(self.config.kafka.client(), self.config.internal("checkpoints"))) as view:
             self.left = view.records
-            if len(view.checkpoints[_BUSY]) != min(self.count, BUSY_SHARDS):
+            if len(view.of(_BUSY).checkpoints) != min(self.count, BUSY_SHARDS):
                 raise RelayError(f"{self.table}: the checkpoints of some shards are missing")
 
     def start(self) -> float:

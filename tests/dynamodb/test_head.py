@@ -10,7 +10,7 @@ import pytest
 from relay.dynamodb import head
 from relay.dynamodb.head import LATENESS, QUIET_PAGES, HeadSearch
 from relay.dynamodb.source import DynamoDBSource
-from relay.records import Lineage
+from relay.records import CommittedStream, Lineage
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.opened_source import reader, versions
@@ -112,7 +112,7 @@ def test_a_closed_shard_is_read_to_its_end_at_once(source: DynamoDBSource, strea
     stream.shard("s")
     stream.put("s", "k", 1, created=int(time.time()) + 30)
     stream.pages("s", *[0] * 20)
-    lineage = Lineage(source.stream)
+    lineage = Lineage(CommittedStream(source.stream))
     reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
     assert not read_page(reading).full
     stream.close("s")
@@ -127,7 +127,7 @@ def test_a_closed_shard_without_an_end_is_not_read_without_pause_for_ever(
     """Its children may be listed before it is closed."""
     stream.shard("s")
     stream.shard("child", "s")
-    lineage = Lineage(source.stream)
+    lineage = Lineage(CommittedStream(source.stream))
     lineage.update(source.shards())
     reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
     assert [read_page(reading).full for _ in range(101)][98:] == [True, False, False]
@@ -142,7 +142,7 @@ def test_a_closed_shard_has_no_head(
     monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
     stream.shard("s").shows_end = shows_end
     stream.pages("s", 1, *[0] * (QUIET_PAGES + 10), 1)
-    lineage = Lineage(source.stream)
+    lineage = Lineage(CommittedStream(source.stream))
     reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
     stream.split("s", "child")
     lineage.update(source.shards())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.dynamodb.shard_graph import ShardGraph
-from relay.records import Lineage, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState, StreamId
 
 
 @st.composite
@@ -20,18 +20,18 @@ def lineages(draw: st.DrawFn) -> list[Shard]:
 
 @given(lineages(), st.data())
 def test_a_stream_and_the_relay_read_the_same_shards_next(shards: list[Shard], data: st.DataObject) -> None:
-    graph, lineage = ShardGraph(lambda: 0.0), Lineage(StreamId("orders", "label"))
+    committed = CommittedStream(StreamId("orders", "label"))
+    committed.plan = Plan("trim_horizon", 0.0, {shard.id: {} for shard in shards}, {})
+    graph, lineage = ShardGraph(lambda: 0.0), Lineage(committed)
     graph.add(shards)
     lineage.update(shards)
-    checkpoints: dict[str, ShardCheckpoint] = {}
-    planned = [shard.id for shard in shards]
     while ready := graph.ready((), complete=True):
-        assert ready == [shard.id for shard in lineage.ready(checkpoints, planned)]
+        assert ready == [shard.id for shard in lineage.ready()]
         ended = data.draw(st.sampled_from(ready))
         graph.end(ended)
-        checkpoints[ended] = ShardCheckpoint(ShardState.FINISHED)
-    assert list(lineage.ready(checkpoints, planned)) == []
-    assert graph.ended.keys() == set(planned)
+        committed.checkpoints[ended] = ShardCheckpoint(ShardState.FINISHED)
+    assert list(lineage.ready()) == []
+    assert graph.ended.keys() == committed.plan.shards.keys()
 
 
 @given(lineages(), st.data())

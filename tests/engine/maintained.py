@@ -116,7 +116,13 @@ class Maintained:
 
     @property
     def checkpoints(self) -> dict[str, ShardCheckpoint]:
-        return self.view.checkpoints.get(self.stream, {})
+        return self.view.of(self.stream).checkpoints
+
+    @property
+    def plan(self) -> Plan:
+        found = self.view.of(self.stream).plan
+        assert found is not None
+        return found
 
     def held_up_since(self) -> float | None:
         return self.state.succession.held_up_since

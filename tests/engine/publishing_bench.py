@@ -14,7 +14,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
-from relay.records import Gap, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import CommittedRecords, Gap, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
 from relay.table import KeyColumn, TableSchema
 
@@ -147,8 +147,7 @@ class Bench:
         # The partitions whose ends were waited for.
         self.waited_for: list[set[int]] = []
         self.view = SimpleNamespace(
-            checkpoints={},
-            pending_gaps={},
+            of=CommittedRecords().of,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
         )
         self.producers = ScriptedProducers(self.broker)

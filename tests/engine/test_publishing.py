@@ -246,7 +246,7 @@ def test_a_worker_that_is_expelled_while_it_publishes_again_keeps_its_pages_in_o
 def test_a_gap_that_is_met_again_before_anything_was_read_after_it_is_reported_once() -> None:
     """I9, I10: under `fail` nobody could accept it a second time, and the relay would never start again."""
     bench = Bench(on_gap="fail")
-    bench.view.checkpoints[STREAM] = {"s": ShardCheckpoint(ShardState.READING, gap=gap().id)}
+    bench.view.of(STREAM).checkpoints = {"s": ShardCheckpoint(ShardState.READING, gap=gap().id)}
     bench.publishing.page(bench.shard(), page(5, gap=gap(found_at=9.0)))
     bench.publishing.commit()
     assert bench.broker.on("shop.gaps") == []
@@ -265,7 +265,8 @@ def test_a_gap_is_reported_although(
 ) -> None:
     """I9: ... the last gap of ``other`` is committed. Under `fail` it stops the relay, and is not passed."""
     bench = Bench(on_gap="fail")
-    bench.view.checkpoints.update(committed)
+    for stream, checkpoints in committed.items():
+        bench.view.of(stream).checkpoints = checkpoints
     pending: list[str] = []
     monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written: pending.append(written.id))
     with pytest.raises(RelayError, match=f"relay gaps accept CONFIG {gap().id}"):

@@ -59,7 +59,7 @@ def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
     source = ScriptedSource("orders")
     source.clock = lambda: time.time() - 3600
     state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
-    view = SimpleNamespace(topic="t", read_at={}, pending_gaps={})
+    view = SimpleNamespace(topic="t", read_at={}, of_source=lambda source: [])
     group: Any = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
     same: Any = SimpleNamespace(lacking=lambda: ())
     [seen] = take(group, [state], same).sources

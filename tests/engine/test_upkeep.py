@@ -87,7 +87,7 @@ def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_
     for shard in shards:
         relay.write(shard, ShardCheckpoint(ShardState.FINISHED, updated_at=999.0))
     source.label = FOLLOWING.label
-    relay.serve_until(lambda: FOLLOWING in relay.view.plans)
+    relay.serve_until(lambda: relay.view.of(FOLLOWING).plan)
     assert [gap.reason for gap in relay.committed.gaps] == ["new stream"]
 
 
@@ -144,7 +144,7 @@ def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_of
         relay.serve_until(lambda: relay.state.succession.is_waiting)
         assert relay.held_up_since() == 1000.0
     relay.now += 500
-    relay.serve_until(lambda: FOLLOWING in relay.view.plans)
+    relay.serve_until(lambda: relay.view.of(FOLLOWING).plan)
     relay.serve_until(lambda: relay.held_up_since() is None)
 
 
@@ -209,8 +209,8 @@ def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: Sc
     assert relay.state.stream == FOLLOWING
     source.label = LAST.label
     relay.now += 500
-    relay.serve_until(lambda: LAST in relay.view.plans)
-    assert FOLLOWING not in relay.view.plans
+    relay.serve_until(lambda: relay.view.of(LAST).plan)
+    assert relay.view.of(FOLLOWING).plan is None
     assert [(gap.begin, gap.end) for gap in relay.committed.gaps] == [({"stream": LABEL}, {"stream": LAST.label})]
 
 
@@ -337,7 +337,7 @@ def test_a_listing_whose_transaction_was_aborted_is_made_again(source: ScriptedS
     serve_both(lists, reads, lambda: lists.state.plan)
     lists.committed.fails = [None, Aborted("of the listing")]
     serve_both(lists, reads, lambda: not lists.committed.fails)
-    assert not lists.view.listings
+    assert lists.view.of(lists.stream).listing is None
     serve_both(lists, reads, lambda: len(reads.state.shards.open) == 2)
     assert other_source(reads).listings == 0
 

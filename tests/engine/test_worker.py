@@ -147,7 +147,7 @@ def test_an_idle_shard_writes_down_how_far_it_has_come(scene: Scene) -> None:
     def progress() -> float | None:
         view = CheckpointView(config.kafka.client(), config.internal("checkpoints"))
         view.read_to_end(range(64), 120)
-        found = [c.progress for shards in view.checkpoints.values() for c in shards.values()]
+        found = [c.progress for each in view.streams.values() for c in each.checkpoints.values()]
         view.close()
         return found[0] if found and found[0] else None
 

@@ -60,7 +60,7 @@ def test_a_read_that_advances_is_never_given_up(client: dict[str, Any], topic: s
     with closing(CheckpointView(client, topic, clock=lambda: sum(view.records for view in views) / 10)) as view:
         views.append(view)
         view.require_end(EVERYTHING, 10.0)
-        assert view.checkpoints[STREAM]["a"].state is ShardState.FINISHED
+        assert view.of(STREAM).checkpoints["a"].state is ShardState.FINISHED
 
 
 def test_a_view_that_is_watched_says_once_it_shows_what_was_committed_and_never_waits(
@@ -83,7 +83,7 @@ def test_a_view_that_is_watched_says_once_it_shows_what_was_committed_and_never_
             return is_seen()
 
         assert wait_until(seen, 90)
-        assert view.checkpoints[STREAM]["a"].state is ShardState.READING
+        assert view.of(STREAM).checkpoints["a"].state is ShardState.READING
 
 
 def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(
@@ -101,7 +101,7 @@ def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(
         # The view goes on where it was once the broker answers.
         broker.proxy.rule = passing
         view.require_end(EVERYTHING, 90.0)
-        assert view.checkpoints[STREAM]["a"].state is ShardState.READING
+        assert view.of(STREAM).checkpoints["a"].state is ShardState.READING
 
 
 @pytest.mark.parametrize("lost", [Api.FETCH, Api.LIST_OFFSETS])
@@ -122,7 +122,7 @@ def test_of_each_key_only_the_last_record_has_to_be_readable(client: dict[str, A
     write(client, topic, b"what nobody can read", READING)
     with closing(CheckpointView(client, topic)) as view:
         view.require_end(EVERYTHING, 30.0)
-        assert view.checkpoints[STREAM]["a"].position == {"sequence": "1"}
+        assert view.of(STREAM).checkpoints["a"].position == {"sequence": "1"}
         assert view.records == 2
     write(client, topic, b"what a newer version wrote")
     with closing(CheckpointView(client, topic)) as view:
@@ -142,12 +142,12 @@ def test_the_end_of_a_shard_is_noticed_though_only_its_last_record_is_applied(
     write(client, topic, READING)
     with closing(CheckpointView(client, topic)) as view:
         view.require_end(EVERYTHING, 30.0)
-        before = view.endings[STREAM.source]
+        before = view.of(STREAM).endings
         write(client, topic, *records)
         view.require_end(EVERYTHING, 30.0)
-        assert (view.endings[STREAM.source] > before) is ended
+        assert (view.of(STREAM).endings > before) is ended
         view.require_end(EVERYTHING, 30.0)
-        assert view.endings[STREAM.source] <= before + 1
+        assert view.of(STREAM).endings <= before + 1
 
 
 class Clocks:
@@ -180,7 +180,7 @@ def test_a_view_knows_up_to_when_it_has_read_each_partition(client: dict[str, An
         skipped_to = clocks.monotonic()
         write(client, topic, READING)
         poll_until(view, lambda: min(view.read_at.values()) > skipped_to)
-        assert view.checkpoints[STREAM]["a"].state is ShardState.READING
+        assert view.of(STREAM).checkpoints["a"].state is ShardState.READING
 
 
 def test_a_partition_that_cannot_be_fetched_stays_behind_while_others_advance(

@@ -21,7 +21,7 @@ from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.source import MySQLSource
 from relay.mysql_dialect.tables import Table, lay_out
-from relay.records import Lineage, Plan, Shard, ShardCheckpoint, ShardState
+from relay.records import CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader, Unreadable
@@ -201,8 +201,9 @@ class World:
         self.stream = self.source.connect()
         begin = self.source.starting_points(self.source.shards())
         self.plan = Plan("current", time.time(), dict(begin.shards), {})
-        self.checkpoints: dict[str, ShardCheckpoint] = {}
-        self.lineage = Lineage(self.stream)
+        committed = CommittedStream(self.stream)
+        committed.plan, self.checkpoints = self.plan, committed.checkpoints
+        self.lineage = Lineage(committed)
         self.readers: dict[str, ShardReader] = {}
         self.published: list[Change] = []
         self.failures: list[str] = []
@@ -218,10 +219,10 @@ class World:
     def step(self) -> None:
         """Read a page of every shard that is ready."""
         self.lineage.update(shards_of(self.plan, self.checkpoints))
-        for shard in self.lineage.ready(self.checkpoints, self.plan.shards):
+        for shard in self.lineage.ready():
             if shard.id not in self.readers:
                 parents = {parent: self.checkpoints[parent] for parent in shard.parents}
-                floor = self.lineage.floor(shard, self.checkpoints)
+                floor = self.lineage.floor(shard)
                 committed = self.checkpoints.get(shard.id)
                 opening = Opening(shard, self.plan.start_of(shard), committed, floor, parents=parents)
                 self.readers[shard.id] = self.source.open(opening)

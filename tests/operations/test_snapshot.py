@@ -83,7 +83,7 @@ def state(relay: Operated) -> str | None:
 def requests(relay: Operated) -> list[SnapshotRequest]:
     settings = KafkaSettings.from_config(load(relay.path))
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        return snapshot_requests.requests_of(view, "s")
+        return view.requests_of("s")
 
 
 class Pace:

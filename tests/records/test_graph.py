@@ -15,14 +15,17 @@ from relay.records import (
     ShardState,
 )
 from relay.token import EventToken
-from tests.records.graphs import STREAM, finished, lineage_of
+from tests.records.graphs import finished, lineage_of
 
-# The shards of the plan.
-PLANNED = ("p", "c", "a", "b")
+
+def given_that(graph: Lineage, checkpoints: dict[str, ShardCheckpoint]) -> Lineage:
+    """Return ``graph`` once the checkpoints are committed."""
+    graph.committed.checkpoints = checkpoints
+    return graph
 
 
 def ids(graph: Lineage, checkpoints: dict[str, ShardCheckpoint]) -> set[str]:
-    return {shard.id for shard in graph.ready(checkpoints, PLANNED)}
+    return {shard.id for shard in given_that(graph, checkpoints).ready()}
 
 
 def test_a_child_waits_until_its_parent_is_finished() -> None:
@@ -49,7 +52,7 @@ def test_a_parent_trimmed_before_the_plan_is_waited_for_until_two_listings_lack_
     assert ids(graph, {}) == set()
     graph.update([Shard("c", ("before",))])
     assert ids(graph, {}) == {"c"}
-    assert graph.lost({}, PLANNED) == []
+    assert given_that(graph, {}).lost() == []
 
 
 @pytest.mark.parametrize("checkpoints", [{}, {"late": ShardCheckpoint(ShardState.PLANNED)}])
@@ -58,25 +61,25 @@ def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_chil
 ) -> None:
     """I9: neither it nor its child is in the plan, and it has no checkpoint."""
     graph = lineage_of(Shard("late", ("unseen",)))
-    assert graph.lost(checkpoints, PLANNED) == []
+    assert given_that(graph, checkpoints).lost() == []
     graph.update([Shard("late", ("unseen",))])
-    assert graph.lost(checkpoints, PLANNED) == ["unseen"]
+    assert given_that(graph, checkpoints).lost() == ["unseen"]
     assert ids(graph, checkpoints) == set()
     checkpoints = {**checkpoints, "unseen": ShardCheckpoint(ShardState.GONE)}
-    assert graph.lost(checkpoints, PLANNED) == []
+    assert given_that(graph, checkpoints).lost() == []
     assert ids(graph, checkpoints) == {"late"}
 
 
 def test_a_shard_of_the_plan_that_is_trimmed_before_it_has_a_checkpoint_is_lost() -> None:
     graph = lineage_of(Shard("c", ("p",)), listings=2)
-    assert graph.lost({}, PLANNED) == ["p"]
+    assert given_that(graph, {}).lost() == ["p"]
     assert ids(graph, {}) == set()
 
 
 def test_a_parent_that_was_read_and_pruned_is_not_lost() -> None:
     graph = lineage_of(Shard("late", ("pruned",)), listings=2)
     checkpoints = {"late": ShardCheckpoint(ShardState.READING)}
-    assert graph.lost(checkpoints, PLANNED) == []
+    assert given_that(graph, checkpoints).lost() == []
     assert ids(graph, checkpoints) == {"late"}
 
 
@@ -90,11 +93,11 @@ def test_a_parent_that_comes_back_in_the_next_listing_is_not_gone() -> None:
 def test_a_shard_that_vanished_before_its_end_is_lost_only_after_two_listings() -> None:
     """I9"""
     checkpoints = {"s": ShardCheckpoint(ShardState.READING)}
-    graph = Lineage(STREAM)
+    graph = given_that(lineage_of(listings=0), checkpoints)
     graph.update([], checkpoints)
-    assert graph.lost(checkpoints, PLANNED) == []
+    assert given_that(graph, checkpoints).lost() == []
     graph.update([], checkpoints)
-    assert graph.lost(checkpoints, PLANNED) == ["s"]
+    assert given_that(graph, checkpoints).lost() == ["s"]
 
 
 def test_a_shard_is_read_also_while_listings_lack_it() -> None:
@@ -106,43 +109,43 @@ def test_a_shard_is_read_also_while_listings_lack_it() -> None:
         "waiting": ShardCheckpoint(ShardState.PLANNED, parents=("begun",)),
         "orphan": ShardCheckpoint(ShardState.PLANNED, parents=("unseen",)),
     }
-    graph = Lineage(STREAM)
+    graph = given_that(lineage_of(listings=0), checkpoints)
     graph.update([Shard("a")], checkpoints)
-    assert {shard.id: shard.parents for shard in graph.ready(checkpoints, PLANNED)} == {
+    assert {shard.id: shard.parents for shard in graph.ready()} == {
         "a": (),
         "begun": ("pruned",),
         "next": ("p",),
     }
-    asked_for = {shard for shard in (*checkpoints, "a", "unseen") if graph.is_asked_for(shard, checkpoints)}
+    asked_for = {shard for shard in (*checkpoints, "a", "unseen") if graph.is_asked_for(shard)}
     assert asked_for == {"begun", "next", "waiting"}
 
 
 def test_a_shard_is_late_if_a_descendant_was_begun() -> None:
     """I2: no listing had it then."""
     graph = lineage_of(Shard("g"), Shard("p", ("g",)), Shard("c", ("p",)), Shard("d", ("p",)))
-    checkpoints = {"p": ShardCheckpoint(ShardState.PLANNED), "c": ShardCheckpoint(ShardState.READING)}
-    assert graph.late("g", checkpoints) == graph.late("p", checkpoints) == ["c"]
-    assert graph.late("c", checkpoints) == graph.late("d", checkpoints) == []
+    given_that(graph, {"p": ShardCheckpoint(ShardState.PLANNED), "c": ShardCheckpoint(ShardState.READING)})
+    assert graph.late("g") == graph.late("p") == ["c"]
+    assert graph.late("c") == graph.late("d") == []
 
 
 def test_a_shard_is_pruned_only_when_unlisted_old_and_its_children_have_records() -> None:
     parent = finished(updated_at=1000.0, children=("c",))
     late = 1000.0 + PRUNE_AFTER
-    gone = Lineage(STREAM)
+    gone = lineage_of(listings=0)
     for _ in range(2):
         gone.update([Shard("c", ("p",))])
-    assert list(gone.prunable({"p": parent, "c": finished(updated_at=late)}, late)) == ["p"]
-    assert list(gone.prunable({"p": parent}, late)) == []
-    assert list(gone.prunable({"p": parent, "c": finished(updated_at=late)}, late - 1)) == []
+    assert list(given_that(gone, {"p": parent, "c": finished(updated_at=late)}).prunable(late)) == ["p"]
+    assert list(given_that(gone, {"p": parent}).prunable(late)) == []
+    assert list(given_that(gone, {"p": parent, "c": finished(updated_at=late)}).prunable(late - 1)) == []
     listed = lineage_of(Shard("p"), Shard("c", ("p",)), listings=2)
-    assert list(listed.prunable({"p": parent, "c": finished(updated_at=late)}, late)) == []
+    assert list(given_that(listed, {"p": parent, "c": finished(updated_at=late)}).prunable(late)) == []
 
 
 def test_the_floor_of_a_shard_is_inherited_through_ancestors_that_held_nothing() -> None:
     token = EventToken(500, "orders/l/p", "DynamoDB/1")
     checkpoints = {"p": finished(token=token), "c": finished(parents=("p",))}
     graph = lineage_of(Shard("p"), Shard("c", ("p",)), Shard("g", ("c",)))
-    assert graph.floor(Shard("g", ("c",)), checkpoints) == 500
+    assert given_that(graph, checkpoints).floor(Shard("g", ("c",))) == 500
 
 
 def test_the_same_loss_has_the_same_id_whenever_it_is_found() -> None:
@@ -175,4 +178,4 @@ def test_the_floor_of_a_shard_that_was_read_is_its_own_last_timestamp() -> None:
     """I5: after a restart, a clock that went back must not make newer changes look older."""
     token = EventToken(1500, "orders/label/c", "DynamoDB/1")
     read = {"c": ShardCheckpoint(ShardState.READING, token=token), "p": ShardCheckpoint(ShardState.FINISHED)}
-    assert Lineage(STREAM).floor(Shard("c", ("p",)), read) == 1500
+    assert given_that(lineage_of(), read).floor(Shard("c", ("p",))) == 1500

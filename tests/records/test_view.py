@@ -75,6 +75,7 @@ REQUEST = SnapshotRequest("orders", "r", ("t",), 1.5, stopped=True, updated_at=2
 
 def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> None:
     view = CommittedRecords()
+    stream = view.of(STREAM)
     keys = {
         STREAM.shard_key("s"): SHARD,
         STREAM.plan_key: PLAN,
@@ -86,26 +87,19 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
     }
 
     def seen() -> list[Any]:
-        tables: list[dict[Any, Any]] = [
-            view.checkpoints.get(STREAM, {}),
-            view.plans,
-            view.listings,
-            view.controls,
-            view.segments.get(STREAM, {}),
-            view.pending_gaps.get(STREAM, {}),
-            view.requests.get("orders", {}),
-        ]
-        return [record for table in tables for record in table.values()]
+        found: list[Any] = [*stream.checkpoints.values(), stream.plan, stream.listing, stream.control]
+        found += [*stream.segments.values(), *stream.pending_gaps.values(), *view.requests_of("orders")]
+        return [record for record in found if record is not None]
 
     for key, record in keys.items():
         view.apply(key, record.to_json())
     assert seen() == [*keys.values()]
-    assert {key for key, _ in view.beside_plan(STREAM)} == keys.keys() - {STREAM.plan_key, REQUEST.key}
-    assert view.streams("orders") == {STREAM}
+    assert stream.beside_plan().keys() == keys.keys() - {STREAM.plan_key, REQUEST.key}
+    assert view.planned("orders") == view.of_source("orders") == [stream]
     assert view.versions["orders"] == len(keys)
     for key in keys:
         view.apply(key, None)
-    assert (seen(), view.planned["orders"]) == ([], set())
+    assert (seen(), view.planned("orders")) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +164,7 @@ def test_the_end_of_a_shard_is_counted_once_also_if_its_removal_arrives_with_it(
     view, key = CommittedRecords(), STREAM.shard_key("s")
     view.apply(key, SHARD.to_json())
     view.apply(key, None)
-    assert (view.endings["orders"], view.gap_versions["orders"]) == (1, 2)
+    assert (view.of(STREAM).endings, view.of(STREAM).gap_version) == (1, 2)
     view.apply(key, ShardCheckpoint(ShardState.FINISHED).to_json())
     view.apply(key, None)
-    assert (view.endings["orders"], view.gap_versions["orders"]) == (2, 2)
+    assert (view.of(STREAM).endings, view.of(STREAM).gap_version) == (2, 2)

@@ -130,15 +130,15 @@ def test_a_record_of_the_checkpoints_is_read_back(case: dict[str, Any]) -> None:
     stream = StreamId(**committed("checkpoints.json")["stream"])
     view = CommittedRecords()
     view.apply(key, value)
-    request = next(iter(view.requests.get("shop", {}).values()), None)
+    known = view.of(stream)
     found = [
-        (stream.plan_key, view.plans.get(stream)),
-        (stream.listing_key, view.listings.get(stream)),
-        (stream.snapshot_key, view.controls.get(stream)),
-        *((stream.shard_key(name), shard) for name, shard in view.checkpoints.get(stream, {}).items()),
-        *((stream.segment_key(name), segment) for name, segment in view.segments.get(stream, {}).items()),
-        *((gap.key, gap) for gap in view.pending_gaps.get(stream, {}).values()),
-        (request.key if request is not None else b"", request),
+        (stream.plan_key, known.plan),
+        (stream.listing_key, known.listing),
+        (stream.snapshot_key, known.control),
+        *((stream.shard_key(name), shard) for name, shard in known.checkpoints.items()),
+        *((stream.segment_key(name), segment) for name, segment in known.segments.items()),
+        *((gap.key, gap) for gap in known.pending_gaps.values()),
+        *((request.key, request) for request in view.requests_of("shop")),
     ]
     assert [(place, record.to_json()) for place, record in found if record is not None] == [(key, value)]
 

@@ -72,12 +72,13 @@ class Snapshotting:
         self.repair: set[str] = set()
         self.tables = Tables(self.source, initial=initial)
         self.tables.is_selective = is_selective
+        committed = self.view.of(self.source.stream)
+        committed.plan = Plan("latest", 0.0, {}, {}, floor=99_000)
         beside = SimpleNamespace(
             source=self.source,
             stream=self.source.stream,
             view=self.view,
-            plan=Plan("latest", 0.0, {}, {}),
-            last_timestamp=99_000,
+            committed=committed,
             gaps=lambda: self.gaps | self.repair,
             gaps_to_repair=lambda: self.repair,
             resume_timestamp=lambda: 0,

@@ -69,8 +69,7 @@ def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> N
 
     def run_since(as_of: int) -> None:
         """Let the newest snapshot be one that began then."""
-        control = SnapshotControl(ShardState.READING, "1", as_of=as_of)
-        committed.view.apply(STREAM.snapshot_key, control.to_json())
+        committed.control = SnapshotControl(ShardState.READING, "1", as_of=as_of)
 
     run_since(600)
     found.open(SHARD, ShardCheckpoint(ShardState.READING, emptied={"a": 10.0, "b": 20.0}))

@@ -71,13 +71,13 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
         source=source,
         stream=source.stream,
         view=view,
-        plan=Plan("latest", 0.0, {}, {}),
-        last_timestamp=0,
+        committed=view.of(source.stream),
         gaps=set,
         gaps_to_repair=set,
         resume_timestamp=lambda: 0,
         unplanned_tables=dict,
     )
+    beside.committed.plan = Plan("latest", 0.0, {}, {})
     snapshots = Snapshots(cast(Any, beside), tables, ReaderPool())
 
     def step() -> str | None:
@@ -97,7 +97,8 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     assert set(tables.asked) == {tables.asked[0]}
     view.apply(source.stream.shard_key("shard-00000"), ShardCheckpoint(ShardState.READING).to_json())
     assert step() == "begin"
-    control = view.controls[snapshots.stream]
+    control = snapshots.control
+    assert control is not None
     assert (control.as_of, control.parts) == (tables.asked[0], PARTS)
     snapshots.open_ready_segments(set(range(64)))
     assert tuple(segment.part for segment in tables.opened) == PARTS

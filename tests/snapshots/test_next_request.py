@@ -8,7 +8,6 @@ from relay.kafka.checkpoints import partition_of
 from relay.records import (
     PRUNE_AFTER,
     CommittedRecords,
-    CommittedStream,
     Gap,
     Plan,
     ShardState,
@@ -221,9 +220,9 @@ def test_the_stream_that_follows_and_a_reset_leave_a_requested_snapshot_to_its_r
     relay.begin()
     stream = relay.source.stream
     reset = Gap("shop", stream.label, None, "reset", None, None, relay.now)
-    assert unfinished_repairs(CommittedStream(relay.view, stream)) == set()
-    assert restarted(CommittedStream(relay.view, stream), reset, 0) is None
+    assert unfinished_repairs(relay.view.of(stream)) == set()
+    assert restarted(relay.view.of(stream), relay.view.requests_of("shop"), reset, 0) is None
     relay.view.apply(request.key, None)
-    again = restarted(CommittedStream(relay.view, stream), reset, 0)
+    again = restarted(relay.view.of(stream), relay.view.requests_of("shop"), reset, 0)
     assert again is not None
     assert again.gaps == tuple(sorted(["skipped", reset.id]))

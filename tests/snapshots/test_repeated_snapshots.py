@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relay.records import CommittedStream, Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotPart
+from relay.records import Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS
 from relay.source import Page
 from relay.stream.snapshot_after_reset import restarted
@@ -208,9 +208,8 @@ def test_a_reset_leaves_no_table_without_its_end_that_was_to_be_read_again() -> 
     assert relay.step() == "finished"
     assert relay.snapshots.fulfilled() == [request.key]
     stream = relay.source.stream
-    begun = restarted(
-        CommittedStream(relay.view, stream), Gap("shop", stream.label, None, "reset", None, None, relay.now), 5
-    )
+    reset = Gap("shop", stream.label, None, "reset", None, None, relay.now)
+    begun = restarted(relay.view.of(stream), relay.view.requests_of("shop"), reset, 5)
     assert begun is not None
     assert (begun.state, begun.tables) == (ShardState.PLANNED, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from relay.records import CommittedRecords, SnapshotRequest
-from relay.snapshots.requests import requests_of
 
 
 def test_requests_are_read_back_the_oldest_first() -> None:
@@ -12,7 +11,7 @@ def test_requests_are_read_back_the_oldest_first() -> None:
     first = SnapshotRequest.new("shop", [], 1000.0).changed(stopped=True, now=3000.0)
     for request in (later, first, SnapshotRequest.new("other", [], 500.0)):
         view.apply(request.key, request.to_json())
-    assert requests_of(view, "shop") == [first, later]
+    assert view.requests_of("shop") == [first, later]
     assert (first.subject, later.subject) == ("all tables", "table a, b")
 
 
@@ -23,4 +22,4 @@ def test_the_removal_of_a_request_leaves_another_one_of_the_same_tables() -> Non
     view.apply(done.key, done.to_json())
     view.apply(following.key, following.to_json())
     view.apply(done.key, None)
-    assert requests_of(view, "shop") == [following]
+    assert view.requests_of("shop") == [following]

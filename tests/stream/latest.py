@@ -24,8 +24,8 @@ def latest_of(
     """Return those of ``stream``, whose ``plan`` is committed, and what is committed of it."""
     source: Any = ScriptedSource(stream.source)
     source.clock, source.has_journals = clock, has_journals
-    committed = CommittedStream(CommittedRecords(), stream)
-    if plan is not None:
-        committed.view.apply(stream.plan_key, plan.to_json())
-    new_tables = NewTables(Planning(source, committed.view), committed)
-    return ShardCheckpoints(source, committed, Lineage(stream), new_tables, snapshots), committed
+    view = CommittedRecords()
+    committed = view.of(stream)
+    committed.plan = plan
+    new_tables = NewTables(Planning(source, view), committed)
+    return ShardCheckpoints(source, Lineage(committed), new_tables, snapshots), committed

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from relay.records import CommittedRecords, CommittedStream, Lineage, Shard, ShardCheckpoint, ShardListing, ShardState
+from relay.records import CommittedRecords, Lineage, Shard, ShardCheckpoint, ShardListing, ShardState
 from relay.stream.discovery import ListedShards
 from tests.clock import Clock
 from tests.scripted_source import LABEL, ScriptedSource
@@ -39,13 +39,10 @@ class OneWorker:
         self.source = ScriptedSource("orders")
         self.source.clock = cluster.clock
         self.stream = self.source.connect()
-        self.lineage = Lineage(self.stream)
         self.view = cluster.view
-        self.checkpoints = self.view.checkpoints.setdefault(self.stream, {})
-        committed = CommittedStream(self.view, self.stream)
-        self.discovery = ListedShards(
-            cast(Any, self.source), committed, self.lineage, since=since, monotonic=cluster.clock
-        )
+        self.lineage = Lineage(self.view.of(self.stream))
+        self.checkpoints = self.lineage.committed.checkpoints
+        self.discovery = ListedShards(cast(Any, self.source), self.lineage, since=since, monotonic=cluster.clock)
         self.discovery.is_owner = is_owner
 
     def serve(self) -> bool:

@@ -12,7 +12,7 @@ def committed_of(*gaps: PendingGap) -> CommittedStream:
     view = CommittedRecords()
     for gap in gaps:
         view.apply(gap.key, gap.to_json())
-    return CommittedStream(view, STREAM)
+    return view.of(STREAM)
 
 
 def decided(shard: str, decision: Decision | None) -> PendingGap:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
-from relay.records import Lineage, Plan, ReshardJournal, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import CommittedStream, Lineage, Plan, ReshardJournal, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.stream.journals import record_of, renamed, shards_of
 
 CURRENT = {"gtid": "MariaDB/0-1-5"}
@@ -38,9 +38,11 @@ class World:
         self.checkpoints[shard] = ShardCheckpoint(ShardState.FINISHED, journal=record)
 
     def ready(self) -> list[str]:
-        lineage = Lineage(StreamId("s", "k"))
+        committed = CommittedStream(StreamId("s", "k"))
+        committed.plan, committed.checkpoints = self.plan, self.checkpoints
+        lineage = Lineage(committed)
         lineage.update(shards_of(self.plan, self.checkpoints))
-        return sorted(shard.id for shard in lineage.ready(self.checkpoints, self.plan.shards))
+        return sorted(shard.id for shard in lineage.ready())
 
 
 def test_the_targets_of_a_split_begin_where_the_journal_says() -> None:

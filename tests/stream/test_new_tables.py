@@ -35,8 +35,8 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     told = other.checkpoint(page)
     assert told is not None
     relay.write("shard-00000", told)
-    relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
-    plan = relay.view.plans[relay.stream]
+    relay.serve_until(lambda: "later" in relay.plan.keys)
+    plan = relay.plan
     assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
     relay.serve()
     assert relay.committed.claimed == [("orders", "later")]
@@ -72,8 +72,8 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     told = other.snapshots.checkpoint(page)
     assert told is not None
     relay.view.apply(relay.stream.segment_key("1/0"), told.to_json())
-    relay.serve_until(lambda: "later" in relay.view.plans[relay.stream].keys)
-    plan = relay.view.plans[relay.stream]
+    relay.serve_until(lambda: "later" in relay.plan.keys)
+    plan = relay.plan
     assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
     last = other.snapshots.checkpoint(replace(page, finished=True))
     assert last is not None

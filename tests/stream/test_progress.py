@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from relay.records import (
-    CommittedRecords,
     CommittedStream,
-    Lineage,
     Plan,
+    RecordKind,
     Shard,
     ShardCheckpoint,
     ShardState,
@@ -86,7 +85,7 @@ def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_y
     assert low_watermark(checkpoints, graph) == 20.0
     checkpoints["c"] = ShardCheckpoint(ShardState.READING, parents=("p",), progress=70.0)
     assert low_watermark(checkpoints, graph) == 50.0
-    assert low_watermark({}, Lineage(StreamId("s", "l"))) is None
+    assert low_watermark({}, lineage_of(listings=0)) is None
 
 
 class SlowStream(CommittedStream):
@@ -96,19 +95,21 @@ class SlowStream(CommittedStream):
     cost = 0.0
 
     def __init__(self) -> None:
-        super().__init__(CommittedRecords(), StreamId("s", "l"))
+        super().__init__(StreamId("s", "l"))
         self.progress = CommittedProgress(self, clock=lambda: self.now)
         self.advance(30.0, 0.0)
 
-    @property
-    def checkpoints(self) -> Mapping[str, ShardCheckpoint]:
-        self.now += self.cost
-        return super().checkpoints
+    def __getattribute__(self, name: str) -> Any:
+        if name == "checkpoints":
+            self.now += self.cost
+        return super().__getattribute__(name)
 
     def advance(self, to: float, seconds: float, gap: str | None = None) -> None:
         self.now += seconds
         checkpoint = ShardCheckpoint(ShardState.READING, progress=to, gap=gap)
-        self.view.apply(self.stream.shard_key("a"), checkpoint.to_json())
+        cost, self.cost = self.cost, 0.0
+        self.apply(RecordKind.SHARD, "a", checkpoint.to_json())
+        self.cost = cost
 
 
 def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_when_they_change() -> None:
@@ -116,15 +117,15 @@ def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_wh
 
     def advance(to: float, seconds: float) -> int:
         slow.advance(to, seconds)
-        return slow.progress.recent().resume
+        return slow.progress.resume_timestamp()
 
-    assert slow.progress.recent().resume == 30
+    assert slow.progress.resume_timestamp() == 30
     assert advance(31.0, 0.09) == 30
     assert advance(32.0, 0.02) == 32
     slow.cost = 0.01
     assert advance(33.0, 0.2) == 33
     assert advance(34.0, 0.4) == 33
-    assert slow.progress.exact().resume == 34
+    assert resume_timestamp(slow.checkpoints) == 34
     assert slow.progress.gaps() == set()
     slow.advance(35.0, 0.0, gap="g")
     assert slow.progress.gaps() == {"g"}

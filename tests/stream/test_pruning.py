@@ -85,15 +85,14 @@ class TestOnKafka:
         """What is written down, by label: names of records, None for a plan."""
         config = load(relay.path)
         with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-            found: dict[str, set[str | None]] = {s.label: set(names) for s, names in view.checkpoints.items() if names}
-            for stream in view.plans:
-                found.setdefault(stream.label, set()).add(None)
-            for stream in view.listings:
-                found.setdefault(stream.label, set()).add("listing")
-            for stream in view.controls:
-                found.setdefault(stream.label, set()).add("snapshot")
-            for stream, segments in view.segments.items():
-                found.setdefault(stream.label, set()).update(segments)
+            found: dict[str, set[str | None]] = {}
+            for stream, each in view.streams.items():
+                names: set[str | None] = {*each.checkpoints, *each.segments}
+                names |= {None} if each.plan else set()
+                names |= {"listing"} if each.listing else set()
+                names |= {"snapshot"} if each.control else set()
+                if names:
+                    found.setdefault(stream.label, set()).update(names)
             return found
 
     def test_a_replaced_stream_is_forgotten_48_hours_after_its_end_and_not_read_again(
@@ -135,7 +134,9 @@ class TestOnKafka:
         relay.run()
         config, read = load(relay.path), StreamId("s", LABEL)
         with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-            plan = replace(view.plans[read], planned_at=time.time() - PRUNE_AFTER)
+            made = view.of(read).plan
+            assert made is not None
+            plan = replace(made, planned_at=time.time() - PRUNE_AFTER)
         self.write(relay, {read.plan_key: plan.to_json(), read.shard_key(full("root")): None})
         stream.put("leaf", "k", 3, old=2)
         relay.run()

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from relay.change import AlteredTable, Operation, SchemaChange, StatementText
 from relay.records import (
-    CommittedRecords,
     CommittedStream,
     Gap,
     Plan,
@@ -283,13 +282,10 @@ def kill(world: World, _: str, __: Scenario) -> World:
 
 def reset(world: World, _: str, scenario: Scenario) -> World:
     """See ``relay.operations.reset``: the stream begins anew, and what was not published of it is lost."""
-    view = CommittedRecords()
-    view.plans[STREAM] = Plan("latest", 0.0, {}, {})
-    if world.control is not None:
-        view.controls[STREAM] = world.control
-    view.requests["shop"] = {request.id: request for request in world.requests}
+    committed = CommittedStream(STREAM)
+    committed.plan, committed.control = Plan("latest", 0.0, {}, {}), world.control
     found = Gap("shop", "shop", None, "reset", None, None, world.now)
-    control = restarted(CommittedStream(view, STREAM), found, world.token)
+    control = restarted(committed, world.requests, found, world.token)
     after = _lost(kill(_later(world), "", scenario), found.id, scenario)
     # The gap is that of the new plan. Those before are gone with their checkpoints.
     gaps = frozenset({"reset"})
