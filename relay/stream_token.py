@@ -123,19 +123,6 @@ class ShardToken:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassifiedShards:
-    """The ids of a token's shards, by what to do with them.
-
-    ``active``: being read. ``waiting``: descendants of an active shard, which wait for its end and keep their
-    positions. ``finished``: read to the end; all ancestors of active shards are.
-    """
-
-    active: tuple[str, ...]
-    waiting: frozenset[str]
-    finished: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class StreamToken:
     """A checked token. ``StreamToken.from_json(token).to_json()`` equals ``token``, without unknown keys.
 
@@ -178,30 +165,16 @@ class StreamToken:
         # Each shard once: Bloop's tokens may list an active shard twice after a resume.
         return cls(arn, tuple(dict.fromkeys(active)), tuple(shards))
 
-    def classify(self, parents: Mapping[str, str | None]) -> ClassifiedShards:
-        """Classify the token's shards. ``parents``: the parent, by id, of each shard that the stream lists."""
-        named = {shard.shard_id for shard in self.shards}
-        started = set(self.active)
-        links = self._links(parents)
-        # Bloop may read a shard before the end of its parent. Here it waits, and keeps its position (I2).
-        waiting = {shard for shard in (*named, *self.active) if not started.isdisjoint(_above([shard], links))}
-        active = tuple(shard for shard in self.active if shard not in waiting)
-        finished = _above(active, links) | (named - waiting - started)
-        return ClassifiedShards(active, frozenset(waiting), frozenset(finished))
-
     def position(self, shard: str) -> Position | None:
         """Return the position in a shard, None if the token has none."""
         return next((entry.position for entry in self.shards if entry.shard_id == shard), None)
 
-    def ancestors(self, shards: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
-        """Return all ancestors of ``shards`` by the token's own links and by ``parents``, which take precedence."""
-        return _above(shards, self._links(parents))
-
-    def _links(self, parents: Mapping[str, str | None]) -> dict[str, str | None]:
+    def links(self, parents: Mapping[str, str | None]) -> dict[str, str | None]:
+        """Return the parent of each shard by the token and by ``parents``, which take precedence."""
         return {shard.shard_id: shard.parent for shard in self.shards} | dict(parents)
 
 
-def _above(shards: Iterable[str], links: Mapping[str, str | None]) -> set[str]:
+def ancestors(shards: Iterable[str], links: Mapping[str, str | None]) -> set[str]:
     """Return all ancestors of ``shards``. ``links``: the parent of each."""
     found: set[str] = set()
     for shard in shards:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from botocore.exceptions import ClientError
 
 from relay.dynamodb.batch_answers import batch_get_item
-from relay.dynamodb.session import FROM_PROXIES
+from relay.dynamodb.session import is_transient
 from relay.dynamodb.values import canonical_number
 from relay.errors import RelayError, Unavailable
 
@@ -41,7 +41,6 @@ _CHUNK = 100
 _SHORTEST_WAIT = 0.05
 _LONGEST_WAIT = 5.0
 _MOST_STALLS = 10
-_THROTTLED = {"ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"}
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {"S": (str,), "N": (str,), "B": (bytes, bytearray)}
 
 
@@ -246,7 +245,7 @@ def _request(
     try:
         answer = batch_get_item(client, request)
     except ClientError as error:
-        if not _is_transient(error):
+        if not is_transient(error):
             raise
         return [], chunk, error
     expected = set(chunk)
@@ -259,9 +258,3 @@ def _request(
     ]
     unprocessed = [tables[name].place_of(key, expected) for name, keys in left.items() for key in keys]
     return found, unprocessed, None
-
-
-def _is_transient(error: ClientError) -> bool:
-    """Whether DynamoDB failed or throttled, so that the same request may succeed later."""
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status >= 500 or status in FROM_PROXIES or error.response.get("Error", {}).get("Code", "") in _THROTTLED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -44,6 +43,7 @@ class RecordBuffer:
         return created, int(meta["sequence_number"]), self.clock()
 
     def push(self, record: Record, shard: StreamShard) -> None:
+        shard.unread += 1
         heapq.heappush(self._heap, (self.order(record, shard), record, shard))
 
     def push_all(self, records: Iterable[Record], shard: StreamShard) -> None:
@@ -59,10 +59,7 @@ class RecordBuffer:
     def pop(self) -> tuple[Record, StreamShard]:
         """Remove and return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
         _, record, shard = heapq.heappop(self._heap)
+        shard.unread -= 1
         if not self._heap:
             self._latest.clear()
         return record, shard
-
-    def unread(self) -> Counter[StreamShard]:
-        """Count the records by shard."""
-        return Counter(shard for _, _, shard in self._heap)

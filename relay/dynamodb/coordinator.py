@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import logging
 import random
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -38,16 +35,6 @@ _LONGEST_WAIT = 60.0
 _LONGEST_DENIAL = 60.0  # seconds after which a shard that is listed and cannot be read counts as lost
 
 
-@dataclass
-class _ChildLookup:
-    """The lookups of a drained shard's children so far, and when the next one is due, in seconds by the clock."""
-
-    made: int = 0
-    next_at: float = 0.0
-    # The stream is disabled, so the shard will have no children.
-    childless: bool = False
-
-
 class Coordinator:
     """The shards of one stream. Starts empty: call one ``start_*`` method first."""
 
@@ -57,35 +44,33 @@ class Coordinator:
         *,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.session = session
         self.on_gap = on_gap
         self.calls_to_reach_head = calls_to_reach_head
-        self.clock = clock
-        self.sleep = sleep
-        self.graph = ShardGraph(clock)
+        self.clock = session.clock
+        self.graph = ShardGraph(self.clock)
         # The shards of the graph that were looked at, by id.
         self.shards: dict[str, StreamShard] = {}
-        self.active: list[StreamShard] = []
-        # How many records of each closed shard are in the buffer.
-        self.closed: dict[StreamShard, int] = {}
-        self.drained: dict[StreamShard, _ChildLookup] = {}
+        # Those of them that have started and not ended, in order.
+        self.started: dict[str, StreamShard] = {}
         self.buffer = RecordBuffer()
-        # Since when the stream says of shards that it lists that it does not know them, in seconds by the clock.
-        self._denied: dict[str, float] = {}
-        self._listed_at = clock()
+        self._listed_at = self.clock()
 
     def __repr__(self) -> str:
         return f"<Coordinator[{len(self.active)} active of {len(self.graph.shards)}, {self.session.stream_arn}]>"
 
     @property
+    def active(self) -> list[StreamShard]:
+        """The shards that are read."""
+        return [shard for shard in self.started.values() if not shard.exhausted]
+
+    @property
     def token(self) -> StreamToken:
         """The current position in each shard: after the records that were handed out, not those fetched (I4)."""
-        started = self._started()
-        shards = [self._shard(name).token(self.graph.parent(name)) for name in self.graph.needed_by_token(started)]
-        return StreamToken(self.session.stream_arn, tuple(started), tuple(shards))
+        needed = self.graph.needed_by_token(self.started)
+        shards = [self._shard(name).token(self.graph.parent(name)) for name in needed]
+        return StreamToken(self.session.stream_arn, tuple(self.started), tuple(shards))
 
     # ------------------------------------------------------------------ where reading starts
 
@@ -104,9 +89,7 @@ class Coordinator:
             if self.graph.children(name):
                 self.graph.end(name)
             else:
-                shard = self._shard(name)
-                shard.move_to(LATEST)
-                self.active.append(shard)
+                self._start(name, LATEST)
         self._open(self.active)
 
     def start_at_time(self, position: datetime) -> None:
@@ -127,9 +110,8 @@ class Coordinator:
                 self.graph.end(name)
                 waiting.extend(children)
             else:
-                self.active.append(shard)
+                self.started[name] = shard
                 self.buffer.push_all(records, shard)
-        self._close_exhausted_shards()
 
     def start_at_token(self, token: StreamToken) -> None:
         """Start at ``token``, by the rule of `resume`. Shards that were lost are reported as gaps.
@@ -144,9 +126,7 @@ class Coordinator:
         for name, position in found.positions.items():
             self._shard(name).position = position
         for name in found.active:
-            shard = self._shard(name)
-            shard.move_to(shard.position or TRIM_HORIZON)
-            self.active.append(shard)
+            self._start(name)
         self._start_ready_shards()
         self._open(self.active)
 
@@ -156,11 +136,6 @@ class Coordinator:
         """Hand out the first record. Raises ``IndexError`` if the buffer is empty."""
         record, shard = self.buffer.pop()
         shard.mark_delivered(record)
-        if shard in self.closed:
-            self.closed[shard] -= 1
-            if not self.closed[shard]:
-                del self.closed[shard]
-                self.drained[shard] = _ChildLookup()
         return record, shard
 
     def advance_shards(self) -> bool:
@@ -173,7 +148,7 @@ class Coordinator:
             return False
         errors: list[RelayError] = []
         progress = self._promote_children(errors)
-        progress |= self._read_shards(list(self.active), StreamShard.get_records, errors)
+        progress |= self._read_shards(self.active, StreamShard.get_records, errors)
         progress |= self._promote_children(errors)
         progress |= self._discover_shards(errors)
         if errors:
@@ -195,34 +170,23 @@ class Coordinator:
         for shard in shards:
             try:
                 self.buffer.push_all(read(shard), shard)
-                self._denied.pop(shard.id, None)
+                shard.denied_since = None
             except ShardNotFound:
                 again |= self._collect_error(partial(self._handle_unknown_shard, shard), errors)
             except RelayError as error:
                 errors.append(error)
-        self._close_exhausted_shards()
         return again
-
-    def _close_exhausted_shards(self) -> None:
-        """Move the exhausted active shards to the closed ones, or to the drained ones if no record is left."""
-        unread = self.buffer.unread() if any(shard.exhausted for shard in self.active) else Counter()
-        for shard in [shard for shard in self.active if shard.exhausted]:
-            self.active.remove(shard)
-            if unread[shard]:
-                self.closed[shard] = unread[shard]
-            else:
-                self.drained[shard] = _ChildLookup()
 
     def _promote_children(self, errors: list[RelayError]) -> bool:
         """Start the children of drained shards; return whether any started."""
         progress = False
-        for shard in list(self.drained):
+        for shard in [shard for shard in self.started.values() if shard.drained]:
             progress |= self._collect_error(partial(self._promote_children_of, shard), errors)
         return progress
 
     def _promote_children_of(self, shard: StreamShard) -> bool:
         """Start the children of a drained shard. If none is known, look for them when a lookup is due."""
-        lookup = self.drained[shard]
+        lookup = shard.lookup
         if not self.graph.children(shard.id):
             if lookup.childless or self.clock() < lookup.next_at:
                 return False
@@ -241,23 +205,22 @@ class Coordinator:
                 wait = min(_LONGEST_WAIT, 2.0 ** min(lookup.made - 1, 10))
                 lookup.next_at = self.clock() + random.uniform(wait / 2, wait)
                 return self._start_ready_shards(complete=False)
-        del self.drained[shard]
+        del self.started[shard.id]
         self.graph.end(shard.id)
         return self._start_ready_shards(complete=False)
 
     def _handle_unknown_shard(self, shard: StreamShard) -> bool:
         """Report a shard that the stream says it does not know, unless it lists it and has not said so for long."""
-        since = self._denied.get(shard.id)
+        since = shard.denied_since
         if since is not None and self.clock() - since < _LONGEST_DENIAL:
             return False  # I1: the next call asks again
         listing = self._list()
         if since is None and any(listed.id == shard.id for listed in listing.shards):
-            self._denied[shard.id] = self.clock()
+            shard.denied_since = self.clock()
             return True
         shard.report_gone()  # I9
         # The buffer has no record of it: only shards without unread records are read.
-        self.active.remove(shard)
-        self._denied.pop(shard.id, None)
+        del self.started[shard.id]
         self.graph.end(shard.id)
         self.graph.add(listing.shards)
         return self._start_ready_shards()
@@ -305,19 +268,19 @@ class Coordinator:
 
     def _start_ready_shards(self, *, complete: bool = True) -> bool:
         """Start the shards that may be read, each once; return whether there are any."""
-        ready = [self._shard(name) for name in self.graph.ready(self._started(), complete=complete)]
+        ready = [self._start(name) for name in self.graph.ready(self.started, complete=complete)]
         for shard in ready:
             parent = self.shards.get(self.graph.parent(shard.id) or "")
-            # A token may have a position; otherwise the shard starts at its horizon, also in a stream read from latest.
-            shard.move_to(shard.position or TRIM_HORIZON)
             shard.since = parent.since if parent is not None else None
-            self.active.append(shard)
         self._open(ready)
         return bool(ready)
 
-    def _started(self) -> dict[str, None]:
-        """Return the ids of the shards that have started and not ended, in order."""
-        return dict.fromkeys(shard.id for shard in (*self.active, *self.closed, *self.drained))
+    def _start(self, name: str, position: Position | None = None) -> StreamShard:
+        shard = self._shard(name)
+        # A token may have a position; otherwise the shard starts at its horizon, also in a stream read from latest.
+        shard.move_to(position or shard.position or TRIM_HORIZON)
+        self.started[name] = shard
+        return shard
 
     def _open(self, shards: Iterable[StreamShard]) -> None:
         for shard in shards:
@@ -336,6 +299,4 @@ class Coordinator:
             position=position,
             on_gap=self.on_gap,
             calls_to_reach_head=self.calls_to_reach_head,
-            clock=self.clock,
-            sleep=self.sleep,
         )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from relay.dynamodb.session import IteratorExpired, StreamSession, TrimmedData
+from relay.dynamodb.pace import Pace
+from relay.dynamodb.session import IteratorExpired, StreamSession, TrimmedData, retried
 from relay.stream_token import TRIM_HORIZON, Position
 
 log = logging.getLogger(__name__)
@@ -25,17 +26,6 @@ For `Stream`, unless its ``calls_to_reach_head`` says otherwise, and for the rel
 
 FETCH_TRIES = 5
 """Fetches in one read before a reader gives up. Each may find that its iterator or its position is no longer valid."""
-
-
-class Attempt(Protocol):
-    """Calls the service. ``doing``: returns what the call is for, for an error message."""
-
-    def __call__(self, call: Callable[[], T], doing: Callable[[], str]) -> T: ...
-
-
-def once(call: Callable[[], T], doing: Callable[[], str]) -> T:
-    """Call the service once: the caller decides when to try again."""
-    return call()
 
 
 class RawPage(NamedTuple):
@@ -64,8 +54,8 @@ class ShardCursor:
     """A position in a shard, and an iterator there. Used by one thread at a time.
 
     ``iterator``: where the first page starts, instead of ``position``; when it expires, ``position`` counts.
-    ``attempt``: retries a call, or not. Every method that calls the service raises ``ShardNotFound``, ``RelayError``,
-    and ``Transient`` unless ``attempt`` retries; then the position has not moved.
+    ``retries``: whether it makes a call again that fails, or the caller decides. Every method that calls the service
+    raises ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the position has not moved.
     """
 
     def __init__(
@@ -75,8 +65,7 @@ class ShardCursor:
         position: Position = TRIM_HORIZON,
         *,
         iterator: str | None = None,
-        attempt: Attempt = once,
-        clock: Callable[[], float],
+        retries: bool = False,
     ) -> None:
         self.session = session
         self.shard = shard
@@ -88,8 +77,7 @@ class ShardCursor:
         self.gap: UnreportedGap | None = None
         # When the iterator was made, in seconds since the epoch.
         self.opened_at = 0.0
-        self._clock = clock
-        self._attempt = attempt
+        self._retries = retries
         self._iterator = iterator
         # Whether no page was read with this iterator yet.
         self._fresh = True
@@ -110,7 +98,7 @@ class ShardCursor:
         """Make an iterator if there is none. A position that was trimmed becomes the horizon, and a gap."""
         if self._iterator is not None or self.ended:
             return
-        opened_at = self._clock()
+        opened_at = self.session.clock()
         try:
             iterator = self._make_iterator()
         except TrimmedData:
@@ -131,10 +119,7 @@ class ShardCursor:
             if self._iterator is None:
                 return RawPage([], None, self._fresh)
             iterator = self._iterator
-            records, following = self._attempt(
-                lambda: self.session.records(iterator),
-                lambda: f"shard {self.shard}: reading records at {self.position}",
-            )
+            records, following = self._call(lambda: self.session.records(iterator), "reading records")
         except IteratorExpired:
             if not self.position.exact:
                 raise
@@ -158,7 +143,7 @@ class ShardCursor:
     def skip_to_horizon(self, reason: Literal["trimmed", "expired"]) -> None:
         """Continue at the horizon, and remember the gap unless one is already waiting to be reported."""
         if self.gap is None:
-            self.gap = UnreportedGap(reason, self.position, self._clock())
+            self.gap = UnreportedGap(reason, self.position, self.session.clock())
         if reason == "trimmed":
             log.info("shard %s: the stream has trimmed %s; continuing at the trim horizon", self.shard, self.position)
         self.position, self._iterator = TRIM_HORIZON, None
@@ -166,14 +151,16 @@ class ShardCursor:
     def abandon(self) -> None:
         """Remember everything from the position on as a gap: the stream no longer has the shard."""
         begin = self.position if self.gap is None else self.gap.begin
-        self.gap = UnreportedGap("gone", begin, self._clock())
+        self.gap = UnreportedGap("gone", begin, self.session.clock())
 
     def clear_gap(self) -> None:
         """Forget the gap once it is reported."""
         self.gap = None
 
     def _make_iterator(self) -> str | None:
-        return self._attempt(
-            lambda: self.session.iterator(self.shard, self.position),
-            lambda: f"shard {self.shard}: requesting an iterator at {self.position}",
-        )
+        return self._call(lambda: self.session.iterator(self.shard, self.position), "requesting an iterator")
+
+    def _call(self, call: Callable[[], T], doing: str) -> T:
+        if not self._retries:
+            return call()
+        return retried(call, f"shard {self.shard}: {doing} at {self.position}", Pace(sleep=self.session.sleep))

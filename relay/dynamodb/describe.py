@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -302,21 +301,10 @@ def _current_stream(table: Any, source: DynamoDBConfig, client: DynamoDBClient) 
     return str(arn)
 
 
-def _repeated(call: Callable[[], T], pace: Pace) -> T:
-    for tries in count(1):
-        begun = pace.wait()
-        try:
-            answer = call()
-        except (ClientError, BotoCoreError) as error:
-            if (isinstance(error, ClientError) and not is_transient(error)) or isinstance(error, _NO_CREDENTIALS):
-                raise
-            pace.failed(begun)
-            if tries == _TRIES:
-                raise
-        else:
-            pace.succeeded()
-            return answer
-    raise AssertionError("unreachable")
+def _is_passing(error: Exception) -> bool:
+    if isinstance(error, ClientError):
+        return is_transient(error)
+    return isinstance(error, BotoCoreError) and not isinstance(error, _NO_CREDENTIALS)
 
 
 def ask(
@@ -336,7 +324,7 @@ def ask(
     where = f"source {source.name}: "
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
     try:
-        return call() if pace is None else _repeated(call, pace)
+        return call() if pace is None else pace.repeat(call, _TRIES, _is_passing)
     except Refused as error:
         raise Refused(f"{where}{error}") from error
     except _NO_CREDENTIALS as error:

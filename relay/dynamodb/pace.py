@@ -10,10 +10,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 60.0  # seconds
 _SHORTEST_PAUSE = 0.05
@@ -41,6 +43,26 @@ class Pace:
 
     def __repr__(self) -> str:
         return f"<Pace[{self._pause:.2f} s between two calls]>"
+
+    def repeat(self, call: Callable[[], T], tries: int, is_passing: Callable[[Exception], bool]) -> T:
+        """Return the result of ``call``, which is made again at this pace if it raises what ``is_passing``.
+
+        Raises what it raised last.
+        """
+        while True:
+            begun = self.wait()
+            try:
+                result = call()
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                self.failed(begun)
+                tries -= 1
+                if not tries:
+                    raise
+            else:
+                self.succeeded()
+                return result
 
     def wait(self) -> int:
         """Wait until the next call may be made, and return what `failed` needs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from relay.change import Change, ChangeParts
@@ -49,14 +48,13 @@ class DynamoDBShardReader:
         record_format: RecordFormat,
         *,
         head: str | None = None,
-        clock: Callable[[], float],
     ) -> None:
         self.stream = stream
         self.shard = opening.shard
         self.format = record_format
         start, checkpoint = opening.start, opening.checkpoint
         resumed = Position.from_json(opening.position) if opening.position is not None else starting_position(start)
-        self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head, clock=clock)
+        self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head)
         # Records created before this time, in seconds since the epoch, are dropped; 0: none.
         self.since: float = start.get("since", 0.0)
         # Whether they are dropped now: not after the shard's head, nor once something was published. Otherwise a host
@@ -66,7 +64,7 @@ class DynamoDBShardReader:
         self.floor = opening.floor
         # Up to when the shard has been read, in seconds since the epoch.
         self.read_until = opening.read_until
-        self.clock = clock
+        self.clock = session.clock
         self._head = HeadSearch(opening.is_closed, is_awaited=opening.is_awaited)
         # Why the next record is refused, to be raised after the page of those before it.
         self._refusal: RelayError | None = None

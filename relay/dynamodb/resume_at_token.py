@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from relay.records import Shard
-from relay.stream_token import TRIM_HORIZON, InvalidStream, Position, StreamToken
+from relay.stream_token import TRIM_HORIZON, InvalidStream, Position, StreamToken, ancestors
 
 log = logging.getLogger(__name__)
 
@@ -66,22 +66,25 @@ def resume(
 
 
 def resumption(token: StreamToken, shards: Mapping[str, Shard]) -> Resumption:
-    """Apply ``token`` to ``shards``, all that the stream lists."""
-    classified = token.classify({shard.id: shard.parents[0] if shard.parents else None for shard in shards.values()})
-    unfinished = (*classified.active, *sorted(classified.waiting - classified.finished))
+    """Apply ``token`` to ``shards``, all that the stream lists. All ancestors of active shards are finished."""
+    links = token.links({shard.id: shard.parents[0] if shard.parents else None for shard in shards.values()})
     known = {entry.shard_id: entry.position for entry in token.shards}
-    positions = {shard: known.get(shard) for shard in unfinished}
-    named = dict.fromkeys((*(shard.shard_id for shard in token.shards), *token.active))
+    started = set(token.active)
+    # Bloop may read a shard before the end of its parent. Here it waits, and keeps its position (I2).
+    waiting = {shard for shard in (*known, *token.active) if not started.isdisjoint(ancestors([shard], links))}
+    active = tuple(shard for shard in token.active if shard not in waiting)
+    finished = frozenset(ancestors(active, links) | (known.keys() - waiting - started))
+    positions = {shard: known.get(shard) for shard in (*active, *sorted(waiting - finished))}
     return Resumption(
         shards,
-        tuple(shard for shard in classified.active if shard in shards),
-        classified.finished,
+        tuple(shard for shard in active if shard in shards),
+        finished,
         {
             shard: position
             for shard, position in positions.items()
             # A shard that waits for its parent has no position at its head, or its first records would be skipped.
-            if position is not None and shard in shards and (shard in classified.active or position.exact)
+            if position is not None and shard in shards and (shard in active or position.exact)
         },
         {shard: position or TRIM_HORIZON for shard, position in positions.items() if shard not in shards},
-        tuple(shard for shard in named if shard not in shards),
+        tuple(shard for shard in dict.fromkeys((*known, *token.active)) if shard not in shards),
     )

@@ -18,6 +18,7 @@ from relay.aws import Refused
 from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.pace import Pace
 from relay.errors import RelayError, Unavailable
+from relay.process.service_clock import ServiceClock
 from relay.records import Shard
 from relay.stream_token import ITERATOR_TYPES, TRIM_HORIZON, Position
 
@@ -72,25 +73,18 @@ def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
     Raises ``Unavailable`` after 8 tries, about 20 seconds at a pace of its own. ``doing``: what the call is for, for
     the message.
     """
-    for attempt in range(_TRIES):
-        begun = pace.wait()
-        try:
-            result = call()
-        except Transient as error:
-            pace.failed(begun)
-            if attempt == _TRIES - 1:
-                raise Unavailable(f"{doing} failed {_TRIES} times, giving up: {error}") from error
-        else:
-            pace.succeeded()
-            return result
-    raise AssertionError("unreachable")
+    try:
+        return pace.repeat(call, _TRIES, lambda error: isinstance(error, Transient))
+    except Transient as error:
+        raise Unavailable(f"{doing} failed {_TRIES} times, giving up: {error}") from error
 
 
 class StreamSession:
     """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held.
 
-    ``pace``: the pace of listings. ``sleep``: waits for a number of seconds between two tries of other calls.
-    ``dates``: is told the time of each answer, if it does not listen to ``client`` itself.
+    ``clock``: seconds since the epoch by the clock of the service, which is told the times of the client's answers; by
+    default one that the session tells them itself. ``pace``: the pace of listings. ``sleep``: waits for a number of
+    seconds between two tries of other calls.
     """
 
     def __init__(
@@ -98,14 +92,16 @@ class StreamSession:
         client: DynamoDBStreamsClient,
         stream_arn: str,
         *,
+        clock: Callable[[], float] | None = None,
         pace: Pace | None = None,
         sleep: Callable[[float], None] = time.sleep,
-        dates: AnswerDates | None = None,
     ) -> None:
         self.client = client
         self.stream_arn = stream_arn
-        self._sleep = sleep
-        self._dates = dates
+        self.sleep = sleep
+        of_service = ServiceClock()
+        self.clock = clock or of_service
+        self._dates = AnswerDates(of_service)
         self._pace = pace or Pace(sleep=sleep)
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
@@ -195,7 +191,7 @@ class StreamSession:
                 return False
             return True
 
-        return retried(ask, f"asking for shard {shard} of {self.stream_arn}", Pace(sleep=self._sleep))
+        return retried(ask, f"asking for shard {shard} of {self.stream_arn}", Pace(sleep=self.sleep))
 
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""
@@ -205,8 +201,7 @@ class StreamSession:
 
     def _dated(self, answer: Any) -> Any:
         """Note the time of ``answer``, and return it."""
-        if self._dates is not None:
-            self._dates.note(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+        self._dates.note(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
         return answer
 
 
@@ -219,16 +214,15 @@ _UNAUTHORISED = {
 }
 # The last is of the quota of the account. The names of others have `Throttl` in them.
 _TOO_MUCH = {"ProvisionedThroughputExceededException", "LimitExceededException", "RequestLimitExceeded"}
-
-FROM_PROXIES = {408, 429}
-"""Answers of proxies that are worth another try: a timeout and a limit. DynamoDB itself answers 400 and a code."""
+# Answers of proxies that are worth another try: a timeout and a limit. DynamoDB itself answers 400 and a code.
+_FROM_PROXIES = {408, 429}
 
 
 def is_transient(error: ClientError) -> bool:
     """Whether the call was throttled, or the service failed: it may be made again later."""
     code = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status >= 500 or status in FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH
+    return status >= 500 or status in _FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH
 
 
 @contextmanager

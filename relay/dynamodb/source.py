@@ -102,7 +102,7 @@ class DynamoDBSource:
         # With the stream in `stream_arn`, or the table's newest.
         self._described = found
         self.stream = StreamId(self.name, label or found.stream_label)
-        self.session = StreamSession(self._streams, arn, pace=pace_of(self._streams, arn))
+        self.session = StreamSession(self._streams, arn, clock=self.clock, pace=pace_of(self._streams, arn))
         return self.stream
 
     def first(self) -> str:
@@ -198,11 +198,4 @@ class DynamoDBSource:
         planned, heads = self._heads
         # I1: if another worker has made the plan meanwhile, these heads may be later than its start.
         head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None
-        return DynamoDBShardReader(
-            self.session,
-            self.stream,
-            opening,
-            record_format,
-            head=head,
-            clock=self.clock,
-        )
+        return DynamoDBShardReader(self.session, self.stream, opening, record_format, head=head)

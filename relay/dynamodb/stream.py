@@ -8,13 +8,11 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.stream_record import FromImages, Record, Unpack, plain, unpacked
 from relay.dynamodb.stream_shard import OnGap
-from relay.process.service_clock import ServiceClock
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 if TYPE_CHECKING:
@@ -71,8 +69,7 @@ class Stream:
         if calls_to_reach_head < 1:
             raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
-        of_service = ServiceClock()
-        self._session = StreamSession(client, stream_arn, sleep=sleep, dates=AnswerDates(of_service))
+        self._session = StreamSession(client, stream_arn, clock=clock, sleep=sleep)
         if model is not None and unpack is not None:
             raise ValueError("pass one of `unpack` and `model`: both say what images become")
         self._unpack: Unpack | None = plain if unpack is True else unpack
@@ -82,8 +79,6 @@ class Stream:
             self._unpack_key = partial(model.__from_image__, is_key=True)
         self._on_gap = on_gap
         self._calls_to_reach_head = calls_to_reach_head
-        self._clock = clock or of_service
-        self._sleep = sleep
         self._coordinator = self._at(position)
 
     def __repr__(self) -> str:
@@ -138,13 +133,7 @@ class Stream:
         return self._coordinator.token.to_json()
 
     def _at(self, position: object) -> Coordinator:
-        coordinator = Coordinator(
-            self._session,
-            on_gap=self._on_gap,
-            calls_to_reach_head=self._calls_to_reach_head,
-            clock=self._clock,
-            sleep=self._sleep,
-        )
+        coordinator = Coordinator(self._session, on_gap=self._on_gap, calls_to_reach_head=self._calls_to_reach_head)
         if position == "trim_horizon":
             coordinator.start_at_horizon()
         elif position == "latest":

@@ -7,15 +7,13 @@ shard; the coordinator decides which shards are read, and when.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor
-from relay.dynamodb.pace import Pace
-from relay.dynamodb.session import IteratorExpired, StreamSession, retried
+from relay.dynamodb.session import IteratorExpired, StreamSession
 from relay.dynamodb.stream_record import Record, stream_record
 from relay.errors import RelayError
 from relay.records import Gap
@@ -23,9 +21,17 @@ from relay.stream_token import TRIM_HORIZON, Position, ShardToken
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 OnGap = Callable[[Gap], None]
+
+
+@dataclass
+class ChildLookup:
+    """The lookups of a drained shard's children so far, and when the next one is due, in seconds by the clock."""
+
+    made: int = 0
+    next_at: float = 0.0
+    # The stream is disabled, so the shard will have no children.
+    childless: bool = False
 
 
 class StreamShard:
@@ -43,23 +49,23 @@ class StreamShard:
         position: Position | None = None,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        def attempt(call: Callable[[], T], doing: Callable[[], str]) -> T:
-            return retried(call, doing(), Pace(sleep=sleep))
-
         self.session = session
         self.id = shard_id
         # Where a token taken now would resume; None until the shard is opened.
         self.position = position
-        self.cursor = ShardCursor(session, shard_id, position or TRIM_HORIZON, attempt=attempt, clock=clock)
+        self.cursor = ShardCursor(session, shard_id, position or TRIM_HORIZON, retries=True)
         self.on_gap = on_gap
         self.calls_to_reach_head = calls_to_reach_head
         # Records created before this time are dropped, up to the first one that is not older.
         self.since: datetime | None = None
         # Empty pages since the position was set or the iterator was made; data does not reset it.
         self.empty_responses = 0
+        # How many of its records are in the buffer.
+        self.unread = 0
+        self.lookup = ChildLookup()
+        # Since when the stream, which lists it, says that it does not know it, in seconds by the clock.
+        self.denied_since: float | None = None
 
     def __repr__(self) -> str:
         state = "exhausted" if self.exhausted else self.position or "not opened"
@@ -69,6 +75,11 @@ class StreamShard:
     def exhausted(self) -> bool:
         """Whether the shard is closed, its last page was fetched and its last gap was reported."""
         return self.cursor.ended and self.cursor.gap is None
+
+    @property
+    def drained(self) -> bool:
+        """Whether all its records were handed out."""
+        return self.exhausted and not self.unread
 
     def token(self, parent: str | None = None) -> ShardToken:
         """Return this shard's part of a stream's token; logs a warning if resuming there is not exact (I4)."""

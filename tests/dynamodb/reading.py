@@ -21,7 +21,9 @@ def opened(client: Any, position: Any = "trim_horizon", **options: Any) -> Strea
 
 
 def stream_shard(session: StreamSession, **options: Any) -> StreamShard:
-    return StreamShard(session, full("s"), **{"clock": time.time, "sleep": lambda seconds: None, **options})
+    session.clock = options.pop("clock", time.time)
+    session.sleep = options.pop("sleep", lambda seconds: None)
+    return StreamShard(session, full("s"), **options)
 
 
 def opened_shard(session: StreamSession, kind: IteratorType = "trim_horizon", **options: Any) -> StreamShard:

@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def shard(name: str) -> StreamShard:
-    return StreamShard(cast(StreamSession, None), name, clock=lambda: 0.0)
+    return StreamShard(cast(StreamSession, None), name)
 
 
 def record(sequence: int, hours: float = 0) -> Record:

@@ -123,9 +123,10 @@ class SourceShard:
     def reader(self) -> DynamoDBShardReader:
         name = self.table.source
         form = RecordFormat(self.table, f"{name}/label/s", **self.form)
-        session = StreamSession(cast(Any, AnsweringClient(self.answers.bodies, self.expires)), "arn")
+        client: Any = AnsweringClient(self.answers.bodies, self.expires)
+        session = StreamSession(client, "arn", clock=lambda: NOW)
         opening = Opening(Shard("s"), read_until=NOW, **self.opening)
-        return DynamoDBShardReader(session, StreamId(name, "label"), opening, form, clock=lambda: NOW)
+        return DynamoDBShardReader(session, StreamId(name, "label"), opening, form)
 
     def writer(self) -> TopicWriter:
         letters = DeadLetterWriter("shop.dead_letters", self.letters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,8 +250,8 @@ def _refuse(kind: str, times: int = 1000) -> Callable[[str], None]:
 
 def test_a_shard_that_is_gone_is_lost_from_the_gap_on_that_was_not_reported_yet() -> None:
     """I9"""
-    session: Any = None  # nothing is asked
-    cursor = ShardCursor(session, "s", Position("after_sequence", "5"), clock=lambda: NOON)
+    session: Any = SimpleNamespace(clock=lambda: NOON)  # nothing is asked
+    cursor = ShardCursor(session, "s", Position("after_sequence", "5"))
     cursor.abandon()
     assert cursor.gap is not None
     assert cursor.gap.begin == Position("after_sequence", "5")

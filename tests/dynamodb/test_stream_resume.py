@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.dynamodb import Record, Stream
-from relay.dynamodb.coordinator import DISCOVER_EVERY, Coordinator
+from relay.dynamodb.coordinator import DISCOVER_EVERY
 from relay.dynamodb.stream_shard import StreamShard
 from relay.records import Gap
 from tests.clock import Clock
@@ -215,17 +215,7 @@ _SPLIT_AND_RESUME: list[Move] = [
 def test_a_reader_that_starts_children_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: I2."""
     play(_scripted(), _SPLIT_AND_RESUME)
-    close = Coordinator._close_exhausted_shards
-
-    def hasty(self: Coordinator) -> None:
-        close(self)
-        for shard in [*self.closed, *self.drained]:
-            self.closed.pop(shard, None)
-            self.drained.pop(shard, None)
-            self.graph.end(shard.id)
-        self._start_ready_shards()
-
-    monkeypatch.setattr(Coordinator, "_close_exhausted_shards", hasty)
+    monkeypatch.setattr(StreamShard, "drained", StreamShard.exhausted)
     with pytest.raises(AssertionError):
         play(_scripted(), _SPLIT_AND_RESUME)
 

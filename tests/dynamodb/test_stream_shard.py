@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -190,8 +189,8 @@ def test_a_time_rounded_down_to_the_minute_does_not_count_as_older(
 def test_the_token_has_the_parent_and_omits_missing_values(
     session: StreamSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parent = StreamShard(session, "p", clock=time.time)
-    child = StreamShard(session, "c", position=Position("after_sequence", "7"), clock=time.time)
+    parent = StreamShard(session, "p")
+    child = StreamShard(session, "c", position=Position("after_sequence", "7"))
     assert parent.token().to_json() == {"shard_id": "p"}
     assert child.token("p").to_json() == {
         "shard_id": "c",
