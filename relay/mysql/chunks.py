@@ -11,18 +11,16 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, assert_never
+from typing import Any
 
 from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.errors import NotCarried
-from relay.mysql_dialect import charsets
 from relay.mysql_dialect.compiled_changes import Cell
 from relay.mysql_dialect.definitions import Definition, definitions
 from relay.mysql_dialect.members import sets_by_text
-from relay.mysql_dialect.printed import MICROSECONDS, stored
+from relay.mysql_dialect.printed import Printed, printed, printed_text
 from relay.mysql_dialect.tables import Row
 from relay.types.sql import Form, defined
 
@@ -55,18 +53,17 @@ _MEMBER = "CAST({} AS UNSIGNED)"
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """A column in a SELECT. ``literal``: what a value of it is compared with, made of ``compared`` as it is selected.
+    """A column in a SELECT.
 
-    ``{}`` in ``value`` and ``compared`` is the column's quoted name.
+    ``read``: how a value of it is read. ``literal``: what a value of it is compared with, made of ``compared`` as it is
+    selected. ``{}`` in ``value`` and ``compared`` is the column's quoted name.
     """
 
     name: str
-    decode: Callable[[bytes], Any]
+    read: Printed
     literal: Callable[[bytes], str]
     value: str = "{}"
     compared: str = "{}"
-    cell: str = "other"
-    """How the compiled core reads it; see ``relay/native/src/rows.rs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,6 @@ class ChunkQuery:
                 self._at.append(len(selects))
                 selects.append(column.compared.format(quoted(column.name)))
         self._selects = ", ".join(selects)
-        self._decode = _compiled(self._columns)
 
     def __repr__(self) -> str:
         return f"<ChunkQuery[{self.table}]>"
@@ -145,7 +141,7 @@ class ChunkQuery:
     @property
     def cells(self) -> list[Cell]:
         """How the compiled core reads the columns."""
-        return [(column.cell, column.decode, False, False) for column in self._columns]
+        return [(column.read.cell, column.read.decode, False, False) for column in self._columns]
 
     def statement(self, after: Sequence[bytes], limit: int) -> str:
         """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the beginning.
@@ -183,7 +179,8 @@ class ChunkQuery:
     def row(self, raw: Raw) -> Row:
         """Decode a row. Raises ``NotCarried`` for a value that cannot be carried exactly (I8)."""
         try:
-            return self._decode(raw)
+            columns = zip(raw[: len(self._columns)], self._columns, strict=True)  # what follows is the key once more
+            return tuple(None if value is None else column.read.decode(value) for value, column in columns)
         except (ValueError, ArithmeticError, KeyError):
             raise NotCarried(self._explain(raw)) from None
 
@@ -191,7 +188,7 @@ class ChunkQuery:
         key = {column.name: raw[at] for column, at in zip(self._key, self._at, strict=True)}
         for column, value in zip(self._columns, raw, strict=False):
             try:
-                _ = None if value is None else column.decode(value)
+                _ = None if value is None else column.read.decode(value)
             except (ValueError, ArithmeticError, KeyError) as error:
                 if not self._shows_values:
                     return f"the table {self.table}, row {key}, column {column.name}: {NOT_SHOWN}"
@@ -209,55 +206,37 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
     try:
         found = defined(definition)
         match found.type.form:
-            case Form.INTEGER:
-                return _Selected(name, int, _number, cell="integer")
-            case Form.DECIMAL:
-                return _Selected(name, _decimal, _number, cell="decimal")
             case Form.FLOAT:
+                exact = Printed(lambda raw: shortest(_FLOAT.pack(float(raw))))
                 # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
-                return _Selected(name, lambda raw: shortest(_FLOAT.pack(float(raw))), _number, _EXACT, _EXACT)
-            case Form.DOUBLE:
-                return _Selected(name, float, _number, _EXACT, _EXACT, cell="double")
-            case Form.TIME:
-                return _Selected(name, bytes.decode, _quoted_text, cell="text")
-            case Form.TIMESTAMP:
-                return _Selected(name, MICROSECONDS.__getitem__, _quoted_text)
-            case Form.ADDRESS:
-                return _Selected(name, stored(found.type.name), _quoted_text)
-            case Form.TEXT:
-                decode, cell = _decoder(charset)
-                return _Selected(name, decode, lambda raw: f"_{charset} X'{raw.hex()}'", cell=cell)
+                return _Selected(name, exact, _number, _EXACT, _EXACT)
             case Form.ENUM:
-                decode, cell = _decoder(charset)
-                return _Selected(name, decode, _number, compared=_MEMBER, cell=cell)
+                return _Selected(name, printed_text(charset), _number, compared=_MEMBER)
             case Form.SET:
-                members = sets_by_text(found.inside, _decoder(charset)[0], copied=True)
-                return _Selected(name, lambda raw: list(members[raw]), _number, compared=_MEMBER)
-            case Form.JSON:
-                return _Selected(name, bytes.decode, _hex, cell="text")
+                members = sets_by_text(found.inside, printed_text(charset).decode, copied=True)
+                return _Selected(name, Printed(members.__getitem__), _number, compared=_MEMBER)
+        read = printed(found, charset)
+        match found.type.form:
+            case Form.DOUBLE:
+                return _Selected(name, read, _number, _EXACT, _EXACT)
+            case Form.INTEGER | Form.DECIMAL:
+                return _Selected(name, read, _number)
+            case Form.TIME | Form.TIMESTAMP | Form.ADDRESS:
+                return _Selected(name, read, _quoted_text)
+            case Form.TEXT:
+                return _Selected(name, read, lambda raw: f"_{charset} X'{raw.hex()}'")
             case Form.BIT:
-                return _Selected(name, bytes, lambda raw: str(int.from_bytes(raw, "big")), cell="bytes")
-            case Form.BYTES | Form.PADDED | Form.OPAQUE:
-                return _Selected(name, bytes, _hex, cell="bytes")
+                return _Selected(name, read, lambda raw: str(int.from_bytes(raw, "big")))
+            case _:
+                return _Selected(name, read, _hex)
     except ValueError as error:
         raise ValueError(f"column {name}: {error}") from None
-    assert_never(found.type.form)
-
-
-def _decoder(charset: str | None) -> tuple[Callable[[bytes], str], str]:
-    """Return what decodes a text, and how the compiled core reads it."""
-    known = "utf8mb3" if charset in ("utf8", None) else str(charset)
-    return (bytes.decode, "text") if charsets.is_utf8(known) else (charsets.decoder(known), "other")
 
 
 def _number(raw: bytes) -> str:
     if not _NUMBER.fullmatch(raw):
         raise RelayError(f"{raw!r} is not a number: the primary key changed while its snapshot was read")
     return raw.decode("ascii")
-
-
-def _decimal(raw: bytes) -> Decimal:
-    return Decimal(raw.decode("ascii"))
 
 
 def _quoted_text(raw: bytes) -> str:
@@ -274,15 +253,6 @@ def _optional(value: Any) -> str | None:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _compiled(columns: Sequence[_Selected]) -> Callable[[Raw], Row]:
-    """Return the function that decodes a raw row. Generated: a loop over columns takes twice as long."""
-    names: dict[str, Any] = {f"f{at}": column.decode for at, column in enumerate(columns)}
-    values = [f"None if r[{at}] is None else f{at}(r[{at}])" for at in range(len(columns))]
-    exec(f"def decode(r):\n return ({', '.join(values)},)", names)
-    decode: Callable[[Raw], Row] = names["decode"]
-    return decode
 
 
 def limit_for(rows: int, size: int, most: int, page: int) -> int:

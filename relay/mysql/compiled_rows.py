@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from relay.avro.compiled_fields import compiled_fields
 from relay.mysql.binlog import table_map
-from relay.mysql.binlog.rows import RowDecoder
+from relay.mysql.binlog.rows import ColumnReader, RowDecoder
+from relay.mysql.binlog.table_map import ColumnLayout
 from relay.mysql_dialect.charsets import BINARY, is_utf8
 from relay.mysql_dialect.compiled_changes import Stored, compiled_rows
 from relay.mysql_dialect.tables import Row, Table
@@ -60,16 +60,16 @@ class CompiledTables:
             assert row is not None
             return row
 
-        cells = [(_stored(decoder, at), _value(decoder, at), False, False) for at in range(decoder.width)]
+        columns = zip(decoder.table.columns, decoder.readers, strict=True)
+        cells = [(_stored(column, reader), _value(reader), False, False) for column, reader in columns]
         try:
             return compiled_rows(table, self.source, self.shard, cells, compiled_fields(table.schema), read)
         except ValueError:  # no value of a column has the size that its TABLE_MAP says, so Python reads or refuses them
             return None
 
 
-def _stored(decoder: RowDecoder, at: int) -> Stored:
-    column, reader = decoder.table.columns[at], decoder.readers[at]
-    kind, size, width = column.kind, struct.calcsize(f"<{reader.codes}"), column.width
+def _stored(column: ColumnLayout, reader: ColumnReader) -> Stored:
+    kind, width = column.kind, column.width
     form = _FORMS.get(kind, "other_text" if reader.of_length else "other")
     if kind in _INTEGERS:
         form = "unsigned" if column.unsigned else "signed"
@@ -79,11 +79,9 @@ def _stored(decoder: RowDecoder, at: int) -> Stored:
         form = "text"
     elif kind in _TEXTS and column.charset == BINARY:
         form = "padded" if kind == table_map.STRING else "bytes"
-    members = reader.uses[1:] if form == "enum" else ()
-    return form, size, width, column.decimals, members
+    return form, reader.size, width, column.decimals, reader.members
 
 
-def _value(decoder: RowDecoder, at: int) -> Callable[[bytes], Any]:
+def _value(reader: ColumnReader) -> Callable[[bytes], Any]:
     """Return what decodes a value of a column with the length before it."""
-    read = decoder.single(at)
-    return lambda raw: read(raw, 0)[0][0]
+    return lambda raw: reader.read(raw, 0)[0]

@@ -7,8 +7,9 @@ carried value. It raises KeyError or ValueError for bytes that are no value of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+
+from relay.mysql_dialect.memo import Memo
 
 _LARGEST_SET = 64
 
@@ -32,7 +33,7 @@ def members(inside: str) -> list[str]:
     return found
 
 
-def by_text(inside: str, decode: Callable[[bytes], str]) -> dict[bytes, str]:
+def by_text(inside: str, decode: Callable[[bytes], str]) -> Memo[str]:
     """Decode ENUM as text. The empty text is what MySQL stores for a value that is no member."""
     found = {"", *members(inside)}
 
@@ -42,7 +43,7 @@ def by_text(inside: str, decode: Callable[[bytes], str]) -> dict[bytes, str]:
             raise KeyError(text)
         return text
 
-    return _Cache(known)
+    return Memo(known)
 
 
 def by_index(inside: str) -> dict[bytes, str]:
@@ -50,7 +51,7 @@ def by_index(inside: str) -> dict[bytes, str]:
     return {b"0": "", **{b"%d" % (at + 1): member for at, member in enumerate(members(inside))}}
 
 
-def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -> dict[bytes, list[str]]:
+def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -> Memo[list[str]]:
     """Decode SET as the texts of its members, separated by commas."""
     found = members(inside)
     if "" in found:
@@ -66,31 +67,17 @@ def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -
             raise KeyError(decode(value))
         return texts
 
-    return _Cache(split)
+    return Memo(split)
 
 
-def sets_by_index(inside: str) -> dict[bytes, list[str]]:
+def sets_by_index(inside: str) -> Memo[list[str]]:
     """Decode SET as a number whose bits are its members."""
     found = members(inside)
-
-    def split(value: bytes) -> list[str]:
-        bits = int(value)
-        if bits >> len(found):
-            raise ValueError(f"{bits} has bits beyond its {len(found)} members")
-        return [member for at, member in enumerate(found) if bits >> at & 1]
-
-    return _Cache(split)
+    return Memo(lambda value: chosen(found, int(value)))
 
 
-class _Cache(dict[bytes, Any]):
-    """Decoded values by their bytes. Lists are shared between rows, and never modified."""
-
-    def __init__(self, make: Callable[[bytes], Any]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, value: bytes) -> Any:
-        if len(self) > 10_000:
-            self.clear()
-        made = self[value] = self._make(value)
-        return made
+def chosen(members: Sequence[str], bits: int) -> list[str]:
+    """Return the members of a SET whose bits are set, the first in the lowest. Raises ValueError for other bits."""
+    if bits >> len(members):
+        raise ValueError(f"{bits:#x} has bits beyond its {len(members)} members")
+    return [member for at, member in enumerate(members) if bits >> at & 1]

@@ -1,4 +1,4 @@
-"""The texts that SELECT prints of values, and the values that a binlog has in their place."""
+"""How the texts are read that SELECT prints: to the values that a binlog has in their place."""
 
 from __future__ import annotations
 
@@ -6,32 +6,73 @@ import ipaddress
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from relay.mysql_dialect import charsets
+from relay.mysql_dialect.memo import Memo
+from relay.types.sql import Defined, Form
 
 
-def stored(base: str) -> Callable[[bytes], bytes]:
-    """Return what turns the text of a ``uuid``, ``inet4`` or ``inet6`` into its stored bytes."""
-    if base == "uuid":
-        return lambda raw: uuid.UUID(raw.decode("ascii")).bytes
-    return lambda raw: ipaddress.ip_address(raw.decode("ascii")).packed
+class Printed(NamedTuple):
+    """``decode``: makes the value of a text. ``cell``: how the compiled core reads it, ``relay/native/src/rows.rs``."""
+
+    decode: Callable[[bytes], Any]
+    cell: str = "other"
 
 
-class _Microseconds(dict[bytes, int]):
-    """Microseconds of TIMESTAMPs by their text, which is UTC. Neighbouring rows often have the same.
+def printed(found: Defined, charset: str | None) -> Printed:
+    """Return how a column of a type is read. ``charset``: of its text; None if it has none, or one that is UTF-8.
 
-    Shared by the readers' threads without a lock: an entry that two of them add is the same.
+    Raises ValueError for ENUM, SET and FLOAT, which SELECT does not print so that they can be read by that alone.
     """
+    match found.type.form:
+        case Form.INTEGER:
+            return Printed(int, "integer")
+        case Form.DECIMAL:
+            return Printed(_decimal, "decimal")
+        case Form.DOUBLE:
+            return Printed(float, "double")
+        case Form.TEXT:
+            return printed_text(charset)
+        case Form.TIME | Form.JSON:
+            return printed_text(None)
+        case Form.TIMESTAMP:
+            return Printed(MICROSECONDS.__getitem__)
+        case Form.ADDRESS:
+            return Printed(_uuid if found.type.name == "uuid" else _address)
+        case Form.BIT | Form.BYTES | Form.PADDED | Form.OPAQUE:
+            return Printed(bytes, "bytes")
+        case _:
+            raise ValueError(f"{found.type.name} cannot be read as it is printed")
 
-    def __missing__(self, text: bytes) -> int:
-        if len(self) > 10_000:
-            self.clear()
-        whole, _, fraction = text.decode("ascii").partition(".")
-        if whole == "0000-00-00 00:00:00":
-            made = 0
-        else:
-            seconds = int(datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
-            made = seconds * 1_000_000 + int(fraction.ljust(6, "0"))
-        self[text] = made
-        return made
+
+def printed_text(charset: str | None) -> Printed:
+    """Return how text in a character set is read, which is UTF-8 for None."""
+    if charset is None or charsets.is_utf8(charset):
+        return Printed(bytes.decode, "text")
+    return Printed(charsets.decoder(charset))
 
 
-MICROSECONDS = _Microseconds()
+def _decimal(raw: bytes) -> Decimal:
+    return Decimal(raw.decode("ascii"))
+
+
+def _uuid(raw: bytes) -> bytes:
+    return uuid.UUID(raw.decode("ascii")).bytes
+
+
+def _address(raw: bytes) -> bytes:
+    return ipaddress.ip_address(raw.decode("ascii")).packed
+
+
+def _microseconds(text: bytes) -> int:
+    whole, _, fraction = text.decode("ascii").partition(".")
+    if whole == "0000-00-00 00:00:00":
+        return 0
+    seconds = int(datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
+    return seconds * 1_000_000 + int(fraction.ljust(6, "0"))
+
+
+MICROSECONDS = Memo(_microseconds)
+"""Microseconds of TIMESTAMPs by their text, which is UTC. Neighbouring rows often have the same."""

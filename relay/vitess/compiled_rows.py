@@ -31,8 +31,8 @@ def vstream_reader(shard: VitessShard) -> VStreamReader | None:
 def rows_of(shard: VitessShard, decoder: VStreamRowDecoder, *, copied: bool = False) -> CompiledRows | None:
     """Return how the compiled reader reads the rows of a table; None if only Python does. ``copied``: of a snapshot."""
     cells = [
-        (cell, decode, at in decoder.doubtful, at not in decoder.others)
-        for at, ((_, decode), cell) in enumerate(zip(decoder.columns, decoder.cells, strict=True))
+        (column.cell, column.decode, at in decoder.doubtful, at not in decoder.others)
+        for at, column in enumerate(decoder.columns)
     ]
     table = decoder.table
 

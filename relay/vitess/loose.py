@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
+from relay.mysql_dialect.memo import Memo
+
 _MOST_MARKS = 30  # elements in one run of combining marks that Vitess sorts
 _MOST_SKIPPED = 15  # marks between the parts of a contraction: Vitess stops at 30, and counts some twice
 _LAST_SHORT = 0x7FFF  # the largest weight written in two bytes
@@ -62,8 +64,12 @@ class _Weights:
                     ranges.append((int(first, 16), int(last, 16)))
         # A text without these characters has the weights of its characters, one after the other.
         self.dependent = frozenset(suffixes | {c for c, elements in self._elements.items() if elements[0][1]})
-        self.keys = _Keys(self)
+        # The weights of single characters, as they are hashed.
+        self.keys = Memo(self._key)
         self.ascii = [self.keys[chr(code)] for code in range(128)]
+
+    def _key(self, character: str) -> bytes:
+        return b"".join(_packed(primary) for primary, _ in self.elements(character))
 
     def lead(self, character: str) -> int:
         """Return the combining class of the first character in the canonical decomposition."""
@@ -94,19 +100,6 @@ class _Weights:
             return ((code + 0x50000, 0),)
         common = 0x4E00 <= code < 0xA000 or 0xF900 <= code < 0xFB00
         return ((code + (0x10000 if common else 0x20000), 0),)
-
-
-class _Keys(dict[str, bytes]):
-    """The weights of single characters, as they are hashed. Shared by threads: an entry that two add is the same."""
-
-    def __init__(self, weights: _Weights) -> None:
-        super().__init__()
-        self._weights = weights
-
-    def __missing__(self, character: str) -> bytes:
-        key = b"".join(_packed(primary) for primary, _ in self._weights.elements(character))
-        self[character] = key
-        return key
 
 
 def primary_key(text: str) -> bytes:

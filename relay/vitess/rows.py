@@ -1,22 +1,20 @@
 """Decodes rows of VStream, the concatenated texts of their values, to the tuples that ``relay.mysql_dialect`` carries.
 
-Each FIELD event gets a function of its own, generated and compiled, without a loop over the columns. A row must decode
-to the same values, byte for byte, whether it comes from the binlog or from a copy (I8).
+A row must decode to the same values, byte for byte, whether it comes from the binlog or from a copy (I8).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, assert_never
+from typing import Any, NamedTuple
 
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql_dialect import charsets
 from relay.mysql_dialect.members import by_index, by_text, sets_by_index, sets_by_text
-from relay.mysql_dialect.printed import MICROSECONDS, stored
+from relay.mysql_dialect.printed import Printed, printed, printed_text
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import Column
 from relay.types.sql import Defined, Form, defined
@@ -27,16 +25,6 @@ Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
 
 _NOT_NULL = 1
 _PRIMARY = 2  # the flag of a field that is part of the primary key
-_VALUE = "v[s:e]"
-# What the compiled core reads itself, by the expression that reads it here.
-_CELLS = {
-    f"int({_VALUE})": "integer",
-    f"float({_VALUE})": "double",
-    f"D(str({_VALUE}, 'ascii'))": "decimal",
-    f"str({_VALUE}, 'utf_8')": "text",
-    _VALUE: "bytes",
-}
-
 
 # What Go writes of characters that it does not print: \x01, \a, \U000e0001. Others are escaped as in JSON.
 _GO_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|U([0-9a-f]{8})|([av])|.)", re.DOTALL)
@@ -47,23 +35,53 @@ class PartialRow(Exception):
     """Some columns of a row were not logged."""
 
 
+class VStreamColumn(NamedTuple):
+    """``decode``: makes a value of its bytes. ``cell``: how the compiled core reads them."""
+
+    name: str
+    decode: Callable[[bytes], Any]
+    cell: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VStreamRowDecoder:
     """Decodes the rows that follow one FIELD event."""
 
     table: Table
-    decode: Callable[[pb.Row], tuple[Any, ...]]
-    """Raises ValueError, ArithmeticError or KeyError for a value that cannot be carried exactly."""
-    before: Callable[[pb.Row], tuple[Any, ...]]
-    """The same for a row before its change; `PartialRow` if columns were not logged: VStream sends them as NULL."""
-    columns: tuple[tuple[str, Callable[[bytes], Any]], ...]
-    """The name of each column, and what decodes a single value of it."""
-    others: tuple[int, ...] = ()
+    columns: tuple[VStreamColumn, ...]
+    others: frozenset[int]
     """The columns outside the primary key."""
-    cells: tuple[str, ...] = ()
-    """How the compiled core reads the text of each column."""
-    doubtful: frozenset[int] = frozenset()
+    doubtful: frozenset[int]
     """The columns that are NULL in a row before its change only if they were not logged, or altered since."""
+    blobs: frozenset[int]
+    """The columns that binlog_row_image leaves out if it is NOBLOB: every BLOB, TEXT, JSON and geometry."""
+
+    def decode(self, row: pb.Row) -> tuple[Any, ...]:
+        """Raises ValueError, ArithmeticError or KeyError for a value that cannot be carried exactly."""
+        values, at = row.values, 0
+        found: list[Any] = []
+        for length, column in zip(row.lengths, self.columns, strict=True):
+            if length < 0:
+                found.append(None)
+            else:
+                found.append(column.decode(values[at : at + length]))
+                at += length
+        if at != len(values):
+            raise ValueError("lengths and values differ")
+        return tuple(found)
+
+    def before(self, row: pb.Row) -> tuple[Any, ...]:
+        """Decode a row before its change. Raises `PartialRow` if columns were not logged: VStream sends them as NULL.
+
+        NULL in a NOT NULL column may also come from before an ALTER. If instead it was not logged, binlog_row_image
+        left out every column outside the primary key (MINIMAL), or every blob (NOBLOB).
+        """
+        absent = {at for at, length in enumerate(row.lengths) if length < 0}
+        if not absent.isdisjoint(self.doubtful) and (
+            self.others <= absent or (self.blobs <= absent and not self.blobs.isdisjoint(self.doubtful))
+        ):
+            raise PartialRow
+        return self.decode(row)
 
     def may_lack_columns(self, row: Row) -> bool:
         """Whether an old row has NULL in each column outside the primary key: perhaps they were not logged (I8)."""
@@ -81,7 +99,7 @@ class VStreamRowDecoder:
         at = 0
         if len(row.lengths) != len(self.columns):
             return f"it has {len(row.lengths)} values for {len(self.columns)} columns"
-        for length, (name, decode) in zip(row.lengths, self.columns, strict=True):
+        for length, (name, decode, _) in zip(row.lengths, self.columns, strict=True):
             if length < 0:
                 continue
             value = row.values[at : at + length]
@@ -102,77 +120,26 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
     ``copied``: the rows come from a SELECT, not from a binlog. Raises ``RelayError`` naming table and column.
     """
     name = event.table_name
-    columns, values = [], []
-    environment: dict[str, Any] = {"float": float, "int": int, "str": str, "D": Decimal, "ts": MICROSECONDS}
+    carried, columns = [], []
+    others, doubtful, blobs = set[int](), set[int](), set[int]()
     for at, field in enumerate(event.fields):
         try:
             found = _defined(field)
-            expression = _column(found, field, at, environment, copied=copied, as_text=event.enum_set_string_values)
-            columns.append(Column(field.name, found.carried, found.type.has_decimals))
+            read = _printed(found, field, copied=copied, as_text=event.enum_set_string_values)
+            carried.append(Column(field.name, found.carried, found.type.has_decimals))
         except ValueError as error:
             raise RelayError(f"table {name}: column {field.name} {field.column_type}: {error}") from None
-        values.append(expression)
-    table = layout(name, columns, [field.name for field in event.fields if field.flags & _PRIMARY])
+        columns.append(VStreamColumn(field.name, read.decode, read.cell))
+        if not field.flags & _PRIMARY:
+            others.add(at)
+            doubtful |= {at} if field.flags & _NOT_NULL else set()
+            blobs |= {at} if found.type.is_blob else set()
+    table = layout(name, carried, [field.name for field in event.fields if field.flags & _PRIMARY])
     if table is None:
         return None
     if table.names != tuple(column.name for column in columns):
         raise RelayError(f"table {name}: its layout has other columns than the stream")
-    exec(compile(_source("decode", values), f"<rows of {name}>", "exec"), environment)
-    before = decode = environment["decode"]
-    required = {at for at, field in enumerate(event.fields) if field.flags & _NOT_NULL and not field.flags & _PRIMARY}
-    if required and not copied:
-        environment["decode_doubtful"] = _doubtful_decoder(event.fields, required, decode)
-        exec(compile(_source("before", values, required), f"<old rows of {name}>", "exec"), environment)
-        before = environment["before"]
-    single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
-    others = tuple(at for at, field in enumerate(event.fields) if not field.flags & _PRIMARY)
-    return VStreamRowDecoder(
-        table,
-        decode,
-        before,
-        tuple(zip(table.names, single, strict=True)),
-        others,
-        tuple(_CELLS.get(value, "other") for value in values),
-        frozenset(required),
-    )
-
-
-def _doubtful_decoder(
-    fields: Sequence[pb.Field], required: set[int], decode: Callable[[pb.Row], tuple[Any, ...]]
-) -> Callable[[pb.Row], tuple[Any, ...]]:
-    """Return what decodes a row that has NULL in a NOT NULL column, or raises `PartialRow`.
-
-    The column may have been altered to NOT NULL since. If instead it was not logged, binlog_row_image left out every
-    column outside the primary key (MINIMAL), or every BLOB, TEXT, JSON and geometry (NOBLOB).
-    """
-    others = {at for at, field in enumerate(fields) if not field.flags & _PRIMARY}
-    blobs = {at for at in others if defined(fields[at].column_type).type.is_blob}
-
-    def decode_doubtful(row: pb.Row) -> tuple[Any, ...]:
-        absent = {at for at, length in enumerate(row.lengths) if length < 0}
-        if others <= absent or (blobs <= absent and blobs & required):
-            raise PartialRow
-        return decode(row)
-
-    return decode_doubtful
-
-
-def _source(name: str, values: Sequence[str], required: Collection[int] = ()) -> str:
-    """Return the source of the function that decodes a row: each value starts where the previous one ended."""
-    lengths = ", ".join(f"n{at}" for at in range(len(values)))
-    lines = [f"def {name}(row):", " v = row.values", f" {lengths}, = row.lengths", " e = 0"]
-    for at, value in enumerate(values):
-        lines += [
-            f" if n{at} < 0: " + ("return decode_doubtful(row)" if at in required else f"c{at} = None"),
-            " else:",
-            f"  s = e; e += n{at}",
-            f"  c{at} = {value}",
-        ]
-    lines += [
-        " if e != len(v): raise ValueError('lengths and values differ')",
-        f" return ({', '.join(f'c{at}' for at in range(len(values)))},)",
-    ]
-    return "\n".join(lines)
+    return VStreamRowDecoder(table, tuple(columns), frozenset(others), frozenset(doubtful), frozenset(blobs))
 
 
 def _defined(field: pb.Field) -> Defined:
@@ -190,47 +157,27 @@ def _defined(field: pb.Field) -> Defined:
     return found
 
 
-def _column(
-    found: Defined, field: pb.Field, at: int, environment: dict[str, Any], *, copied: bool, as_text: bool
-) -> str:
-    """Return the expression that decodes the bytes ``v[s:e]`` of a column. Names in it are from ``environment``."""
-    sql = found.type
-    decode: Any
-    match sql.form:
-        case Form.INTEGER:
-            return f"int({_VALUE})"
+def _printed(found: Defined, field: pb.Field, *, copied: bool, as_text: bool) -> Printed:
+    """Return how the values of a column are read. Those of a binlog are not always as SELECT prints them."""
+    match found.type.form:
         case Form.FLOAT if copied:
             raise ValueError(
                 "SELECT rounds a FLOAT, so it cannot be copied exactly: make it a DOUBLE, or use another `start`"
             )
-        case Form.FLOAT | Form.DOUBLE:
-            return f"float({_VALUE})"
-        case Form.DECIMAL:
-            return f"D(str({_VALUE}, 'ascii'))"
-        case Form.TIMESTAMP:
-            return f"ts[{_VALUE}]"
-        case Form.TEXT if not charsets.is_utf8(charset := _charset(field.charset)):
-            decode = charsets.decoder(charset)
+        case Form.FLOAT:
+            return Printed(float, "double")
         case Form.JSON if not copied:
-            decode = _document
-        case Form.TEXT | Form.TIME | Form.JSON:
-            return f"str({_VALUE}, 'utf_8')"
+            return Printed(_document)
         case Form.ENUM | Form.SET:
-            environment[f"f{at}"] = _members(found, field.charset, copied=copied, as_text=as_text)
-            return f"f{at}[{_VALUE}]"
-        case Form.ADDRESS if copied:
-            decode = stored(sql.name)
-        # The binlog omits trailing zero bytes of types with a fixed length.
-        case Form.ADDRESS | Form.PADDED:
-            return f"{_VALUE}.ljust({sql.size or int(found.inside or 1)}, b'\\0')"
+            return Printed(_members(found, field.charset, copied=copied, as_text=as_text).__getitem__)
+        case Form.ADDRESS | Form.PADDED if not (copied and found.type.form is Form.ADDRESS):
+            # The binlog omits trailing zero bytes of types with a fixed length.
+            width = found.type.size or int(found.inside or 1)
+            return Printed(lambda raw: raw.ljust(width, b"\0"))
         case Form.BIT:
-            return f"{_VALUE}.rjust({(int(found.inside or 1) + 7) // 8}, b'\\0')"
-        case Form.BYTES | Form.OPAQUE:
-            return _VALUE
-        case _:
-            assert_never(sql.form)
-    environment[f"f{at}"] = decode
-    return f"f{at}({_VALUE})"
+            size = (int(found.inside or 1) + 7) // 8
+            return Printed(lambda raw: raw.rjust(size, b"\0"))
+    return printed(found, _charset(field.charset) if found.type.form is Form.TEXT else None)
 
 
 def _document(raw: bytes) -> str:
@@ -262,7 +209,7 @@ def _charset(collation: int) -> str:
 
 def _members(found: Defined, collation: int, *, copied: bool, as_text: bool) -> Any:
     # A copy has the stored bytes; for a binlog Vitess sends texts from the column's definition, in UTF-8.
-    decode = charsets.decoder(_charset(collation) if copied else "utf8mb4")
+    decode = printed_text(_charset(collation) if copied else None).decode
     if found.type.form is Form.ENUM:
         return by_text(found.inside, decode) if as_text else by_index(found.inside)
     return sets_by_text(found.inside, decode, copied=copied) if as_text else sets_by_index(found.inside)

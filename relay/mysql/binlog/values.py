@@ -10,31 +10,10 @@ import zlib
 from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from relay.avro.columns import shortest
-
-T = TypeVar("T")
-_REMEMBERED = 20_000
-
-
-class Memo(dict[Any, T], Generic[T]):
-    """``memo[stored]``: the value of stored bytes, decoded once. Bounded (I11).
-
-    The readers' threads share it without a lock: single operations are atomic, and a value decoded twice is the same.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        super().__init__()
-        self.make = make
-
-    def __missing__(self, stored: Any) -> T:
-        value = self.make(stored)
-        if len(self) >= _REMEMBERED:
-            self.clear()
-        self[stored] = value
-        return value
-
+from relay.mysql_dialect.memo import Memo
 
 # ------------------------------------------------------------------ numbers
 
@@ -81,8 +60,8 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
     return read
 
 
-def year(stored: int) -> int:
-    return 1900 + stored if stored else 0
+def year(stored: bytes) -> int:
+    return 1900 + stored[0] if stored[0] else 0
 
 
 # ------------------------------------------------------------------ dates and times
@@ -148,8 +127,8 @@ def timestamp_reader(decimals: int) -> Callable[[bytes], int]:
     return read
 
 
-def old_datetime(stored: int) -> str:
-    day, second = divmod(stored, 1_000_000)
+def old_datetime(stored: bytes) -> str:
+    day, second = divmod(int.from_bytes(stored, "little", signed=True), 1_000_000)
     return (
         f"{day // 10000:04d}-{day // 100 % 100:02d}-{day % 100:02d}"
         f" {second // 10000:02d}:{second // 100 % 100:02d}:{second % 100:02d}"
@@ -162,17 +141,7 @@ def old_time(stored: bytes) -> str:
     return f"{sign}{raw // 10000:02d}:{raw // 100 % 100:02d}:{raw % 100:02d}"
 
 
-# ------------------------------------------------------------------ ENUM, SET, compressed
-
-
-def set_reader(members: tuple[str, ...]) -> Callable[[bytes], tuple[str, ...]]:
-    def read(stored: bytes) -> tuple[str, ...]:
-        raw = int.from_bytes(stored, "little")
-        if raw >> len(members):
-            raise ValueError(f"{raw:#x} is not a value of a SET with {len(members)} members")
-        return tuple(member for at, member in enumerate(members) if raw >> at & 1)
-
-    return read
+# ------------------------------------------------------------------ compressed
 
 
 def decompressed(stored: bytes) -> bytes:

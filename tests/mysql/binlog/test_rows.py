@@ -70,7 +70,7 @@ def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cas
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=70, max_size=200))
 @settings(max_examples=examples(10), deadline=None)
-def test_more_sets_of_nulls_than_get_functions_are_read_too(sets: list[list[bool]]) -> None:
+def test_rows_with_many_sets_of_nulls_are_read(sets: list[list[bool]]) -> None:
     columns = [(f"c{at}", fixed("H", 2, True)) for at in range(9)]
     decoder = RowDecoder(parse(table_map(7, "shop", "sparse", columns)[8:], is_mariadb=False))
     images = [[None if null else at for at, null in enumerate(nulls)] for nulls in sets]
