@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from relay.config.errors import invalid
+from relay.errors import ConfigError
 
 
 def _checked(value: dict[str, str]) -> dict[str, str]:
@@ -29,3 +32,18 @@ Tls = Annotated[
     ),
 ]
 """`ca`: the authorities to trust. `cert` and `key`: the client's own certificate. All are PEM files."""
+
+
+def tls_context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
+    """Return what secures a connection, None if it is not encrypted. Raises ``ConfigError`` for a file that is none."""
+    if tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.get("ca"))
+        if "cert" in tls:
+            context.load_cert_chain(tls["cert"], tls["key"])
+    except OSError as error:
+        raise ConfigError(
+            f"`tls`: cannot load {error.filename or tls.get('ca') or tls.get('cert')}: {error}"
+        ) from error
+    return context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -14,6 +13,7 @@ import orjson
 
 from relay.config.addresses import host_port
 from relay.config.fields import StartAtGtids, iso_time
+from relay.config.tls import tls_context
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from relay.gtid import GtidSet
@@ -70,7 +70,7 @@ class MySQLSource:
         # worker's thread, and never changes it: the readers' threads read the attribute once for each use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
         self._tables: dict[str, TableSchema] = {}
-        self._ssl = _context(config.tls)
+        self._ssl = tls_context(config.tls)
         self._tokens = _tokens(config)
         self.clock = ServiceClock()
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
@@ -376,17 +376,3 @@ def _tokens(config: MySQLConfig) -> DatabaseTokens | None:
     with needs("aws", f'`iam` of the source "{config.name}"'):
         from relay.aws.tokens import DatabaseTokens
     return DatabaseTokens(config.iam.identity(config.iam.region))
-
-
-def _context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=tls.get("ca"))
-        if "cert" in tls:
-            context.load_cert_chain(tls["cert"], tls["key"])
-    except OSError as error:
-        raise ConfigError(
-            f"`tls`: cannot load {error.filename or tls.get('ca') or tls.get('cert')}: {error}"
-        ) from error
-    return context

@@ -33,9 +33,8 @@ _KEEPALIVE = [
 class Call:
     """One call. ``take`` is called by one thread at a time, ``close`` by any.
 
-    ``address``: host:port; ``ConfigError`` if it is not. ``headers``: beyond gRPC's own. ``name``: the name in the
-    server's certificate, if it is not the host's. A thread of its own connects, so that nobody waits for a server that
-    cannot be reached; ``take`` raises what went wrong.
+    ``address``: host:port; ``ConfigError`` if it is not. ``headers``: beyond gRPC's own. A thread of its own connects,
+    so that nobody waits for a server that cannot be reached; ``take`` raises what went wrong.
 
     The server's pings are answered only inside ``take``. If nobody calls it for 20 s, because Kafka is away, say,
     vtgate hangs up, and the call has to be made again.
@@ -49,7 +48,6 @@ class Call:
         *,
         headers: Sequence[tuple[str, str]] = (),
         tls: ssl.SSLContext | None = None,
-        name: str | None = None,
     ) -> None:
         self.address = address
         # Shared by the threads that connect, take and close, under the lock. It is not held while the socket is used:
@@ -65,7 +63,7 @@ class Call:
         host, _, port = address.rpartition(":")
         if not port.isdigit():
             raise ConfigError(f"{address} is not an address of vtgate: expected host:port")
-        arguments = (host.strip("[]"), int(port)), tls, name
+        arguments = (host.strip("[]"), int(port)), tls
         threading.Thread(target=self._connect, args=arguments, name="vtgate-call", daemon=True).start()
 
     def take(self, timeout: float, most: int = 1 << 20) -> list[bytes]:
@@ -128,9 +126,9 @@ class Call:
         if connection is not None:
             connection.close()
 
-    def _connect(self, host: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> None:
+    def _connect(self, host: tuple[str, int], tls: ssl.SSLContext | None) -> None:
         try:
-            connection = _open_socket(host, tls, name)
+            connection = _open_socket(host, tls)
             with self._lock:
                 self._socket, self._is_used = connection, True
             if not self._closed:
@@ -174,7 +172,7 @@ class Call:
             self._exchange.end("UNAVAILABLE", goodbye)
 
 
-def _open_socket(host: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> socket.socket:
+def _open_socket(host: tuple[str, int], tls: ssl.SSLContext | None) -> socket.socket:
     connection = socket.create_connection(host, CONNECT_TIMEOUT)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -184,7 +182,7 @@ def _open_socket(host: tuple[str, int], tls: ssl.SSLContext | None, name: str | 
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         if tls is None:
             return connection
-        return tls.wrap_socket(connection, server_hostname=name or host[0])
+        return tls.wrap_socket(connection, server_hostname=host[0])
     except BaseException:
         connection.close()
         raise

@@ -6,13 +6,11 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from weakref import WeakSet
 
 from google.protobuf.message import DecodeError
 
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import RelayError, Unavailable
 from relay.vitess.call import Call
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
@@ -35,31 +33,18 @@ _TRANSIENT = frozenset({1, 4, 8, 10, 14, 17})
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How a connection is secured. Files are in PEM."""
-
-    ca: Path | None = None
-    """The authority that signed vtgate's certificate; None for those of the system."""
-    certificate: Path | None = None
-    """The relay's certificate, if vtgate asks for one."""
-    key: Path | None = None
-    """The key of ``certificate``."""
-    name: str | None = None
-    """The name in vtgate's certificate, if it is not the host of the address."""
-
-
 class Vtgate:
     """Calls to one vtgate, each on a connection of its own. Thread-safe. ``address``: host:port of its gRPC server."""
 
     def __init__(
-        self, address: str, *, user: str | None = None, password: str | None = None, tls: Tls | None = None
+        self, address: str, *, user: str | None = None, password: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self.address = address
         # As Vitess' static authentication expects them.
         self._headers = (("username", user), ("password", password or "")) if user else ()
-        self._tls = _context(tls) if tls is not None else None
-        self._name = tls.name if tls is not None else None
+        self._tls = tls
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
         # Shared by the readers' threads, under the lock, which is not held while a call is closed.
         self._calls: WeakSet[Call] = WeakSet()
         self._closed = False
@@ -139,7 +124,7 @@ class Vtgate:
         raise Unavailable(f"vtgate {self.address} does not answer {sql!r} within {timeout:g} s")
 
     def _call(self, path: str, request: bytes) -> Call:
-        call = Call(self.address, path, request, headers=self._headers, tls=self._tls, name=self._name)
+        call = Call(self.address, path, request, headers=self._headers, tls=self._tls)
         with self._lock:
             self._calls.add(call)
             is_late = self._closed
@@ -175,18 +160,3 @@ def values(row: pb.Row) -> list[str | None]:
             found.append(row.values[at : at + length].decode(errors="backslashreplace"))
             at += length
     return found
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    for path in (tls.ca, tls.certificate, tls.key):
-        if path is not None and not path.is_file():
-            raise ConfigError(f"tls: {path}: No such file")
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
-        raise ConfigError(f"tls: {files}: {error}") from None
-    context.set_alpn_protocols(["h2"])
-    return context

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from relay.config.fields import StartAtGtids
+from relay.config.tls import tls_context
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange, shards_covering
@@ -33,7 +33,7 @@ from relay.records import Shard, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.table import Column, TableSchema
 from relay.vitess.cascades import warn_of_cascades
-from relay.vitess.client import Tls, Vtgate
+from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots
 from relay.vitess.reader import VitessShardReader
@@ -353,11 +353,7 @@ class VitessSource:
 
 
 def connect(entry: VitessConfig) -> Vtgate:
-    tls = None
-    if entry.tls is not None:
-        files = {name: Path(entry.tls[name]) if name in entry.tls else None for name in ("ca", "cert", "key")}
-        tls = Tls(files["ca"], files["cert"], files["key"])
-    return Vtgate(entry.vtgate, user=entry.user, password=entry.password, tls=tls)
+    return Vtgate(entry.vtgate, user=entry.user, password=entry.password, tls=tls_context(entry.tls))
 
 
 def definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:

@@ -165,7 +165,7 @@ def test_what_is_missing_on_this_machine_is_named(tmp_path: Path) -> None:
     result = relay("check", path, "--offline", *options)
     assert result.exit_code == 2, result.output
     assert "✗ source legacy: `tls`: cannot load /nowhere/ca.pem: [Errno 2] No such file or directory" in result.stdout
-    assert "✗ source commerce: tls: /nowhere/ca.pem: No such file" in result.stdout
+    assert "✗ source commerce: `tls`: cannot load /nowhere/ca.pem: [Errno 2] No such file or directory" in result.stdout
     assert "✗ kafka.producer: a client cannot begin to connect: Failed to create producer: ssl.ca.location" in (
         result.stdout
     )

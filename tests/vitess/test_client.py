@@ -8,20 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.config.tls import tls_context
+from relay.errors import RelayError, Unavailable
 from relay.vitess.call import Call
-from relay.vitess.client import Tls, Vtgate
+from relay.vitess.client import Vtgate
 from relay.vitess.http2 import WINDOW, CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
+from tests.certificates import Authority
 from tests.vitess.scripted import HOLDS, Fails, Log, ScriptedVtgate, Step
 
 AT = [pb.ShardGtid(keyspace="commerce", shard="0", gtid="MariaDB/0-1-1")]
@@ -120,42 +118,26 @@ def test_every_call_carries_the_credentials() -> None:
         assert {"username": "relay", "password": "secret"}.items() <= vtgate.metadata[-1].items()
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a self-signed certificate for the name ``vtgate``, and return its file and that of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "vtgate")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("vtgate")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = folder / "certificate.pem", folder / "key.pem"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    format_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *format_))
-    return files
-
-
 def test_tls_trusts_only_the_configured_authority_and_name(tmp_path: Path) -> None:
-    own, key = certificate(tmp_path)
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), own.read_bytes())], own.read_bytes(), True)
+    authority = Authority(tmp_path)
+    issued = authority.issue("vtgate")
+    ca, pem = authority.ca.read_bytes(), issued.read_bytes()
+    ours, trusted = {"cert": str(issued), "key": str(issued)}, {"ca": str(authority.ca)}
+    credentials = grpc.ssl_server_credentials([(pem, pem)], ca, True)
     answers: dict[str, list[dict[str, str | None]] | str] = {"select 1": [{"a": "1"}]}
     with ScriptedVtgate(Log().script, answers, credentials) as vtgate:
-        with closing(Vtgate(vtgate.address, tls=Tls(own, own, key, "vtgate"))) as gate:
+        with closing(Vtgate(vtgate.address, tls=tls_context(trusted | ours))) as gate:
             assert gate.execute("select 1") == [{"a": "1"}]
-        for wrong in (Tls(None, own, key, "vtgate"), Tls(own, own, key, "another"), Tls(own, name="vtgate"), None):
-            with closing(Vtgate(vtgate.address, tls=wrong)) as gate, pytest.raises(Unavailable):
+        other_name = vtgate.address.replace("127.0.0.1", "localhost")
+        assert other_name != vtgate.address
+        for address, wrong in (
+            (vtgate.address, ours),
+            (other_name, trusted | ours),
+            (vtgate.address, trusted),
+            (vtgate.address, None),
+        ):
+            with closing(Vtgate(address, tls=tls_context(wrong))) as gate, pytest.raises(Unavailable):
                 gate.execute("select 1", timeout=5.0)
-    with pytest.raises(ConfigError, match=r"tls: .*nothing.pem: No such file"):
-        Vtgate("127.0.0.1:1", tls=Tls(tmp_path / "nothing.pem"))
 
 
 def test_a_statement_returns_rows_by_column_name_or_raises_its_error() -> None:
