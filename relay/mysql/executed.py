@@ -13,14 +13,16 @@ from relay.gtid import GtidSet, MariaDBSet, parse
 
 
 class Executed:
-    """A GTID set that transactions are added to. ``position``: its text, with the flavour in front."""
+    """A GTID set that transactions are added to. ``position``: its text, with the flavour in front.
+
+    Raises ValueError for a GTID of the other flavour.
+    """
 
     def __init__(self, start: GtidSet, flavour: str) -> None:
         if start and start.flavour != flavour:
             raise RelayError(f"the position {start.position} cannot be read from a {flavour} server")
         self.flavour = flavour
-        self.position = f"{flavour}/{start}"
-        self._load()
+        self.restore(f"{flavour}/{start}")
 
     def __repr__(self) -> str:
         return f"<Executed {self.position}>"
@@ -32,62 +34,49 @@ class Executed:
     def restore(self, position: str) -> None:
         """Go back to an earlier ``position``."""
         self.position = position
-        self._load()
+        text = position.partition("/")[2]
+        # By domain or server UUID, in canonical order; and the one of the last transaction.
+        separator = "-" if self.flavour == "MariaDB" else ":"
+        self._members = {member.partition(separator)[0]: member for member in text.split(",") if member}
+        self._at = ""
 
-    def _load(self) -> None:
-        """Split the text into a member for each domain or server."""
-        _, _, text = self.position.partition("/")
-        self._member: str | int = ""  # domain or server UUID of the last transaction
-        self._server = 0  # MariaDB: of the last transaction
-        self._last = 0
-        self._front = self._back = ""  # the text around its last number
-        self._members: dict[str | int, str] = {}
-        for member in text.split(",") if text else ():
-            if self.flavour == "MariaDB":
-                self._members[int(member.partition("-")[0])] = member
-            else:
-                self._members[member.partition(":")[0]] = member
-
-    def _around(self, member: str | int) -> tuple[str, str]:
-        """Return the text before and after a member, in canonical order."""
-        before = [text for other, text in sorted(self._members.items()) if other < member]  # type: ignore[operator]
-        after = [text for other, text in sorted(self._members.items()) if other > member]  # type: ignore[operator]
-        return f"{self.flavour}/" + "".join(f"{text}," for text in before), "".join(f",{text}" for text in after)
+    def _set(self, key: str, member: str) -> str:
+        if key not in self._members:
+            others = {**self._members, key: member}
+            self._members = {each: others[each] for each in sorted(others, key=lambda each: (len(each), each))}
+        self._members[key] = member
+        self._at = key
+        self.position = f"{self.flavour}/{','.join(self._members.values())}"
+        return self.position
 
     def add_mariadb(self, domain: int, server: int, sequence: int) -> str:
         """Add a GTID of MariaDB and return the position. Raises ``RelayError`` if it is out of order."""
-        if domain != self._member:
-            self._keep()
-            self._front, self._back = self._around(domain)
-            self._member = domain
-            text = self._members.get(domain)
-            self._last = int(text.rpartition("-")[2]) if text else 0
-        if sequence <= self._last:
+        if self.flavour != "MariaDB":
+            raise ValueError(f"a GTID of MariaDB, {domain}-{server}-{sequence}, among those of MySQL")
+        key = str(domain)
+        last = int(self._members[key].rpartition("-")[2]) if key in self._members else 0
+        if sequence <= last:
             raise RelayError(
-                f"the GTID {domain}-{server}-{sequence} is out of order: it follows one with sequence number "
-                f"{self._last}, and no position can contain both. Run `SET GLOBAL gtid_strict_mode = ON` on all servers"
+                f"the GTID {domain}-{server}-{sequence} is out of order: it follows one with sequence number {last}, "
+                "and no position can contain both. Run `SET GLOBAL gtid_strict_mode = ON` on all servers"
             )
-        self._server, self._last = server, sequence
-        self.position = f"{self._front}{domain}-{server}-{sequence}{self._back}"
-        return self.position
+        return self._set(key, f"{domain}-{server}-{sequence}")
 
     def add_mysql(self, server: str, number: int) -> str:
         """Add a GTID of MySQL and return the position. ``server``: its UUID in lower case."""
-        if server != self._member or number != self._last + 1:
-            # Another server, or a hole in the numbers: leave it to the sets.
-            self.restore((parse(self.position) | parse(f"{server}:{number}")).position)
-            self._member = server
-            before, self._back = self._around(server)
-            member = self._members[server]
-            run = member.rpartition(":")[2]
-            self._front = f"{before}{member[: len(member) - len(run)]}"
-            first, _, last = run.partition("-")
-            self._front += f"{first}-"
-            self._last = int(last or first)
-            return self.position
-        self._last = number
-        self.position = f"{self._front}{number}{self._back}"
+        front, last = self._last_run(server)
+        if number == last + 1 and front:
+            return self._set(server, f"{front}{number}")
+        # Another server, or a hole in the numbers: leave it to the sets.
+        self.restore((parse(self.position) | parse(f"{server}:{number}")).position)
+        self._at = server
         return self.position
+
+    def _last_run(self, server: str) -> tuple[str, int]:
+        """Return a server's member up to the last number of its last run, and that number; "" and 0 without one."""
+        front, _, run = self._members.get(server, "").rpartition(":")
+        first, _, last = run.partition("-")
+        return (f"{front}:{first}-", int(last or first)) if run else ("", 0)
 
     @property
     def run(self) -> tuple[bytes, int, str, str, str] | None:
@@ -96,26 +85,25 @@ class Executed:
         The server in the form of events, the last number, what is before the number in a GTID, and what is around it in
         a position.
         """
-        if self._member == "":
+        if not self._at:
             return None
-        if isinstance(self._member, int):
-            server = struct.pack("<II", self._member, self._server)
-            gtid = f"{self._member}-{self._server}-"
-            return server, self._last, gtid, self._front + gtid, self._back
-        return uuid.UUID(self._member).bytes, self._last, f"{self._member}:", self._front, self._back
+        keys, members = list(self._members), list(self._members.values())
+        at = keys.index(self._at)
+        before = "".join(f"{member}," for member in members[:at])
+        after = "".join(f",{member}" for member in members[at + 1 :])
+        if self.flavour == "MariaDB":
+            domain, server, sequence = members[at].split("-")
+            gtid = f"{domain}-{server}-"
+            return struct.pack("<II", int(domain), int(server)), int(sequence), gtid, f"MariaDB/{before}{gtid}", after
+        front, last = self._last_run(self._at)
+        return uuid.UUID(self._at).bytes, last, f"{self._at}:", f"{self.flavour}/{before}{front}", after
 
     def reach(self, number: int) -> None:
         """Add those transactions of `run` up to ``number`` that are logged."""
-        assert self.run is not None
-        *_, front, back = self.run
-        self._last = number
-        self.position = f"{front}{number}{back}"
-
-    def _keep(self) -> None:
-        """Store the text of the last transaction's member."""
-        if self._member != "":
-            inner = self.position[len(self._front) : len(self.position) - len(self._back)]
-            self._members[self._member] = inner
+        if self.flavour == "MariaDB":
+            self._set(self._at, f"{self._members[self._at].rpartition('-')[0]}-{number}")
+        else:
+            self._set(self._at, f"{self._last_run(self._at)[0]}{number}")
 
 
 def sid_block(executed: GtidSet) -> bytes:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql import connection
-from relay.mysql.binlog.events import BinlogEvent, Commit, TransactionBegin
+from relay.mysql.binlog.events import Commit, TransactionBegin
 from relay.mysql.binlog.files import look_into
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
@@ -122,7 +122,7 @@ class ReplicationWatcher:
             executed = server.visible()
             # The next transactions are not much older than the newest binlog file.
             timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
-            events = _Events(server, executed)
+            events = BinlogEvents(server, executed, None)
         except BaseException:
             server.close()
             raise
@@ -166,18 +166,20 @@ class ReplicationWatcher:
         finally:
             self._token = self._seen = None
 
-    def _watch(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
+    def _watch(
+        self, server: ServerConnection, role: Role, events: BinlogEvents, executed: GtidSet, timestamp: int
+    ) -> None:
         role_at, start = time.monotonic() + _ROLE_EVERY, executed
         begun: TransactionBegin | None = None
         while not self._stopping.is_set():
-            done: tuple[TransactionBegin, tuple[str, int]] | None = None
-            for event, place in events.placed(_WAIT):
+            done: tuple[TransactionBegin, Commit] | None = None
+            for event in events.read(_WAIT):
                 if isinstance(event, TransactionBegin):
                     begun = event
                 elif isinstance(event, Commit) and begun is not None:
                     timestamp = max(timestamp, begun.timestamp)
-                    done, begun = (begun, place), None
-            if done is not None and self._wait_for(server, done[0], done[1]):
+                    done, begun = (begun, event), None
+            if done is not None and self._wait_for(server, *done):
                 shared = _shared(server, role, parse(done[0].position), start)
                 self._token = EventToken(timestamp, self.shard, shared.position)
             if time.monotonic() >= role_at:
@@ -189,11 +191,11 @@ class ReplicationWatcher:
                 role = now
                 self._seen = now, time.monotonic()
 
-    def _wait_for(self, server: ServerConnection, begun: TransactionBegin, place: tuple[str, int]) -> bool:
+    def _wait_for(self, server: ServerConnection, begun: TransactionBegin, end: Commit) -> bool:
         """Wait until queries see a transaction; return False if the watcher is closed first."""
         while not self._stopping.is_set():
             if server.is_mariadb:
-                if _place(*server.visible_place()) >= _place(*place):
+                if _place(*server.visible_place()) >= _place(end.file, end.position):
                     return True
             elif server.executed().contains(parse(begun.position)):
                 return True  # MySQL adds to the set after the storage engines have committed
@@ -206,30 +208,9 @@ class _Opened(NamedTuple):
 
     server: ServerConnection
     role: Role
-    events: _Events
+    events: BinlogEvents
     executed: GtidSet
     timestamp: int
-
-
-class _Events(BinlogEvents):
-    """The events of a binlog without rows, with the place in the binlog where each transaction ends."""
-
-    def __init__(self, server: ServerConnection, start: GtidSet) -> None:
-        super().__init__(server, start, None)
-        self._ends: list[tuple[str, int]] = []
-
-    def placed(self, timeout: float) -> list[tuple[BinlogEvent, tuple[str, int]]]:
-        """Return what ``read`` does, each commit with the file and the offset where it ends."""
-        self._ends = []
-        found = self.read(timeout)
-        ends = iter(self._ends)
-        return [(event, next(ends) if isinstance(event, Commit) else ("", 0)) for event in found]
-
-    def _commit(self, out: list[BinlogEvent]) -> None:
-        before = len(out)
-        super()._commit(out)
-        if len(out) > before:
-            self._ends.append((self.file, self.position))
 
 
 def _place(file: str, position: int) -> tuple[int, str, int]:

@@ -171,7 +171,10 @@ class Statement(msgspec.Struct, gc=False):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """The end of a transaction."""
+    """The end of a transaction. ``file``, ``position``: where it is in the binlog; not of `RawTransactions`."""
+
+    file: str = ""
+    position: int = 0
 
 
 class Heartbeat(msgspec.Struct, gc=False):

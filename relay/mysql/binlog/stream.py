@@ -19,10 +19,10 @@ from relay.mysql.binlog import events, refusals
 from relay.mysql.binlog.compressed import unpacked
 from relay.mysql.binlog.dump import Dump, RawEvent
 from relay.mysql.binlog.events import (
-    COMMIT,
     ROWS,
     BinlogEvent,
     BinlogPlace,
+    Commit,
     Heartbeat,
     RawRows,
     RawTransactions,
@@ -251,7 +251,7 @@ class BinlogEvents:
             self._begin_pending(out, False)
             self._gtid = ""
             self._committed = self._executed.position
-            out.append(COMMIT)
+            out.append(Commit(self.file, self.position))
 
     # ------------------------------------------------------------------ rows
 

@@ -100,7 +100,7 @@ class TestATransaction:
         assert insert.changes == [(None, (1, b"x")), (None, (2, b"x"))]
         assert update.changes == [((1, b"x"), (1, b"y"))]
         assert delete.changes == [((2, None), None)]
-        assert (begin.is_ddl, begin.timestamp, commit) == (False, 1_700_000_000, Commit())
+        assert (begin.is_ddl, begin.timestamp, commit) == (False, 1_700_000_000, Commit("binlog.000001", 1000))
 
     def test_has_the_time_of_its_first_commit(self) -> None:
         """I3: a replica has another time of its own."""

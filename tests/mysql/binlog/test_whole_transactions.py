@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.mysql import connection
-from relay.mysql.binlog.events import BinlogEvent, Heartbeat, RawRows, RawTransactions, Rotate
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, Commit, Heartbeat, RawRows, RawTransactions, Rotate
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
@@ -122,7 +122,9 @@ def read(events: Sequence[bytes], of: Layouts, *, is_mariadb: bool, compiled: bo
                     found += stream.read(5)
                 except RelayError as error:
                     end = (stream.position, stream.executed, str(error).replace(str(script.port), "PORT"))
-                    return [each for each in found if not isinstance(each, Heartbeat | Rotate)], end
+                    kept = [each for each in found if not isinstance(each, Heartbeat | Rotate)]
+                    # Nobody asks where whole transactions end.
+                    return [COMMIT if isinstance(each, Commit) else each for each in kept], end
 
 
 def decoded(events: Sequence[BinlogEvent]) -> tuple[list[BinlogEvent], str | None]:
