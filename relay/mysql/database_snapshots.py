@@ -18,19 +18,18 @@ from relay.avro.compiled_fields import compiled_fields
 from relay.change import Change
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
-from relay.keyrange import KeyRange
 from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.readable import require_all_columns, require_dropped
-from relay.mysql.reshard import first_shards
 from relay.mysql.roles import Role, role_of
 from relay.mysql.text_rows import values_of
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
-from relay.mysql_dialect.snapshot_times import MARGIN, as_of_rows, lowest, may_begin, reads
+from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
+from relay.mysql_dialect.sources import SqlSnapshots, measured
 from relay.mysql_dialect.tables import Row, Table
-from relay.records import Plan, Shard, ShardCheckpoint, SnapshotPart
+from relay.records import Plan, Shard, ShardCheckpoint
 from relay.source import Measured, Page, Segment, Unreadable
 
 if TYPE_CHECKING:
@@ -55,15 +54,12 @@ FirstServer = Callable[[str], ServerConnection]
 """Connects to the first server of a shard whose tables can be read. Raises ``Unavailable``."""
 
 
-class DatabaseSnapshots:
+class DatabaseSnapshots(SqlSnapshots):
     """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
 
     ``addresses``: of the servers of a shard. ``connect``: to an address. ``require``: raises ``Denied`` for a server
     that must not be read.
     """
-
-    margin = MARGIN
-    reads_at_once = 2  # while one chunk is decoded, the server reads another
 
     def __init__(
         self,
@@ -75,8 +71,8 @@ class DatabaseSnapshots:
         require: Callable[[ServerConnection, Role], None],
         clock: Callable[[], float],
     ) -> None:
+        super().__init__(config)
         self._clock = clock
-        self.is_selective = config.tables is not None
         self._config = config
         self._layouts = layouts
         self._addresses = addresses
@@ -93,7 +89,7 @@ class DatabaseSnapshots:
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
         """
         found: list[tuple[int, str, str]] = []
-        for shard in self._shards(published):
+        for shard in self.unfinished(published):
             with closing(self._first_server(Shard(shard).name)) as server:
                 rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
                 there = [table.table for table in self._layouts.describe(server)]
@@ -102,24 +98,7 @@ class DatabaseSnapshots:
                         continue
                     ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
                     found.append((rows.get(table, 0), shard, table))
-        found.sort(key=lambda each: (-each[0], *each[1:]))
-        parts = [SnapshotPart(shard, table) for _, shard, table in found]
-        return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
-
-    def _shards(self, published: Mapping[str, ShardCheckpoint]) -> list[str]:
-        """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
-        found = {Shard(shard).name: shard for shard, checkpoint in published.items() if not checkpoint.state.ended}
-        try:
-            complete = set(first_shards(KeyRange.parse(self._config.keyrange), list(found))) == found.keys()
-        except ValueError:
-            complete = False
-        if not complete:  # I1: another worker may have yet to write the checkpoint of one
-            known = ", ".join(found) or "none"
-            raise Unavailable(f"source {self._config.name}: not all shards are being read yet, only {known}")
-        return list(found.values())
-
-    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
-        return may_begin(as_of, published)
+        return measured(found)
 
     def open(self, segment: Segment) -> ChunkReader:
         return ChunkReader(self._config, segment, self._layouts, self._server_of, clock=self._clock)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-
-import orjson
+from typing import TYPE_CHECKING, Any
 
 from relay.config.addresses import host_port
 from relay.config.fields import StartAtGtids, iso_time
@@ -36,9 +33,8 @@ from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.start_at_time import TooOld, executed_before
 from relay.mysql_dialect.protection import check_protected
-from relay.mysql_dialect.snapshot_times import lowest
-from relay.mysql_dialect.tables import Table, dropped_tables, missing_tables
-from relay.process.service_clock import ServiceClock
+from relay.mysql_dialect.sources import SqlSource, floor_of
+from relay.mysql_dialect.tables import Table, missing_tables
 from relay.process.slow_call import call_all
 from relay.records import Shard, ShardCheckpoint, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
@@ -53,17 +49,12 @@ log = logging.getLogger(__name__)
 _FIRST_EVENT = 5.0  # seconds in which a server sends the beginning of its binlog, or refuses to
 
 
-class MySQLSource:
+class MySQLSource(SqlSource):
     """Reads the binlogs of one database. ``connect`` comes first."""
 
-    has_journals = True
-
     def __init__(self, config: MySQLConfig) -> None:
+        super().__init__(config)
         self.config = config
-        self.name = config.name
-        self.start = str(config.start)
-        self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
-        self.stream = StreamId(config.name, config.database)
         self.layouts = Layouts(config)
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
         # The servers of each shard; shards that replace others come after those. ``reload`` replaces the mapping in the
@@ -72,7 +63,6 @@ class MySQLSource:
         self._tables: dict[str, TableSchema] = {}
         self._ssl = tls_context(config.tls)
         self._tokens = _tokens(config)
-        self.clock = ServiceClock()
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
         self.snapshots = DatabaseSnapshots(
             config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered, self.clock
@@ -148,23 +138,12 @@ class MySQLSource:
             return str(error).removeprefix(f"{address}: ")
         return ""
 
-    def first(self) -> str:
-        return self.stream.label
-
-    def following(self) -> str:
-        return self.stream.label
-
     def tables(self) -> Sequence[TableSchema]:
-        """Return the tables that existed at ``connect``, and those whose rows were read since."""
         seen = {table.table: table for table in self.layouts.seen()}
         return list((self._tables | seen).values())
 
-    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
-        is_wanted = partial(self.layouts.wanted, self.config.database)
-        return dropped_tables(self.name, self.tables(), keys, hashed, is_wanted)
-
-    def config_hash(self) -> str:
-        return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()
+    def is_wanted(self, table: str) -> bool:
+        return self.layouts.wanted(self.config.database, table)
 
     def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
         if missing := missing_tables(self.config.named_tables, self.tables()):
@@ -188,7 +167,6 @@ class MySQLSource:
     def open(self, opening: Opening) -> ShardReader:
         """Open a shard. Gaps are found by the position, which it always has, without ``read_until``."""
         shard, parents = opening.shard, opening.parents
-        before = [*parents.values(), *([opening.checkpoint] if opening.checkpoint is not None else [])]
         if shard.name not in self._shards:
             raise RelayError(
                 f"source {self.name}: shard {shard.name} was not read to its end, but `shards` does not list it: list "
@@ -202,8 +180,7 @@ class MySQLSource:
             self._servers(shard.name),
             self.layouts,
             self._open_replicated(parents) if shard.parents else self._open_binlog,
-            # I7: a snapshot may have begun that relies on `lowest`.
-            floor=max(opening.floor, *map(lowest, before), 0),
+            floor=floor_of(opening),
             find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
             look=self.layouts.now,
             clock=self.clock,

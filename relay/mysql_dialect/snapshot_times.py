@@ -7,7 +7,7 @@ later than what it promises. So a READ never replaces a change that it does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from relay.change import Change, Images, Operation, Snapshot
 from relay.mysql_dialect.row_functions import RowMapper
@@ -35,15 +35,6 @@ def lowest(checkpoint: ShardCheckpoint) -> int:
     if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
         return last
     return max(last, int(checkpoint.reached - LATENESS))
-
-
-def may_begin(as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
-    """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later.
-
-    ``published``: the committed checkpoints, by shard.
-    """
-    reading = [checkpoint for checkpoint in published.values() if not checkpoint.state.ended]
-    return bool(reading) and all(each.position is not None and lowest(each) >= as_of for each in reading)
 
 
 def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:

@@ -120,19 +120,6 @@ def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: 
     return lay_out(source, name, columns, names, hash_key=names[:hashed])
 
 
-def dropped_tables(
-    source: str,
-    there: Iterable[TableSchema],
-    keys: Mapping[str, Sequence[Sequence[str]]],
-    hashed: Mapping[str, int],
-    is_wanted: Callable[[str], bool],
-) -> list[TableSchema]:
-    """Return the tables of ``keys`` that are not ``there``, as `relay.source.Source.dropped` does."""
-    names = {table.table for table in there}
-    gone = (name for name in keys if name not in names and is_wanted(name))
-    return [lay_out_keys(source, name, keys[name], hashed.get(name)).schema for name in gone]
-
-
 def missing_tables(named: Iterable[str], found: Iterable[TableSchema]) -> list[str]:
     """Return the tables that a config names and that are not among those found."""
     there = {table.table for table in found}

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from relay.errors import RelayError, Unavailable
-from relay.keyrange import KeyRange, shards_covering
-from relay.mysql_dialect.snapshot_times import MARGIN, may_begin
+from relay.errors import RelayError
+from relay.mysql_dialect.sources import SqlSnapshots, measured
 from relay.process.slow_call import call_all
-from relay.records import Plan, Shard, ShardCheckpoint, SnapshotPart, StreamId
+from relay.records import Plan, Shard, ShardCheckpoint, StreamId
 from relay.source import Measured, Segment
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
@@ -26,24 +25,22 @@ if TYPE_CHECKING:
     from relay.config import VitessConfig
 
 
-class KeyspaceSnapshots:
+class KeyspaceSnapshots(SqlSnapshots):
     """Reads the tables of a keyspace. ``tables``: makes what the reader of one segment knows of them."""
-
-    margin = MARGIN
-    reads_at_once = 2  # rows arrive by themselves, so more would only decode in turn
 
     def __init__(
         self,
         config: VitessConfig,
+        stream: StreamId,
         vtgate: Vtgate,
         settings: VStreamSettings,
         find: FindTables,
         tables: Callable[[], Tables],
         clock: Callable[[], float],
     ) -> None:
+        super().__init__(config)
         self._clock = clock
-        self.is_selective = config.tables is not None
-        self._config = config
+        self._stream = stream
         self._vtgate = vtgate
         self._settings = settings
         self._find = find
@@ -57,46 +54,23 @@ class KeyspaceSnapshots:
 
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be copied.
         """
-        shards = self._shards(published)
+        shards = self.unfinished(published)
         wanted = {name: table for name, table in self._find().items() if tables is None or name in tables}
         for name, table in wanted.items():
             if rounded := [column.name for column in table.schema.row or () if column.type == ColumnKind.FLOAT]:
                 raise RelayError(
-                    f"source {self._config.name}: table {name} cannot be copied exactly, because SELECT rounds the "
+                    f"source {self._source}: table {name} cannot be copied exactly, because SELECT rounds the "
                     f"FLOAT column {rounded[0]}: make it a DOUBLE, or copy other tables only, with "
-                    f"`relay snapshot CONFIG {self._config.name} TABLE...`"
+                    f"`relay snapshot CONFIG {self._source} TABLE...`"
                 )
-        names = [VitessShard.of(self._stream, Shard(shard), self._config.keyspace) for shard in shards]
+        names = [VitessShard.of(self._stream, Shard(shard), self._settings.keyspace) for shard in shards]
         kind = self._settings.tablet_type
         counts = call_all("row-counts", [Tablets(self._vtgate, name, kind).row_counts for name in names])
-        found = [
+        return measured(
             (of_shard.get(name, 0), shard, name)
             for shard, of_shard in zip(shards, counts, strict=True)
             for name in wanted
-        ]
-        found.sort(key=lambda each: (-each[0], *each[1:]))
-        parts = [SnapshotPart(shard, table) for _, shard, table in found]
-        return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
-
-    @property
-    def _stream(self) -> StreamId:
-        return StreamId(self._config.name, self._config.keyspace)
-
-    def _shards(self, published: Mapping[str, ShardCheckpoint]) -> list[str]:
-        """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
-        found = [shard for shard, checkpoint in published.items() if not checkpoint.state.ended]
-        names = [Shard(shard).name.rpartition("/")[2] for shard in found]
-        try:
-            is_complete = sorted(shards_covering(KeyRange.parse(self._config.keyrange), names)) == sorted(names)
-        except ValueError:
-            is_complete = False
-        if not is_complete:  # I1: another worker may have yet to write the checkpoint of one
-            known = ", ".join(found) or "none"
-            raise Unavailable(f"source {self._config.name}: not all shards are being read yet, only {known}")
-        return found
-
-    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
-        return may_begin(as_of, published)
+        )
 
     def open(self, segment: Segment) -> CopiedTableReader:
         return CopiedTableReader(

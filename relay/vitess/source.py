@@ -6,15 +6,12 @@ The topology gives the shards to start with. Those that follow them in reshards 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-
-import orjson
+from typing import TYPE_CHECKING, Any
 
 from relay.config.fields import StartAtGtids
 from relay.config.tls import tls_context
@@ -25,9 +22,8 @@ from relay.mysql_dialect.definitions import Definition, ask, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_protected
-from relay.mysql_dialect.snapshot_times import lowest
-from relay.mysql_dialect.tables import Table, dropped_tables, lay_out, lay_out_keys, missing_tables
-from relay.process.service_clock import ServiceClock
+from relay.mysql_dialect.sources import SqlSource, floor_of
+from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys, missing_tables
 from relay.process.slow_call import call_all
 from relay.records import Shard, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
@@ -55,16 +51,12 @@ _UNKNOWN_TABLE = "VT05005"
 _AS_HIDDEN = "for a table of an online schema change, and does not send its changes"
 
 
-class VitessSource:
+class VitessSource(SqlSource):
     """Reads the shards of one keyspace. Call ``connect`` first."""
 
-    has_journals = True
-
     def __init__(self, config: VitessConfig) -> None:
+        super().__init__(config)
         self.config = config
-        self.name = config.name
-        self.start = str(config.start)
-        self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self._vtgate = connect(config)
         # The layouts of the wanted tables when `connect` was called. Replaced by `connect`, and not shared: each reader
         # copies it.
@@ -93,9 +85,8 @@ class VitessSource:
             silence=config.silence,
             copied_rows_per_second=config.snapshot_rows_per_second,
         )
-        self.clock = ServiceClock()
         self.snapshots = KeyspaceSnapshots(
-            config, self._vtgate, self._settings, self._find_tables, self._known_tables, self.clock
+            config, self.stream, self._vtgate, self._settings, self._find_tables, self._known_tables, self.clock
         )
 
     def close(self) -> None:
@@ -130,7 +121,7 @@ class VitessSource:
         self._read_tables()
         if label is None:  # later the plan decides what is read, and a column may be gone
             check_protected(self.name, self.config.protect, self.tables())
-        return StreamId(self.name, self.config.keyspace)
+        return self.stream
 
     def _check_row_images(self) -> None:
         """Raise ``Unavailable`` if a database does not log every column: what is missing would come as NULL (I1)."""
@@ -147,21 +138,11 @@ class VitessSource:
                 "databases, and restart its tablets, whose connections keep the old value"
             )
 
-    def first(self) -> str:
-        return self.config.keyspace
-
-    def following(self) -> str:
-        return self.config.keyspace
-
     def tables(self) -> Sequence[TableSchema]:
         return [table.schema for table in {**self._seen, **self._layouts}.values()]
 
-    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
-        return dropped_tables(self.name, self.tables(), keys, hashed, self._settings.is_wanted)
-
-    def config_hash(self) -> str:
-        identity = orjson.dumps(["vitess", self.config.keyspace])
-        return hashlib.blake2b(identity, digest_size=8).hexdigest()
+    def is_wanted(self, table: str) -> bool:
+        return self._settings.is_wanted(table)
 
     def shards(self) -> list[Shard]:
         return [Shard(name) for name in self._shards]
@@ -192,17 +173,15 @@ class VitessSource:
         return StartingPoints({name: {**kind, "gtid": self._head(name)} for name in names}, now)
 
     def open(self, opening: Opening) -> ShardReader:
-        before = [*opening.parents.values(), *([opening.checkpoint] if opening.checkpoint is not None else [])]
         relayed = {
             name: lay_out_keys(self.name, name, keys, opening.hashed.get(name))
             for name, keys in opening.keys.items()
-            if self._settings.is_wanted(name)
+            if self.is_wanted(name)
         }
         return VitessShardReader(
             self._vtgate,
-            StreamId(self.name, self.config.keyspace),
-            # I7: a snapshot may have begun that relies on `lowest`.
-            replace(opening, floor=max(opening.floor, *map(lowest, before), 0)),
+            self.stream,
+            replace(opening, floor=floor_of(opening)),
             self._known_tables(relayed),
             self._settings,
             clock=self.clock,
@@ -217,7 +196,7 @@ class VitessSource:
     def _followed(self) -> FollowedTables:
         return FollowedTables(
             "",  # names in Vitess' statements are taken without their database
-            self._settings.is_wanted,
+            self.is_wanted,
             self.config.rules,
             lambda: self._text,
             hides_values=bool(self.config.protect),
@@ -292,7 +271,7 @@ class VitessSource:
 
     def _tablets(self, shard: str) -> Tablets:
         """Return those of a shard, as the topology names it."""
-        names = VitessShard.of(StreamId(self.name, self.config.keyspace), Shard(shard), self.config.keyspace)
+        names = VitessShard.of(self.stream, Shard(shard), self.config.keyspace)
         return Tablets(self._vtgate, names, self._settings.tablet_type, self._settings.cells)
 
     def _head(self, shard: str) -> str:

@@ -1,0 +1,99 @@
+"""What the sources of MySQL's dialect have in common: what they say of themselves, and which rows a snapshot reads."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import orjson
+
+from relay.config import MySQLConfig, VitessConfig
+from relay.errors import Unavailable
+from relay.keyrange import KeyRange, shards_covering
+from relay.mysql_dialect.snapshot_times import MARGIN, lowest
+from relay.mysql_dialect.tables import lay_out_keys
+from relay.process.service_clock import ServiceClock
+from relay.records import Shard, ShardCheckpoint, SnapshotPart, StreamId
+from relay.source import Measured, Opening
+from relay.table import TableSchema
+
+
+class SqlSource(ABC):
+    """The one stream of a database, or of a keyspace, whose shards announce those that continue them."""
+
+    has_journals = True
+
+    def __init__(self, config: MySQLConfig | VitessConfig) -> None:
+        self.name = config.name
+        self.start = str(config.start)
+        self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
+        self.stream = StreamId(config.name, config.database)
+        self.clock = ServiceClock()
+        self._identity = [config.type, config.database]
+
+    def first(self) -> str:
+        return self.stream.label
+
+    def following(self) -> str:
+        return self.stream.label
+
+    def config_hash(self) -> str:
+        return hashlib.blake2b(orjson.dumps(self._identity), digest_size=8).hexdigest()
+
+    @abstractmethod
+    def tables(self) -> Sequence[TableSchema]:
+        """Return the tables that existed at ``connect``, and those whose rows were read since."""
+
+    @abstractmethod
+    def is_wanted(self, table: str) -> bool:
+        """Whether changes of a table are relayed, also if it does not exist."""
+
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        there = {table.table for table in self.tables()}
+        gone = (name for name in keys if name not in there and self.is_wanted(name))
+        return [lay_out_keys(self.name, name, keys[name], hashed.get(name)).schema for name in gone]
+
+
+class SqlSnapshots:
+    """The snapshots of a database, or of a keyspace: each table of each shard is a segment."""
+
+    margin = MARGIN
+    reads_at_once = 2  # while the rows of one are decoded, those of another arrive
+
+    def __init__(self, config: MySQLConfig | VitessConfig) -> None:
+        self.is_selective = config.tables is not None
+        self._source = config.name
+        self._keyrange = config.keyrange
+
+    def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
+        """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later."""
+        reading = [checkpoint for checkpoint in published.values() if not checkpoint.state.ended]
+        return bool(reading) and all(each.position is not None and lowest(each) >= as_of for each in reading)
+
+    def unfinished(self, published: Mapping[str, ShardCheckpoint]) -> list[str]:
+        """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
+        found = [shard for shard, checkpoint in published.items() if not checkpoint.state.ended]
+        names = [Shard(shard).name.rpartition("/")[2] for shard in found]
+        try:
+            is_complete = sorted(shards_covering(KeyRange.parse(self._keyrange), names)) == sorted(names)
+        except ValueError:
+            is_complete = False
+        if not is_complete:  # I1: another worker may have yet to write the checkpoint of one
+            known = ", ".join(found) or "none"
+            raise Unavailable(f"source {self._source}: not all shards are being read yet, only {known}")
+        return found
+
+
+def measured(tables: Iterable[tuple[int, str, str]]) -> Measured:
+    """Return what a snapshot has to read, the largest first. ``tables``: rows, shard and name of each."""
+    found = sorted(tables, key=lambda each: (-each[0], *each[1:]))
+    parts = [SnapshotPart(shard, table) for _, shard, table in found]
+    return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
+
+
+def floor_of(opening: Opening) -> int:
+    """Return the earliest timestamp of a token, in seconds: a snapshot may have begun that relies on `lowest` (I7)."""
+    before = [*opening.parents.values(), *([opening.checkpoint] if opening.checkpoint is not None else [])]
+    return max(opening.floor, *map(lowest, before), 0)
