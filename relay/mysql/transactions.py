@@ -88,10 +88,6 @@ class ShardTransactions:
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
-        # Changes from before the connection was lost in the middle of their transaction.
-        self._saved: list[Change] = []
-        self._saved_schema_changes: list[SchemaChange] = []
-        self._saved_size = 0
         self._tables: dict[str, Table] = {}
         self._compiled = CompiledTables(stream.source, stream.qualified(shard)) if native.core() else None
         # The open transaction, whether ``_changes`` has begun it, and its statements.
@@ -120,7 +116,7 @@ class ShardTransactions:
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes.size or self._saved or self._saved_schema_changes)
+        return bool(self._changes.size)
 
     @property
     def last_token(self) -> EventToken | None:
@@ -144,7 +140,7 @@ class ShardTransactions:
 
     def take(self) -> tuple[list[Change] | ChangeParts, int, tuple[TableSchema, ...], int]:
         """Return the changes that are ready, their bytes, the tables they are of, and how many of them were late."""
-        changes, size = self._taken()
+        size, changes = self._changes.size, self._changes.take()
         tables = tuple(table.schema for table in self._tables.values())
         # The row that is held back comes with the next page.
         self._tables = dict(self._tables) if self._is_open else {}
@@ -153,8 +149,7 @@ class ShardTransactions:
 
     def take_schema_changes(self) -> list[SchemaChange]:
         """Return the statements that are ready. Call it with `take`."""
-        saved, self._saved_schema_changes = self._saved_schema_changes, []
-        return saved + self._changes.take_schema_changes()
+        return self._changes.take_schema_changes()
 
     def take_last_gtids(self) -> list[str]:
         """MariaDB: return the last GTID of each server in each domain since the last call."""
@@ -162,27 +157,13 @@ class ShardTransactions:
         self._last_gtids.clear()
         return gtids
 
-    def _taken(self) -> tuple[list[Change] | ChangeParts, int]:
-        size = self._saved_size + self._changes.size
-        changes = self._changes.take()
-        if self._saved:
-            changes = [*self._saved, *changes]
-            self._saved, self._saved_size = [], 0
-        return changes, size
-
     def drop_events(self) -> None:
         """Forget the events that were not consumed, and the open transaction: another server may send them again."""
         self._events.clear()
         self._row = 0
         if self._is_open and self._begun is not None:
-            left = self._changes
-            self._partial.leave(self._begun.gtid, left.tally.rows_of)
-            changes, self._saved_size = self._taken()
-            self._saved = list(changes)
-            # The row that is held back is read again, too.
-            self._changes = TransactionChanges(self.source, left.shard, left.floor)
-            self._changes.tally.behind, self._changes.tally.token = left.tally.behind, left.tally.token
-            self._saved_schema_changes += left.take_schema_changes()
+            self._partial.leave(self._begun.gtid, self._changes.tally.rows_of)
+            self._changes.leave()
         self._is_open = False
         self._begun = None
         self._statements.begin()

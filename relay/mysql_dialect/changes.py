@@ -16,7 +16,7 @@ from relay.mysql_dialect.compiled_maker import CompiledMaker
 from relay.mysql_dialect.followed_tables import AppliedStatement
 from relay.mysql_dialect.plain_maker import PlainMaker
 from relay.mysql_dialect.published_rows import PublishedRows
-from relay.mysql_dialect.streamed_transaction import ChangeMaker, StreamedTransaction, Tally
+from relay.mysql_dialect.streamed_transaction import StreamedTransaction, Tally
 from relay.mysql_dialect.tables import Table
 from relay.token import EventToken, OriginToken
 
@@ -41,7 +41,7 @@ class TransactionChanges:
         self._compiled = None if core is None else CompiledMaker(core.BlockBuilder(shard), self.tally)
         # The open transaction, and what makes its changes: nothing before its first row.
         self._transaction: StreamedTransaction | None = None
-        self._maker: ChangeMaker | None = None
+        self._maker: CompiledMaker | PlainMaker | None = None
         # What became ready before what the makers have now, the compiled maker first and then the plain one.
         self._parts: list[list[Change] | ChangeBlock] = []
         self._schema_changes: list[SchemaChange] = []
@@ -146,6 +146,14 @@ class TransactionChanges:
             self._maker.end()
         if self._transaction is not None and (self.tally.token is None or self._transaction.order):
             self.tally.token = self._transaction.token
+        self._maker = self._transaction = None
+
+    def leave(self) -> None:
+        """Leave the open transaction: the rest of it, with the row that is held back, is read again."""
+        self._end_part()
+        self._take_compiled()
+        self._plain.leave()
+        self.tally.held_size = 0
         self._maker = self._transaction = None
 
     def whole(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from relay import native
 from relay.change import Change, ChangeParts, Images, Operation, Snapshot, Transaction
-from relay.mysql_dialect.row_functions import imager, keyer
+from relay.mysql_dialect.row_functions import RowMapper, imager, keyer
+from relay.mysql_dialect.snapshot_times import read_of
 from relay.mysql_dialect.tables import Row, Table
 from relay.token import EventToken
 
@@ -73,38 +74,22 @@ def copied_rows(
 
 def _read_maker(table: Table, source: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
     """Return what makes the READ of a copied row of what the core knows of it."""
-    image, key = imager(table), keyer(table)
+    mapper = RowMapper.of(table, "", source)
 
     def change(
         *,
-        event_id: str,
         after: bytes,
         timestamp: int,
         gtid: str,
         committed_at: int,
-        keyspace_id: bytes | None,
         resume_timestamp: int,
         relayed_at: int,
         **_: object,
     ) -> Change:
-        row = read(after)
-        return Change(
-            event_id,
-            Operation.READ,
-            source,
-            table.name,
-            key(row),
-            None,
-            image(row),
-            Images.NEW,
-            None,
-            committed_at,
-            relayed_at,
-            resume_timestamp,
-            Snapshot(gtid.removeprefix("snapshot/"), timestamp),
-            None,
-            keyspace_id,
-        )
+        snapshot = Snapshot(gtid.removeprefix("snapshot/"), timestamp)
+        made = read_of(mapper, source, read(after), snapshot, committed_at)
+        made.resume_timestamp, made.relayed_at = resume_timestamp, relayed_at
+        return made
 
     return change
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CompiledMaker:
-    """A `ChangeMaker` that may leave the rest of a transaction to another maker."""
+    """A maker that may leave the rest of a transaction to the other one."""
 
     def __init__(self, builder: BlockBuilder, tally: Tally) -> None:
         self.builder = builder

@@ -16,7 +16,7 @@ _NO_ATTRIBUTES: dict[str, str] = {}
 
 
 class PlainMaker:
-    """A `ChangeMaker` that takes any row."""
+    """A maker that takes any row."""
 
     def __init__(self, source: str, tally: Tally) -> None:
         self._source = source
@@ -150,6 +150,10 @@ class PlainMaker:
         if held:
             del ready[-held:]
         return ready
+
+    def leave(self) -> None:
+        """Leave the rest of the transaction, also the row that is held back. For after `take`."""
+        self._ready, self._held = [], 0
 
     def _is_skipped(self, table: str) -> bool:
         skips = self._transaction.skips

@@ -50,20 +50,26 @@ def reads(source: str, table: Table, rows: Iterable[Row], snapshot: Snapshot, no
     """Return the READs of copied rows. ``now``: seconds, when their page was requested."""
     mapper, requested_at = RowMapper.of(table, "", source), int(now * 1_000_000)
     return [
-        Change(
-            mapper.read_id(f"snapshot/{snapshot.id}", mapper.identity(row)),
-            Operation.READ,
-            source,
-            table.name,
-            mapper.key(row),
-            None,
-            mapper.image(row),
-            Images.NEW,
-            None,
-            requested_at,
-            snapshot=snapshot,
-            keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
-        )
+        read_of(mapper, source, row, snapshot, requested_at)
         for row in rows
         if table.wanted is None or table.wanted(row)
     ]
+
+
+def read_of(mapper: RowMapper, source: str, row: Row, snapshot: Snapshot, requested_at: int) -> Change:
+    """Return the READ of a copied row. ``requested_at``: microseconds."""
+    table = mapper.table
+    return Change(
+        mapper.read_id(f"snapshot/{snapshot.id}", mapper.identity(row)),
+        Operation.READ,
+        source,
+        table.name,
+        mapper.key(row),
+        None,
+        mapper.image(row),
+        Images.NEW,
+        None,
+        requested_at,
+        snapshot=snapshot,
+        keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
+    )

@@ -1,10 +1,12 @@
-"""What the makers of changes share: the open transaction of a shard, and the count of what is made of its stream."""
+"""What the makers of changes share: the open transaction of a shard, and the count of what is made of its stream.
+
+A maker makes the changes of a transaction from where it takes it over to its end. It holds those of the last row back
+until the next row or the end, because each says whether it is the last of its transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from relay.token import EventToken
 
@@ -57,17 +59,3 @@ class Tally:
         done, table = self.rows_of, self.held_table
         done[table] = done.get(table, 0) + 1  # `count` inlined: this runs for every row
         self.token = token
-
-
-class ChangeMaker(Protocol):
-    """Makes the changes of a transaction from where it takes it over to its end.
-
-    The changes of the last row are held back until the next row or the end, because each says whether it is the last
-    of its transaction.
-    """
-
-    def end(self) -> None:
-        """End the transaction. The change held back is its last."""
-
-    def take(self) -> Sequence[object]:
-        """Return, and remove, what is ready, but for the changes that are held back."""
