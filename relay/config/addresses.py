@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
-from relay.config.errors import invalid
 from relay.config.hidden import is_secret
 from relay.config.schema_forms import form, like
 
@@ -74,13 +73,13 @@ class Url:
         return value
 
 
-def _wrong(value: str, problem: str) -> PydanticCustomError:
+def _wrong(value: str, problem: str) -> ValueError:
     """Return the error about a URL, with the URL unless it may be or hold a secret, such as a password with a slash.
 
     A port that is no number may be a password, too, whose host is missing.
     """
     shown = re.sub(r":(?!//|\d+(?:[,/]|$))[^,/]*", ":***", re.split("[?#]", value)[0])
-    return invalid(problem if "@" in value or "://" not in value or is_secret(shown) else f"{shown!r} {problem}")
+    return ValueError(problem if "@" in value or "://" not in value or is_secret(shown) else f"{shown!r} {problem}")
 
 
 def _after(scheme: str) -> str:
@@ -120,10 +119,7 @@ def host_port(text: str) -> tuple[str, int]:
 
 
 def _address(value: str) -> str:
-    try:
-        host_port(value)
-    except ValueError as error:
-        raise invalid(str(error)) from error
+    host_port(value)
     return value
 
 
@@ -134,7 +130,7 @@ Address = Annotated[str, AfterValidator(_address), like(rf"{_HOST}:(?:0|{PORT})"
 def _remote(value: str) -> str:
     match = _HOST_PORT.fullmatch(value)
     if not match or not 0 < int(match[3]) <= 65535:
-        raise invalid(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
+        raise ValueError(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
     return value
 
 
@@ -147,7 +143,7 @@ def _brokers(value: str) -> str:
         match = _BROKER.fullmatch(broker)
         if not match or not 0 < int(match[2] or 9092) <= 65535:
             shown = "a text with @" if "@" in broker else repr(broker)  # it may hold a password
-            raise invalid(f"{shown} is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093")
+            raise ValueError(f"{shown} is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093")
     return value
 
 

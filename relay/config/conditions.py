@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from relay.config.errors import invalid
-from relay.config.schema_forms import by_table_and_column
-from relay.config.yaml_file import Location
+from relay.config.errors import mapping
 
 Conditions = Mapping[str, str | int]
 """The values that the rows of one table have, by column."""
@@ -26,27 +24,22 @@ def not_in_key(key: list[str], conditions: Conditions) -> str | None:
     return next((column for column in conditions if column not in key), None)
 
 
-def _parse(value: Any) -> dict[str, dict[str, str | int]]:
-    if not isinstance(value, dict):
-        raise invalid("must be {table: {column: value}}")
-    problems: list[tuple[Location, str]] = []
-    for table, columns in value.items():
-        if not isinstance(columns, dict) or not columns:
-            problems.append(((table,), "must be {column: value}"))
-            continue
-        problems += [
-            ((table, column), "must be text or an integer")
-            for column, wanted in columns.items()
-            if isinstance(wanted, bool) or not isinstance(wanted, (str, int))
-        ]
-    if problems:
-        raise invalid(*problems)
+def _value(value: Any) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError("must be text or an integer")
     return value
 
 
+_Value = Annotated[
+    str | int, PlainValidator(_value), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
+]
 Where = Annotated[
-    dict[str, dict[str, str | int]],
-    PlainValidator(_parse),
-    WithJsonSchema(by_table_and_column({"anyOf": [{"type": "string"}, {"type": "integer"}]})),
+    dict[
+        str,
+        Annotated[
+            dict[str, _Value], mapping("{column: value}", at_least=1), Field(json_schema_extra={"minProperties": 1})
+        ],
+    ],
+    mapping("{table: {column: value}}"),
 ]
 """The conditions of a source's tables, by table."""

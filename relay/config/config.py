@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from relay.config import overrides, yaml_file
 from relay.config.cache import CacheConfig
-from relay.config.errors import explain, invalid
+from relay.config.errors import explain, refuse
 from relay.config.fields import ConfigModel, Name, duration_text
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
@@ -83,12 +83,9 @@ class Config(ConfigModel):
     @field_validator("topics")
     @classmethod
     def _topics_template(cls, value: str) -> str:
-        try:
-            unknown = set(Template.parse(value).columns) - {"name", "table"}
-        except ValueError as error:
-            raise invalid(str(error)) from error
+        unknown = set(Template.parse(value).columns) - {"name", "table"}
         if unknown:
-            raise invalid(f"unknown placeholder {{{min(unknown)}}}; use {{name}} and {{table}}")
+            raise ValueError(f"unknown placeholder {{{min(unknown)}}}; use {{name}} and {{table}}")
         return value
 
     @model_validator(mode="after")
@@ -98,8 +95,7 @@ class Config(ConfigModel):
         # The model is frozen. From here on, every DynamoDB source has one table, or tags to find its tables by.
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
         problems = [*self._source_problems(), *self._topic_problems(), *self._cache_problems(), *self._place_problems()]
-        if problems:
-            raise invalid(*problems)
+        refuse(problems)
         return self
 
     def entry_of(self, number: int) -> int:

@@ -1,17 +1,17 @@
 """Error messages about an invalid config, each with its place in the file.
 
-The validators of ``relay.config`` raise ``invalid``; ``explain`` turns everything that pydantic found into one
-``ConfigError``, one line per problem.
+The validators of ``relay.config`` raise ``ValueError``, or ``invalid`` for problems below the validated value;
+``explain`` turns everything that pydantic found into one ``ConfigError``, one line per problem.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -46,11 +46,27 @@ _EXPECTED = {
 }
 
 
-def invalid(*problems: str | tuple[Location, str]) -> PydanticCustomError:
-    """Return a validator's error: messages, each optionally with a path below the validated value."""
-    found = [((), problem) if isinstance(problem, str) else problem for problem in problems]
-    text = "; ".join(text for _, text in found)
-    return PydanticCustomError("invalid", "{text}", {"text": text, "problems": found})
+def invalid(*problems: tuple[Location, str]) -> PydanticCustomError:
+    """Return a validator's error: messages, each with a path below the validated value."""
+    text = "; ".join(text for _, text in problems)
+    return PydanticCustomError("invalid", "{text}", {"text": text, "problems": problems})
+
+
+def refuse(problems: Iterable[tuple[Location, str]]) -> None:
+    """Raise `invalid` if there are any."""
+    if found := list(problems):
+        raise invalid(*found)
+
+
+def mapping(what: str, *, at_least: int = 0) -> BeforeValidator:
+    """Annotate a mapping with ``at_least`` so many keys. ``what``: what an error says that it must be."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) < at_least:
+            raise ValueError(f"must be {what}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[tuple[Location, str]]:
@@ -90,6 +106,13 @@ def expected(detail: ErrorDetails) -> str | None:
     return None if wanted is None else wanted.format(**detail.get("ctx", {}))
 
 
+def problems_in(detail: ErrorDetails) -> list[tuple[Location, str]]:
+    """Return what a validator of ours has found, as `invalid` takes it; or else pydantic's message."""
+    if detail["type"] == "invalid":
+        return list(detail["ctx"]["problems"])
+    return [((), str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"])]
+
+
 def without_type_tag(location: Location) -> tuple[Location, str | None]:
     """Return a location as it is in the file, and the type of the source it is in."""
     match location:
@@ -103,8 +126,8 @@ def _messages(
 ) -> list[tuple[Location, str]]:
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     name = _dotted(location)
-    if kind == "invalid":
-        named = ((inside, _dotted((*location, *inside)), text) for inside, text in context["problems"])
+    if kind in ("invalid", "value_error"):
+        named = ((inside, _dotted((*location, *inside)), text) for inside, text in problems_in(detail))
         return [(inside, f"`{where}`: {text}" if where else text) for inside, where, text in named]
     if kind == "extra_forbidden":
         return [((), _unknown_key(location, root, source))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +27,6 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from relay.config.attribute_docs import attribute_docs
-from relay.config.errors import invalid
 from relay.config.hidden import HIDDEN, is_secret, redacted
 from relay.config.schema_forms import TIME, TextForm, form, only, texts
 from relay.gtid import GtidError
@@ -110,15 +109,12 @@ def iso_time(seconds: float, timespec: str = "seconds") -> str:
 
 def _seconds(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str):
-        try:
-            value = duration(value)
-        except ValueError as error:
-            raise invalid(str(error)) from error
+        value = duration(value)
     elif info.context is not None:
         # In Python a number is seconds; in a file it would leave the unit to a guess.
-        raise invalid("a duration needs a unit: write, for example, 30s, 5m, 1h or 7d")
+        raise ValueError("a duration needs a unit: write, for example, 30s, 5m, 1h or 7d")
     if isinstance(value, (int, float)) and value <= 0:
-        raise invalid("a duration must be greater than zero")
+        raise ValueError("a duration must be greater than zero")
     return value
 
 
@@ -183,21 +179,18 @@ def _start_in_file(start: Any) -> Any:
 
 
 def _start(value: Any, info: ValidationInfo) -> str | StartAtToken:
-    try:
-        if isinstance(value, StartAtToken):
-            return value
-        if isinstance(value, dict):
-            if set(value) != {"token"} or not isinstance(value["token"], str):
-                raise ValueError("a start in braces must name a token file: {token: path.json}")
-            file = (info.context or {}).get("file")
-            return StartAtToken.read(value["token"], Path(file).parent if file is not None else Path())
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            raise ValueError("a start needs a unit, such as -30s")
-        if not isinstance(value, str):
-            raise ValueError("a start must be trim_horizon, latest, an ISO time, a time ago, or {token: path.json}")
-        start_time(value, 0.0)
-    except ValueError as error:
-        raise invalid(str(error)) from error
+    if isinstance(value, StartAtToken):
+        return value
+    if isinstance(value, dict):
+        if set(value) != {"token"} or not isinstance(value["token"], str):
+            raise ValueError("a start in braces must name a token file: {token: path.json}")
+        file = (info.context or {}).get("file")
+        return StartAtToken.read(value["token"], Path(file).parent if file is not None else Path())
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError("a start needs a unit, such as -30s")
+    if not isinstance(value, str):
+        raise ValueError("a start must be trim_horizon, latest, an ISO time, a time ago, or {token: path.json}")
+    start_time(value, 0.0)
     return value
 
 
@@ -298,26 +291,16 @@ def _is_time(value: Any) -> bool:
     return False
 
 
-def _start_validator(parse: Callable[[Any], str | StartAtGtids]) -> PlainValidator:
-    def check(value: Any) -> str | StartAtGtids:
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise invalid(str(error)) from error
-
-    return PlainValidator(check)
-
-
 _VGTID = {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["shard", "gtid"]}}
 StartOfVStream = Annotated[
     str | StartAtGtids,
-    _start_validator(parse_vstream_start),
+    PlainValidator(parse_vstream_start),
     PlainSerializer(_start_in_file, when_used="json"),
     _starts("current|copy", "vgtid", _VGTID),
 ]
 StartOfBinlogs = Annotated[
     str | StartAtGtids,
-    _start_validator(parse_binlog_start),
+    PlainValidator(parse_binlog_start),
     PlainSerializer(_start_in_file, when_used="json"),
     _starts("current", "gtid", {"type": "object", "minProperties": 1}),
 ]
@@ -332,7 +315,7 @@ def _keys(value: Any) -> Any:
     of_tables = list(value.values()) if isinstance(value, dict) else [value]
     if value in ("hash", "item") or (of_tables and all(map(_are_columns, of_tables))):
         return value
-    raise invalid(
+    raise ValueError(
         "must be `hash`, `item`, a list of columns that serve as the primary key, such as [a, b], or {table: [a, b]}"
     )
 

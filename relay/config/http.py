@@ -60,11 +60,11 @@ class HttpConfig(ConfigModel):
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
         if (self.user is None) != (self.password is None):
-            raise invalid("`user` and `password` belong together: set both, or none")
+            raise ValueError("`user` and `password` belong together: set both, or none")
         if self.user is not None and ":" in self.user:
             raise invalid((("user",), "cannot have a colon, which ends the name in HTTP"))
         if self.certificate is None and (self.key or self.authorities):
-            raise invalid("`key` and `authorities` are for a port with TLS: set `certificate`")
+            raise ValueError("`key` and `authorities` are for a port with TLS: set `certificate`")
         return self
 
 
@@ -73,10 +73,7 @@ def _with_address(value: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise PydanticKnownError("string_type")
-    try:
-        host_port(value)
-    except ValueError as error:
-        raise invalid(str(error)) from error
+    host_port(value)
     return {"address": value}
 
 

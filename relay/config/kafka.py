@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
-from relay.config.errors import invalid, wrong_settings
+from relay.config.errors import invalid, refuse, wrong_settings
 from relay.config.fields import ConfigModel
 from relay.config.schema_forms import VARIABLE, form, implies, named, not_together, texts
 from relay.config.tls import Tls
@@ -67,8 +67,7 @@ class KafkaConfig(ConfigModel):
             fixed["enable.idempotence"] = "transactions require it to be true"  # I3
         if str(value.get("acks", "all")).lower() not in ("all", "-1"):
             fixed["acks"] = "transactions require `acks: all`"  # I3
-        if problems := wrong_settings(value, fixed):
-            raise invalid(*problems)
+        refuse(wrong_settings(value, fixed))
         return value
 
     @model_validator(mode="after")
@@ -133,12 +132,12 @@ class SchemaRegistryConfig(ConfigModel):
     @model_validator(mode="after")
     def _check_access(self) -> Self:
         if (self.user is None) != (self.password is None):
-            raise invalid("`user` and `password` belong together: set both, or none")
+            raise ValueError("`user` and `password` belong together: set both, or none")
         if self.user is not None and ":" in self.user:
             raise invalid((("user",), "cannot have a colon, which ends the name in HTTP"))
         in_url = urlsplit(self.url).username is not None
         if [self.user is not None, self.bearer is not None, in_url].count(True) > 1:
-            raise invalid("set one of `user` and `password`, `bearer`, and a name and password in `url`")
+            raise ValueError("set one of `user` and `password`, `bearer`, and a name and password in `url`")
         if self.tls is not None and not self.url.startswith("https:"):
             raise invalid((("tls",), "is for a `url` that begins with https"))
         return self

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relay.config.conditions import Conditions, Where
-from relay.config.fields import ConfigModel
+from relay.config.errors import invalid
+from relay.config.fields import ConfigModel, Keys, Name, start_time
 from relay.config.protection import ColumnRules, Protect
 from relay.config.yaml_file import Location
 
 
 class PerTableConfig(ConfigModel):
+    unit: ClassVar[str] = "rows"
+    """What its tables have."""
     one_source_per_table: ClassVar[bool] = False
     """Whether an entry with several tables becomes a source for each."""
     has_statements: ClassVar[bool] = True
@@ -27,6 +30,26 @@ class PerTableConfig(ConfigModel):
     has_stream_tokens: ClassVar[bool] = False
     """Whether a program without the relay can read its stream on from where the relay is."""
 
+    name: Name
+    """The name of this source in tokens, metrics and commands."""
+
+    start: Any
+    """Where to start on the first run."""
+
+    key: Keys = "hash"
+    """The Kafka key."""
+
+    tombstones: bool = False
+    """Follow each DELETE with a null value, so that a compacted topic drops the item or row. Requires `key: item`."""
+
+    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
+    """What to do when changes were lost before they could be read: stop, continue, or continue and read the tables
+    again."""
+
+    on_unencodable: Literal["fail", "dead_letter"] = "fail"
+    """What to do with a change that Avro cannot hold exactly, such as text that is not Unicode: stop, or publish it
+    without its images and keep the complete change as a dead letter."""
+
     protect: Protect = Field(default_factory=dict)
     """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
     {salt: "${SALT}"}}}}`. Nothing is published in their place, or `***`, or a hash that is equal for equal values."""
@@ -34,6 +57,23 @@ class PerTableConfig(ConfigModel):
     where: Where = Field(default_factory=dict)
     """By table, the values in columns of the key that its published rows have: `{customer: {region: eu}}`. Default: all
     rows are published."""
+
+    @model_validator(mode="after")
+    def _tombstones_have_keys_of_items(self) -> Self:
+        if self.tombstones and self.key != "item":
+            problem = f"requires `key: item`: under a hash key, a tombstone would delete all of its {self.unit}"
+            raise invalid((("tombstones",), problem))  # I1
+        return self
+
+    @property
+    def key_mode(self) -> Literal["hash", "item"]:
+        return "item" if self.key == "item" else "hash"
+
+    def start_time(self, now: float) -> float | None:
+        """Return the seconds since the epoch to start at; None if `start` is not a time."""
+        if not isinstance(self.start, str) or self.start in ("current", "copy"):
+            return None
+        return start_time(self.start, now)
 
     @property
     def late_by(self) -> float | None:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from relay.config.errors import invalid
-from relay.config.schema_forms import by_table_and_column, only
-from relay.config.yaml_file import Location
+from relay.config.errors import mapping
+from relay.config.schema_forms import only
 
 MASK = "***"
 """The text that is published in place of each value of a masked column."""
@@ -64,28 +63,8 @@ def in_key(key: Iterable[str], rules: ColumnRules) -> str | None:
     return next((column for column in key if column in rules), None)
 
 
-def _parse(value: Any) -> dict[str, dict[str, ColumnRule]]:
-    if not isinstance(value, dict):
-        raise invalid(f"must be {{table: {{column: rule}}}}; for a rule {_FORMS}")
-    found: dict[str, dict[str, ColumnRule]] = {}
-    problems: list[tuple[Location, str]] = []
-    for table, columns in value.items():
-        if not isinstance(columns, dict) or not columns:
-            problems.append(((table,), f"must be {{column: rule}}; for a rule {_FORMS}"))
-            continue
-        found[str(table)] = {}
-        for column, given in columns.items():
-            try:
-                found[str(table)][str(column)] = _rule(given)
-            except ValueError as error:
-                problems.append(((table, column), str(error)))
-    if problems:
-        raise invalid(*problems)
-    return found
-
-
 def _rule(given: Any) -> ColumnRule:
-    """Parse one rule. The messages of ValueError do not quote it: it may have a salt."""
+    """Parse one rule. The messages of ``ValueError`` do not quote it: it may have a salt."""
     if isinstance(given, ColumnRule):
         return given
     if given == "exclude" or given == "mask":
@@ -103,17 +82,18 @@ def _rule(given: Any) -> ColumnRule:
     return ColumnRule("hash", salt)
 
 
-def _as_in_file(rules: Mapping[str, Mapping[str, ColumnRule]]) -> dict[str, dict[str, Any]]:
-    return {table: {column: rule.as_in_file() for column, rule in columns.items()} for table, columns in rules.items()}
-
-
 _SALT = {"type": "string", "minLength": 1}
 _PLAIN_RULE = {"anyOf": [{"enum": ["exclude", "mask"]}, only("hash", only("salt", _SALT))]}
-_RULE = {"anyOf": [*_PLAIN_RULE["anyOf"], only("absent", _PLAIN_RULE)]}
-Protect = Annotated[
-    dict[str, dict[str, ColumnRule]],
-    PlainValidator(_parse),
-    PlainSerializer(_as_in_file, when_used="json"),
-    WithJsonSchema(by_table_and_column(_RULE)),
+_Rule = Annotated[
+    ColumnRule,
+    PlainValidator(_rule),
+    PlainSerializer(ColumnRule.as_in_file, when_used="json"),
+    WithJsonSchema({"anyOf": [*_PLAIN_RULE["anyOf"], only("absent", _PLAIN_RULE)]}),
 ]
+_Rules = Annotated[
+    dict[str, _Rule],
+    mapping(f"{{column: rule}}; for a rule {_FORMS}", at_least=1),
+    Field(json_schema_extra={"minProperties": 1}),
+]
+Protect = Annotated[dict[str, _Rules], mapping(f"{{table: {{column: rule}}}}; for a rule {_FORMS}")]
 """The rules of a source's tables, by table and column."""

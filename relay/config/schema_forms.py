@@ -13,8 +13,6 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from relay.config.errors import invalid
-
 SETTING: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 """The value of another program's setting."""
 
@@ -60,7 +58,7 @@ class TextForm:
 
     def _checked(self, value: str) -> str:
         if not re.fullmatch(self.pattern, value):
-            raise invalid(self.problem.format(repr(value)))
+            raise ValueError(self.problem.format(repr(value)))
         return value
 
 
@@ -72,11 +70,6 @@ def named(properties: dict[str, Any], fixed: list[str]) -> dict[str, Any]:
 def only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of a mapping with one key."""
     return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
-
-
-def by_table_and_column(value: dict[str, Any]) -> dict[str, Any]:
-    of_columns = {"type": "object", "minProperties": 1, "additionalProperties": value}
-    return {"type": "object", "additionalProperties": of_columns}
 
 
 def exactly_one(*keys: str) -> dict[str, Any]:

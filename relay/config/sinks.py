@@ -37,13 +37,13 @@ _OF_DELTA = DeltaConfig.model_fields.keys() - TableConfig.model_fields.keys()
 def _in_delta(location: str) -> str:
     """Refuse a folder of this machine that would be taken for another one, or for one of another store."""
     if location.startswith("~"):
-        raise invalid("~ is not replaced by a home folder: write the folder in full")
+        raise ValueError("~ is not replaced by a home folder: write the folder in full")
     bare = location.removeprefix("delta+")
     if (problem := misread(bare)) is not None:
-        raise invalid(problem)
+        raise ValueError(problem)
     parts = urlsplit(bare)
     if parts.scheme in ("file", "delta") and bare != location:
-        raise invalid(f"is a folder of this machine: write delta://{parts.path}")
+        raise ValueError(f"is a folder of this machine: write delta://{parts.path}")
     return location
 
 

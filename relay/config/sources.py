@@ -10,18 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from relay.config import declared
 from relay.config.addresses import Url
 from relay.config.aws import NEED_A_ROLE, AwsConfig
 from relay.config.columns import FORM, canonical_type
-from relay.config.errors import invalid
-from relay.config.fields import Name, Start, StartAtToken, start_time
+from relay.config.errors import invalid, refuse
+from relay.config.fields import Start, StartAtToken, start_time
 from relay.config.per_table import PerTableConfig
 from relay.config.schema_forms import TOMBSTONES, TextForm, exactly_one, like, not_together
 from relay.config.sql_sources import MySQLConfig, VitessConfig
-from relay.config.yaml_file import Location
 from relay.errors import ConfigError, RelayError
 from relay.types.columns import REST
 
@@ -43,13 +42,11 @@ _RULES: list[Any] = [
 class DynamoDBConfig(PerTableConfig, AwsConfig):
     model_config = ConfigDict(json_schema_extra={**NEED_A_ROLE, "allOf": _RULES})
 
+    unit: ClassVar[str] = "items"
     one_source_per_table: ClassVar[bool] = True
     has_statements: ClassVar[bool] = False
     can_read_items: ClassVar[bool] = True
     has_stream_tokens: ClassVar[bool] = True
-
-    name: Name
-    """The name of this source in tokens, metrics and commands."""
 
     type: Literal["dynamodb"]
 
@@ -81,18 +78,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     key: Literal["hash", "item"] = "hash"
     """The Kafka key: the hash key alone, or the full primary key."""
 
-    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
-    """What to do when the stream lost changes before they were read: stop, continue, or continue and read the table
-    again."""
-
-    on_unencodable: Literal["fail", "dead_letter"] = "fail"
-    """What to do with a change that Avro cannot hold exactly, such as text that is not Unicode: stop, or publish it
-    without its images and keep the complete change as a dead letter."""
-
-    tombstones: bool = False
-    """Follow each DELETE with a null value, so that a compacted topic drops the item. Requires `key: item`."""
-
-    columns: dict[str, Annotated[str, like(FORM)]] | None = Field(
+    columns: dict[str, Annotated[str, AfterValidator(canonical_type), like(FORM)]] | None = Field(
         default=None, min_length=1, json_schema_extra={"propertyNames": {"not": {"const": REST}}}
     )
     """Types of attributes, key columns included, for typed rows instead of JSON. Attributes without a column are in
@@ -120,28 +106,14 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        problems: list[tuple[Location, str]] = []
-        kinds: dict[str, str] = {}
-        for name, kind in (value or {}).items():
-            try:
-                kinds[name] = canonical_type(kind)
-            except ValueError as error:
-                problems.append(((name,), str(error)))
-            if name == REST:
-                problems.append(((name,), f"cannot be declared: `{REST}` holds the attributes without a column"))
-        if problems:
-            raise invalid(*problems)
-        return kinds or None
+        if value and REST in value:
+            raise invalid(((REST,), f"cannot be declared: `{REST}` holds the attributes without a column"))
+        return value
 
     @model_validator(mode="after")
     def _one_table(self) -> Self:
         if [self.table, self.tables, self.tags, self.stream_arn].count(None) != 3:
-            raise invalid("set exactly one of `table`, `stream_arn`, `tables` and `tags`")
-        if self.tombstones and self.key != "item":
-            # I1
-            raise invalid(
-                (("tombstones",), "requires `key: item`: under a hash key, a tombstone would delete all of its items")
-            )
+            raise ValueError("set exactly one of `table`, `stream_arn`, `tables` and `tags`")
         if self.columns and (self.tables or self.tags):
             raise invalid((("columns",), "describe a single table: give that table a source of its own"))
         if isinstance(self.start, StartAtToken) and self.stream_arn != self.start.stream_arn and self.table is None:
@@ -161,8 +133,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
             for name, rule in rules.items():
                 if rule.kind == "exclude" and name in (self.columns or ()):
                     problems.append((("protect", table, name), "is declared in `columns` as well: remove it from one"))
-        if problems:
-            raise invalid(*problems)
+        refuse(problems)
         return self
 
     def split(self) -> list[DynamoDBConfig]:
@@ -206,10 +177,6 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         return "stream_arn" if self.stream_arn else "table"
 
     @property
-    def key_mode(self) -> Literal["hash", "item"]:
-        return self.key
-
-    @property
     def table_name(self) -> str:
         """The table, from `table` or from the ARN of its stream."""
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
@@ -220,10 +187,6 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         """The region to connect to; None leaves it to the AWS environment."""
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         return self.region or (arn[1] if arn else None)
-
-    def start_time(self, now: float) -> float | None:
-        """Return the seconds since the epoch to start at; None if `start` is not a time."""
-        return None if isinstance(self.start, StartAtToken) else start_time(self.start, now)
 
     @staticmethod
     def parse_start(to: Any) -> str | StartAtToken:

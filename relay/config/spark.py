@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, field_validator
 
 from relay.config.addresses import PORT
-from relay.config.errors import invalid, wrong_settings
+from relay.config.errors import problems_in, refuse, wrong_settings
 from relay.config.fields import ConfigModel
 from relay.config.schema_forms import TextForm, named
 from relay.errors import ConfigError
@@ -57,8 +57,7 @@ class SparkConfig(ConfigModel):
             for key in value
             if not _SETTING.fullmatch(key)
         ]
-        if problems:
-            raise invalid(*problems)
+        refuse(problems)
         return {key: str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
 
     def overridden(self, master: str | None, conf: Sequence[str]) -> Self:
@@ -78,5 +77,5 @@ class SparkConfig(ConfigModel):
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             option = "--conf" if "conf" in detail["loc"] else "--master"
-            key, problem = detail.get("ctx", {}).get("problems", [((), detail["msg"])])[0]
-            raise ConfigError(f"{option} {' '.join((*key, problem))}") from None
+            path, problem = problems_in(detail)[0]
+            raise ConfigError(f"{option} {' '.join((*map(str, path), problem))}") from None

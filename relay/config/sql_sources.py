@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from relay.config.addresses import RemoteAddress
 from relay.config.aws import IamConfig
-from relay.config.errors import invalid
+from relay.config.errors import invalid, refuse
 from relay.config.fields import (
     Keys,
-    Name,
     Seconds,
     StartAtGtids,
     StartOfBinlogs,
     StartOfVStream,
     parse_binlog_start,
     parse_vstream_start,
-    start_time,
 )
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
@@ -34,15 +32,16 @@ from relay.keyrange import KeyRange
 _WITH_DATABASE = TextForm(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
 
 
+def _canonical_range(text: str) -> str:
+    return str(KeyRange.parse(text))
+
+
 class _SQLConfig(PerTableConfig):
     """The keys that Vitess and MySQL share."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
 
-    name: Name
-    """The name of this source in tokens, metrics and commands."""
-
-    keyrange: Annotated[str, like("(?:[0-9A-Fa-f]{2})*-(?:[0-9A-Fa-f]{2})*|0")] = "-"
+    keyrange: Annotated[str, AfterValidator(_canonical_range), like("(?:[0-9A-Fa-f]{2})*-(?:[0-9A-Fa-f]{2})*|0")] = "-"
     """The key range to read. It must cover complete shards."""
 
     tables: list[str] | None = Field(default=None, min_length=1)
@@ -66,35 +65,11 @@ class _SQLConfig(PerTableConfig):
     primary key as JSON; or, for tables without a primary key, the columns that serve as one: `[a, b]`, or
     `{table: [a, b]}`."""
 
-    on_unencodable: Literal["fail", "dead_letter"] = "fail"
-    """What to do with a change that Avro cannot hold exactly: stop, or publish it without its images and keep the
-    complete change as a dead letter."""
-
-    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
-    """What to do when changes were lost before they could be read: stop, continue, or continue and read the tables
-    again."""
-
-    tombstones: bool = False
-    """Follow each DELETE with a null value, so that a compacted topic drops the row. Requires `key: item`."""
-
     # The tables found in the database, if `tables` is not set.
     _found_tables: list[str] = PrivateAttr(default_factory=list)
 
-    @field_validator("keyrange")
-    @classmethod
-    def _keyrange(cls, value: str) -> str:
-        try:
-            return str(KeyRange.parse(value))
-        except ValueError as error:
-            raise invalid(str(error)) from error
-
     @model_validator(mode="after")
     def _check_key(self) -> Self:
-        if self.tombstones and self.key != "item":
-            # I1
-            raise invalid(
-                (("tombstones",), "requires `key: item`: under a hash key, a tombstone would delete all of its rows")
-            )
         if isinstance(self.key, dict) and self.tables:
             for table in self.key.keys() - set(self.tables):
                 raise invalid((("key", table), "is not listed in `tables`"))
@@ -106,8 +81,7 @@ class _SQLConfig(PerTableConfig):
         for table, rules in self.protect.items():
             if (column := in_key(self.key_columns(table), rules)) is not None:
                 problems.append((("protect", table, column), IN_KEY))
-        if problems:
-            raise invalid(*problems)
+        refuse(problems)
         return self
 
     def split(self) -> list[Self]:
@@ -139,10 +113,6 @@ class _SQLConfig(PerTableConfig):
     @property
     def table_key(self) -> str:
         return "tables"
-
-    @property
-    def key_mode(self) -> Literal["hash", "item"]:
-        return "item" if self.key == "item" else "hash"
 
     def key_columns(self, table: str) -> tuple[str, ...]:
         """The columns configured to serve as the primary key of ``table``; empty if none are."""
@@ -187,12 +157,6 @@ class VitessConfig(_SQLConfig):
     def parse_start(to: Any) -> str | StartAtGtids:
         """Parse ``relay reset --to``: ``current``, ``copy``, a time, or ``vgtid:JSON``. ValueError on anything else."""
         return parse_vstream_start(to)
-
-    def start_time(self, now: float) -> float | None:
-        """Return the seconds since the epoch to start at; None if `start` is not a time."""
-        if isinstance(self.start, StartAtGtids) or self.start in ("current", "copy"):
-            return None
-        return start_time(self.start, now)
 
 
 class MySQLConfig(_SQLConfig):
@@ -243,8 +207,7 @@ class MySQLConfig(_SQLConfig):
                     problems.append(((shard,), str(error)))
             if not servers:
                 problems.append(((shard,), "needs a server, such as db1:3306"))
-        if problems:
-            raise invalid(*problems)
+        refuse(problems)
         return value
 
     @model_validator(mode="after")
@@ -267,9 +230,3 @@ class MySQLConfig(_SQLConfig):
     def parse_start(to: Any) -> str | StartAtGtids:
         """Parse ``relay reset --to``: ``current``, a time, or ``gtid:JSON``. ValueError on anything else."""
         return parse_binlog_start(to)
-
-    def start_time(self, now: float) -> float | None:
-        """Return the seconds since the epoch to start at; None if `start` is not a time."""
-        if isinstance(self.start, StartAtGtids) or self.start == "current":
-            return None
-        return start_time(self.start, now)

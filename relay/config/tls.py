@@ -8,16 +8,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from relay.config.errors import invalid
+from relay.config.errors import refuse
 from relay.errors import ConfigError
 
 
 def _checked(value: dict[str, str]) -> dict[str, str]:
     unknown = value.keys() - {"ca", "cert", "key"}
-    if problems := [((key,), "unknown key; use ca, cert or key") for key in unknown]:
-        raise invalid(*problems)
+    refuse([((key,), "unknown key; use ca, cert or key") for key in unknown])
     if ("cert" in value) != ("key" in value):
-        raise invalid("set both `cert` and `key`, or neither")
+        raise ValueError("set both `cert` and `key`, or neither")
     return value
 
 
