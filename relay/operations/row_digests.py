@@ -1,24 +1,23 @@
-"""Brings the rows of two tables together by their keys, in bounded memory.
-
-Their keys and digests go to files by the hash of the key, and one file after another is read.
-"""
+"""Brings the rows of two tables together by their keys, in bounded memory: SQLite sorts them on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from hashlib import blake2b
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
+from relay.errors import RelayError
 from relay.operations.compared_rows import ComparedKey, ComparedRow
 
-_FILES = 64
-_DEEPEST = 6  # of a hash of 64 bits
-_LARGEST = 16 << 20  # bytes of a file that is compared in memory; about five times as much is used
+_MEMORY = 8 << 10
+"""KiB for the pages of SQLite, and as many for the rows that it sorts at once."""
 
 
 class DigestPair(NamedTuple):
@@ -30,49 +29,25 @@ class DigestPair(NamedTuple):
 
 
 def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> Iterator[DigestPair]:
-    """Read both sides to their ends, and yield each key that one of them has. The last row of a key counts."""
+    """Read both sides to their ends, and yield each key that one of them has. The last row of a key counts.
+
+    Raises ``RelayError`` if there is no room for them on the disk.
+    """
     with TemporaryDirectory(prefix="relay-verify-") as folder:
-        with ExitStack() as stack:
-            files = _open(stack, Path(folder))
-            for side, rows in enumerate((kept, truth)):
-                for row in rows:
-                    line = [side, row.key, row.digest]
-                    files[_number(row.key, 0)].write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-        for path in sorted(Path(folder).iterdir()):
-            yield from _pairs(path, 1)
-
-
-def _pairs(path: Path, depth: int) -> Iterator[DigestPair]:
-    if path.stat().st_size > _LARGEST and depth < _DEEPEST:  # I11
-        parts = path.with_suffix(".parts")
-        parts.mkdir()
-        with ExitStack() as stack:
-            files = _open(stack, parts)
-            with path.open("rb") as lines:
-                for line in lines:
-                    files[_number(orjson.loads(line)[1], depth)].write(line)
-        path.unlink()
-        for part in sorted(parts.iterdir()):
-            yield from _pairs(part, depth + 1)
-        return
-    yield from _of_file(path)
-
-
-def _of_file(path: Path) -> Iterator[DigestPair]:
-    sides: tuple[dict[ComparedKey, str | None], dict[ComparedKey, str | None]] = ({}, {})
-    with path.open("rb") as lines:
-        for line in lines:
-            side, key, digest = orjson.loads(line)
-            sides[side][tuple(key)] = digest
-    path.unlink()
-    kept, truth = sides
-    for key in kept.keys() | truth.keys():
-        yield DigestPair(key, kept.get(key), truth.get(key))
-
-
-def _open(stack: ExitStack, folder: Path) -> list[BinaryIO]:
-    return [stack.enter_context((folder / f"{number:02}").open("wb")) for number in range(_FILES)]
-
-
-def _number(key: Sequence[str], depth: int) -> int:
-    return blake2b(orjson.dumps(key), digest_size=8).digest()[depth] % _FILES
+        file = Path(folder, "rows")  # I11
+        with closing(sqlite3.connect(file, isolation_level=None)) as rows:
+            try:
+                rows.executescript(
+                    "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
+                    f"PRAGMA cache_size = -{_MEMORY};"
+                    "CREATE TABLE digests (key BLOB, side INTEGER, digest TEXT); BEGIN;"
+                )
+                for side, of_side in enumerate((kept, truth)):
+                    lines = ((orjson.dumps(row.key), side, row.digest) for row in of_side)
+                    rows.executemany("INSERT INTO digests VALUES (?, ?, ?)", lines)
+                found = rows.execute("SELECT key, side, digest FROM digests ORDER BY key, rowid")
+            except sqlite3.OperationalError as error:
+                raise RelayError(f"cannot write {file}: {error}") from error
+            for key, of_key in groupby(found, itemgetter(0)):
+                sides = {side: digest for _, side, digest in of_key}
+                yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1))

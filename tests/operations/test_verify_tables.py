@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relay.change import Uncarriable
-from relay.operations import row_digests, verify_tables
+from relay.operations import verify_tables
 from relay.operations.compared_rows import ComparedRow, ComparedTable
-from relay.operations.row_digests import DigestPair, digest_pairs
+from relay.operations.row_digests import digest_pairs
 from relay.operations.verify_tables import TableVerification, TableVerifier
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow
@@ -260,22 +261,36 @@ def test_of_any_number_of_wrong_rows_all_are_counted_and_a_bounded_number_is_loo
     assert found.to_json()["unknown_reasons"] == {"only the first 50 rows that differ are looked at again": 70}
 
 
-def test_files_that_are_too_large_for_the_memory_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I11"""
-    monkeypatch.setattr(row_digests, "_LARGEST", 500)
-    read: list[int] = []
-    of_file = row_digests._of_file
-
-    def measured(path: Path) -> Iterator[DigestPair]:
-        read.append(path.stat().st_size)
-        return of_file(path)
-
-    monkeypatch.setattr(row_digests, "_of_file", measured)
+def test_the_rows_of_both_sides_meet_by_their_keys_and_the_last_one_of_a_key_counts() -> None:
     rows = [ComparedRow((str(number),), (str(number),)) for number in range(5000)]
-    pairs = list(digest_pairs(rows[:4000], rows[1000:]))
+    pairs = list(digest_pairs([ComparedRow(("17",), ("before",)), *rows[:4000]], rows[1000:]))
     assert sorted(int(pair.key[0]) for pair in pairs) == list(range(5000))
     assert sum(pair.kept == pair.truth for pair in pairs) == 3000
-    assert max(read) <= 500
+    assert {(pair.kept, pair.truth) for pair in pairs if pair.key == ("17",)} == {(rows[17].digest, None)}
+
+
+_MANY_ROWS = """
+import resource
+from relay.operations.compared_rows import ComparedRow
+from relay.operations.row_digests import digest_pairs
+
+def rows():
+    return (ComparedRow((f"{number * 7919 % 200_000:0400}",), (number,)) for number in range(200_000))
+
+def largest():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+before = largest()
+print(sum(1 for _ in digest_pairs(rows(), rows())), largest() - before)
+"""
+
+
+def test_more_rows_than_fit_into_the_memory_are_on_the_disk() -> None:
+    """I11: these have 160 MB of keys."""
+    ran = subprocess.run([sys.executable, "-c", _MANY_ROWS], capture_output=True, text=True, check=True)
+    count, kilobytes = map(int, ran.stdout.split())
+    assert count == 200_000
+    assert kilobytes < 60_000
 
 
 VALUES: list[tuple[str, Any, Any]] = [
