@@ -17,30 +17,20 @@ from relay.commands.options import Database
 from relay.errors import ConfigError
 
 _OPTIONS = {
-    Database.DYNAMODB: ("region", "endpoint_url"),
-    Database.MYSQL: ("servers", "database", "user"),
-    Database.VITESS: ("vtgate", "keyspace", "user"),
-}
-_NEEDED = {
-    Database.DYNAMODB: ("tables", "region"),
-    Database.MYSQL: ("servers", "database", "user"),
-    Database.VITESS: ("vtgate", "keyspace"),
-}
-_FLAGS = {"tables": "--table", "servers": "--server"}
-_QUESTIONS = {
-    "tables": "Tables, separated by commas",
-    "servers": "Servers as HOST:PORT, separated by commas",
-    "database": "Database",
-    "user": "User",
-    "vtgate": "vtgate as HOST:PORT",
-    "keyspace": "Keyspace",
-    "region": "AWS region, such as eu-west-1",
-    "kafka": "Kafka brokers",
+    Database.DYNAMODB: {
+        "table": "Tables, separated by commas", "region": "AWS region, such as eu-west-1", "endpoint_url": None
+    },
+    Database.MYSQL: {
+        "server": "Servers as HOST:PORT, separated by commas", "database": "Database", "user": "User", "table": None
+    },
+    Database.VITESS: {"vtgate": "vtgate as HOST:PORT", "keyspace": "Keyspace", "user": None, "table": None},
+}  # fmt: skip
+"""The options of each kind of database: those that it needs, with the question for it, and the others."""
+_PLACES = {
     "cache": "A cache to invalidate, such as redis://127.0.0.1:6379/0 (empty: none)",
     "log": "A folder for the change log, such as file:///var/lib/relay/log (empty: none)",
     "copy": "A copy of the tables, such as delta:///var/lib/relay/copy (empty: none)",
 }
-_SEVERAL = ("tables", "servers")
 
 
 def init(
@@ -48,17 +38,15 @@ def init(
         Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", readable=False)
     ],
     kind: Annotated[Database | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
-    tables: Annotated[
+    table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="TABLE", help="A table; may be repeated. Default, but not of DynamoDB: all."),
+        typer.Option(metavar="TABLE", help="A table; may be repeated. Default, but not of DynamoDB: all."),
     ] = None,
     region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.")] = None,
     endpoint_url: Annotated[str | None, typer.Option(help="DynamoDB: an address other than AWS's own.")] = None,
-    servers: Annotated[
+    server: Annotated[
         list[str] | None,
-        typer.Option(
-            "--server", metavar="HOST:PORT", help="MySQL, MariaDB: a server; may be repeated for its replicas."
-        ),
+        typer.Option(metavar="HOST:PORT", help="MySQL, MariaDB: a server; may be repeated for its replicas."),
     ] = None,
     database: Annotated[str | None, typer.Option(help="MySQL, MariaDB: the database.")] = None,
     user: Annotated[
@@ -93,18 +81,21 @@ def init(
     if not to_stdout and not force and os.path.exists(file):  # False, too, where one may not look
         raise ConfigError(f"{file}: exists already: give another name, or --force to replace it")
     given = {
-        "tables": tables, "region": region, "endpoint_url": endpoint_url, "servers": servers, "database": database,
+        "table": table, "region": region, "endpoint_url": endpoint_url, "server": server, "database": database,
         "user": user, "vtgate": vtgate, "keyspace": keyspace, "kafka": kafka, "cache": cache, "log": log, "copy": copy,
     }  # fmt: skip
     values: dict[str, Any] = {key: value for key, value in given.items() if value}
-    if kind is None or any(key not in values for key in (*_NEEDED[kind], "kafka")):
+    if missing := _missing(kind, values):
         if not sys.stdin.isatty():
-            raise ConfigError(f"give {_missing(kind, values)}, or run it on a terminal, where it asks for them")
-        kind, asked = _ask(kind, values)
-        values |= asked
+            raise ConfigError(f"give {', '.join(missing)}, or run it on a terminal, where it asks for them")
+        kind = kind or Database(
+            typer.prompt("Type of database: dynamodb, mysql (also MariaDB) or vitess", type=Database)
+        )
+        values |= _asked(kind, values)
         look = look or "cache" in values or typer.confirm("Connect to the database, for the keys of the tables?")
-    wrong = [key for options in _OPTIONS.values() for key in options if key in values and key not in _OPTIONS[kind]]
-    if wrong:
+    assert kind is not None
+    others = {key for options in _OPTIONS.values() for key in options} - _OPTIONS[kind].keys()
+    if wrong := [key for key in values if key in others]:
         raise ConfigError(f"{_flag(wrong[0])}: is not for a source of type {kind}")
     from relay.operations import init as drafts
 
@@ -143,31 +134,28 @@ def _replace(file: Path, text: str) -> None:
         raise
 
 
-def _ask(kind: Database | None, values: dict[str, Any]) -> tuple[Database, dict[str, Any]]:
+def _missing(kind: Database | None, values: dict[str, Any]) -> list[str]:
+    """Return the options without which there is no config."""
+    needed = [] if kind is None else [key for key, question in _OPTIONS[kind].items() if question]
+    missing = [_flag(key) for key in (*needed, "kafka") if key not in values]
+    return ["--type", *missing] if kind is None else missing
+
+
+def _asked(kind: Database, values: dict[str, Any]) -> dict[str, Any]:
     """Ask for what is missing, and for what is optional."""
-    asked: dict[str, Any] = {}
-    if kind is None:
-        kind = Database(typer.prompt("Type of database: dynamodb, mysql (also MariaDB) or vitess", type=Database))
-    for key in (*_NEEDED[kind], "kafka"):
-        if key not in values:
-            default = "127.0.0.1:9092" if key == "kafka" else None
-            asked[key] = _split(key, typer.prompt(_QUESTIONS[key], default=default))
-    for key in ("cache", "log", "copy"):
-        if key not in values and (answer := typer.prompt(_QUESTIONS[key], default="", show_default=False)):
-            asked[key] = answer
-    return kind, asked
-
-
-def _split(key: str, answer: str) -> str | list[str]:
-    if key not in _SEVERAL:
-        return answer.strip()
-    return [part.strip() for part in answer.split(",") if part.strip()]
-
-
-def _missing(kind: Database | None, values: dict[str, Any]) -> str:
-    needed = ["--type"] if kind is None else [_flag(key) for key in _NEEDED[kind] if key not in values]
-    return ", ".join((*needed, *(() if "kafka" in values else ("--kafka",))))
+    found: dict[str, Any] = {}
+    for key, question in _OPTIONS[kind].items():
+        if question and key not in values:
+            answer = typer.prompt(question).strip()
+            parts = [part.strip() for part in answer.split(",") if part.strip()]
+            found[key] = parts if key in ("table", "server") else answer
+    if "kafka" not in values:
+        found["kafka"] = typer.prompt("Kafka brokers", default="127.0.0.1:9092").strip()
+    for key, question in _PLACES.items():
+        if key not in values and (answer := typer.prompt(question, default="", show_default=False)):
+            found[key] = answer
+    return found
 
 
 def _flag(key: str) -> str:
-    return _FLAGS.get(key, f"--{key.replace('_', '-')}")
+    return f"--{key.replace('_', '-')}"

@@ -27,15 +27,15 @@ _COLUMN = 34
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the config shall say. ``tables``: all of the database if empty, which a source of DynamoDB cannot have."""
+    """What the config shall say. ``table``: all of the database if empty, which a source of DynamoDB cannot have."""
 
     type: SourceType
     kafka: str
     name: str | None = None
-    tables: Sequence[str] = ()
+    table: Sequence[str] = ()
     region: str | None = None
     endpoint_url: str | None = None
-    servers: Sequence[str] = ()
+    server: Sequence[str] = ()
     database: str | None = None
     user: str | None = None
     vtgate: str | None = None
@@ -48,7 +48,7 @@ class Wanted:
     @property
     def source(self) -> str:
         """The name of the source: that of what it reads."""
-        return _as_name(self.database or self.keyspace or self.tables[0])
+        return _as_name(self.database or self.keyspace or self.table[0])
 
     @property
     def relay(self) -> str:
@@ -60,18 +60,8 @@ class Wanted:
         return re.sub(r"[^A-Za-z0-9]", "_", self.source).upper().lstrip("0123456789_") + "_PASSWORD"
 
 
-_OF_KEYS = {
-    "name": "name",
-    "kafka.bootstrap_servers": "kafka",
-    "cache.url": "cache",
-    "log.path": "log",
-    "copy.url": "copy",
-    "http": "http",
-}
-"""The options of keys that hold one value of an option, as it was given."""
-
-_OF_SOURCE = {"table": "table", "tables": "table", "shards": "server", "endpoint_url": "endpoint-url"}
-"""The options of keys of the source, where they have other names."""
+_OF_SOURCE = {"tables": "table", "shards": "server", "endpoint_url": "endpoint-url"}
+"""The options of keys of the source, where they have other names. All other keys begin with those of their options."""
 
 Keys = Mapping[str, Sequence[str]]
 """The columns of the key of each table."""
@@ -118,7 +108,7 @@ def _with_option(line: str, wanted: Wanted) -> str:
     key, _, problem = line.partition(": ")
     if problem and (inside := re.match(r"`sources\[0\]\.(\w+)", key)):
         return f"--{_OF_SOURCE.get(inside[1], inside[1])}: {problem}"
-    name = _OF_KEYS.get(key.strip("`"), "")
+    name = key.strip("`").partition(".")[0]
     value: str | None = getattr(wanted, name, None)
     if value is None or not problem:
         return line
@@ -127,7 +117,7 @@ def _with_option(line: str, wanted: Wanted) -> str:
 
 
 def _text(wanted: Wanted, keys: Keys, *, cache: bool) -> str:
-    tables = list(keys) or list(wanted.tables)
+    tables = list(keys) or list(wanted.table)
     lines = [
         "# `relay check` validates this file, and connects to everything in it.",
         "# `relay check --schema` describes all keys.",
@@ -174,8 +164,8 @@ def _text(wanted: Wanted, keys: Keys, *, cache: bool) -> str:
 
 
 def _dynamodb(wanted: Wanted) -> Iterable[str]:
-    one = len(wanted.tables) == 1
-    yield f"    table: {_quoted(wanted.tables[0])}" if one else f"    tables: {_list(wanted.tables)}"
+    one = len(wanted.table) == 1
+    yield f"    table: {_quoted(wanted.table[0])}" if one else f"    tables: {_list(wanted.table)}"
     yield f"    region: {_quoted(wanted.region)}"
     if wanted.endpoint_url:
         yield f"    endpoint_url: {_quoted(wanted.endpoint_url)}"
@@ -187,7 +177,7 @@ def _dynamodb(wanted: Wanted) -> Iterable[str]:
 
 
 def _mysql(wanted: Wanted) -> Iterable[str]:
-    yield _line(f'    shards: {{"-": {_list(wanted.servers)}}}', "a server and its replicas")
+    yield _line(f'    shards: {{"-": {_list(wanted.server)}}}', "a server and its replicas")
     yield f"    database: {_quoted(wanted.database)}"
     yield from _tables_and_account(wanted)
     yield _line("    start: current", "or a time, or {gtid: {...}}")
@@ -206,7 +196,7 @@ def _vitess(wanted: Wanted) -> Iterable[str]:
 
 def _tables_and_account(wanted: Wanted) -> Iterable[str]:
     yield (
-        f"    tables: {_list(wanted.tables)}" if wanted.tables else "    # tables: [orders]              # default: all"
+        f"    tables: {_list(wanted.table)}" if wanted.table else "    # tables: [orders]              # default: all"
     )
     if wanted.user:
         yield f"    user: {_quoted(wanted.user)}"

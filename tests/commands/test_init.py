@@ -120,7 +120,7 @@ TABLES = st.sampled_from(["on", "null", "1e3", "-", "0x1f", "2026-11-24"]) | st.
 
 @given(tables=st.lists(TABLES, min_size=1, unique_by=lambda table: table.replace(".", "_")), database=TEXTS, user=TEXTS)
 def test_names_are_in_the_file_as_they_are(tables: list[str], database: str, user: str) -> None:
-    wanted = Wanted(type="mysql", kafka="k:1", tables=tables, servers=["db:1"], database=database, user=user)
+    wanted = Wanted(type="mysql", kafka="k:1", table=tables, server=["db:1"], database=database, user=user)
     config = validate(parse("relay.yaml", draft("-", wanted, look=False), {wanted.password: "x"}), Path("relay.yaml"))
     (source,) = config.sources
     assert source.table_names == tables
