@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from relay.errors import Unavailable
@@ -17,7 +17,7 @@ from relay.process.folders import made_once
 from relay.process.managed import ManagedProcess
 
 _BUILD_SECONDS = 3600.0
-_FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w")
+FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 
 
 def go_obstacle(what: str) -> str | None:
@@ -74,34 +74,15 @@ class GoBuild:
 
     def download(self, module: str, version: str) -> Path:
         """Return the folder of a module's source, which must not be written to."""
-        answer = self._run(self.part, "mod", "download", "-json", f"{module}@v{version}")
+        answer = self.run(self.part, "mod", "download", "-json", f"{module}@v{version}")
         return Path(json.loads(answer[answer.index("{") :])["Dir"])
 
-    def module(self, name: str, files: Mapping[str, str]) -> Path:
-        """Return the folder of a module of one's own, made of ``files``; what it requires is downloaded."""
-        folder = self.part / name
-        for path, text in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
-        self._run(folder, "mod", "tidy")
-        return folder
-
-    def build(self, source: Path, *packages: str, beside: bool = False) -> Path:
-        """Return a folder with the programs of some packages of a module whose source is in a folder.
-
-        ``beside``: they are added to the programs that were built before.
-        """
-        if not beside:
-            shutil.rmtree(self.programs, ignore_errors=True)
-        self._run(source, "build", *_FLAGS, "-o", f"{self.programs}/", *packages)
+    def build(self, source: Path, *packages: str) -> Path:
+        """Return the folder with the programs of some packages of a module whose source is in a folder."""
+        self.run(source, "build", *FLAGS, "-o", f"{self.programs}/", *packages)
         return self.programs
 
-    def install(self, package: str, version: str, *flags: str) -> Path:
-        """Return a folder with the program of a package, beside those that were installed before."""
-        self._run(self.part, "install", *_FLAGS, *flags, f"{package}@v{version}")
-        return self.programs
-
-    def _run(self, folder: Path, *arguments: str) -> str:
+    def run(self, folder: Path, *arguments: str) -> str:
         """Run Go in a folder, and return its output. It does not outlive this process. Raises ``Unavailable``."""
         log = self.part / "go.log"
         log.unlink(missing_ok=True)

@@ -1,8 +1,7 @@
-"""The base class of the embedded MariaDB and of the MySQL servers in tests: connections, statements and binlogs."""
+"""The base class of the embedded MariaDB and of the MySQL servers in tests: connections and statements."""
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from contextlib import closing
 from pathlib import Path
@@ -12,15 +11,12 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from relay.errors import Unavailable
 from relay.process.managed import HOST
 from relay.services.server import EmbeddedServer
 
 USER = "relay"
 PASSWORD = "relay"
 """The account of the relay and of replicas, which may read all tables and the binlog, from any host."""
-
-_PURGE_SECONDS = 10.0
 
 
 class SQLServer(EmbeddedServer):
@@ -60,26 +56,6 @@ class SQLServer(EmbeddedServer):
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(statement, arguments)
             return tuple(cursor.fetchall())
-
-    @property
-    def binlogs(self) -> list[str]:
-        """The names of its binlog files, oldest first."""
-        return [row[0] for row in self.execute("SHOW BINARY LOGS")]
-
-    def purge_binlogs(self) -> None:
-        """Start a new binlog file and remove all earlier ones. Raises ``Unavailable`` if a reader keeps one in use."""
-        self.execute("FLUSH BINARY LOGS")
-        newest = self.binlogs[-1]
-        deadline = time.monotonic() + _PURGE_SECONDS
-        while True:
-            # InnoDB, which flushes once a second, may still need the last one.
-            self.execute("PURGE BINARY LOGS TO %s", (newest,))
-            left = [each for each in self.binlogs if each < newest]
-            if not left:
-                return
-            if time.monotonic() > deadline:
-                raise Unavailable(f"{self.address} cannot purge {', '.join(left)}: a client is reading there")
-            time.sleep(0.05)
 
     def _set_read_only(self, value: bool) -> None:
         self.execute("SET GLOBAL read_only = %s", (int(value),))

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from relay.jvm.jars import cache_folder
-from relay.services.go_build import GoBuild, built_once
+from relay.services.go_build import FLAGS, GoBuild, built_once
 
 HELM = "3.22.0"
 PROMETHEUS = "0.316.0"
@@ -45,7 +45,7 @@ def _build(go: GoBuild) -> Path:
     for name, (module, version, path) in SCHEMAS.items():
         shutil.copyfile(go.download(module, version) / path, go.programs / name)
     for package, version, flags in PROGRAMS:
-        go.install(package, version, *flags)
+        go.run(go.part, "install", *FLAGS, *flags, f"{package}@v{version}")
     return go.programs
 
 

@@ -15,6 +15,7 @@ from tests.faults.audited import TABLE
 from tests.faults.scripted_relay import tail_topic
 from tests.faults.snapshotted import PACE, Snapshotted
 from tests.faults.world import wait_for
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.server import MySQL
 
 pytestmark = pytest.mark.services
@@ -66,7 +67,7 @@ def test_a_purged_binlog_is_repaired_by_a_snapshot(
         world.execute("insert items values (1, 77, 3, 'lost')")
         replica.wait_for(primary.gtid)
         for server in servers:
-            server.purge_binlogs()
+            purge_binlogs(server)
         world.catch_up()
     finally:
         world.close()

@@ -24,6 +24,7 @@ from tests.faults.audited import changes_in, problems
 from tests.faults.clustered import Cluster, cluster_of
 from tests.faults.harness import Relay
 from tests.faults.world import wait_for
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.topic_changes import read_changes
 from tests.waiting import wait_until
 
@@ -127,7 +128,7 @@ def test_what_is_deleted_in_a_gap_or_before_a_reset_leaves_the_copy_and_an_added
         world.execute(f"delete from `{at}`.items where customer % 3 = 0")
         world.execute(f"create table `{at}`.others (id bigint primary key)")
     world.execute(f"insert into `{world.databases[0]}`.others values (1), (2)", "flush binary logs")
-    world.cluster.mariadb.purge_binlogs()
+    purge_binlogs(world.cluster.mariadb)
     world.catch_up()
     check(world, 2, ROWS // 15)
     configure(world, tables=["items", "others"])

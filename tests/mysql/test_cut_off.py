@@ -16,6 +16,7 @@ from relay.change import Change
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.source import Page, ShardReader
+from tests.mysql.kept_binlogs import binlogs
 from tests.mysql.orders import DATABASE, put
 from tests.mysql.reading import position_of
 from tests.mysql.shards import begin, open_at, read_until, resume, short, source_of
@@ -51,7 +52,7 @@ def write_half(server: MariaDB, at: float = 0.0) -> None:
 
 def crash(server: MariaDB, cut: int) -> None:
     """Kill a server whose last transaction reaches the disk only in part, and start it again."""
-    log = server.data / server.binlogs[-1]
+    log = server.data / binlogs(server)[-1]
     server.kill()
     os.truncate(log, log.stat().st_size - cut)
     server.restart()
@@ -201,7 +202,7 @@ def test_a_failover_in_the_middle_of_a_transaction_is_no_gap(widened: MariaDB, r
     write_half(widened)
     replica.wait_for(widened.gtid)
     position = up_to(source, start, HALF[-2])[-1].position or {}
-    log, listed = widened.data / widened.binlogs[-1], source_of(DATABASE, replica, widened)
+    log, listed = widened.data / binlogs(widened)[-1], source_of(DATABASE, replica, widened)
     widened.kill()
     gone = next(pages(source, position))
     os.truncate(log, log.stat().st_size - CUT)

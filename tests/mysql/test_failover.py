@@ -16,6 +16,7 @@ from relay.records import Gap
 from relay.services.mariadb import MariaDB
 from relay.source import Page
 from relay.token import Order, compare
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.orders import DATABASE, load, opened, put
 from tests.mysql.reading import is_mysql, position_of
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
@@ -223,7 +224,7 @@ def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: Any, repli
     position = begin(source)["-"]
     put(primary, 1, 2)
     replica.wait_for(primary.gtid)
-    primary.purge_binlogs()
+    purge_binlogs(primary)
     put(primary, 3)
     reader = open_at(source, position)
     changes, pages = read_until(reader, lambda found: len(found) == 3, passing=True)
@@ -238,7 +239,7 @@ def test_binlogs_that_all_servers_have_purged_are_a_gap(primary: Any) -> None:
     position = begin(source)["-"]
     put(primary, 1, 2)
     purged = primary.gtid
-    primary.purge_binlogs()
+    purge_binlogs(primary)
     put(primary, 3)
     reader = open_at(source, position)
     changes, pages = read_until(reader, lambda found: len(found) == 1, passing=True)

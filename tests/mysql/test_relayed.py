@@ -25,6 +25,7 @@ from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.faults.harness import Relay
 from tests.kafka.limited_topics import create, limit
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.resharding import VITESS, Load, Replication, all_changes
 from tests.mysql.server import MySQL
 from tests.topic_changes import read_changes
@@ -221,7 +222,7 @@ def test_a_purged_binlog_stops_the_relay_with_the_same_gap_until_it_is_accepted(
         relayed.run()
         server.execute(f"INSERT {unique}.item VALUES (2, 2)")
         server.execute("INSERT elsewhere.t VALUES (1)")
-        server.purge_binlogs()
+        purge_binlogs(server)
         server.execute(f"INSERT {unique}.item VALUES (3, 3)")
         path = str(relayed.path)
 

@@ -20,6 +20,7 @@ from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.source import Opening, Page
 from relay.stream.progress import resume_timestamp
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.reading import connected, session
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
@@ -99,7 +100,7 @@ def test_a_time_before_all_binlogs_is_refused_with_the_oldest_of_each_server() -
         server.execute(f"CREATE DATABASE {DATABASE}")
         begun = time.time()
         assert str(executed_before(source_of(DATABASE, server)._connect(server.address), begun - 86_400)) == ""
-        server.purge_binlogs()
+        purge_binlogs(server)
         connection = source_of(DATABASE, server)._connect(server.address)
         with pytest.raises(TooOld):
             executed_before(connection, begun - 86_400)

@@ -21,6 +21,7 @@ from relay.process.managed import accepts
 from relay.services.background import down, up
 from relay.services.mariadb import RELEASES, MariaDB
 from relay.services.sql_server import PASSWORD, USER
+from tests.mysql.kept_binlogs import binlogs, purge_binlogs
 from tests.process.processes import gone
 from tests.services.plain_user import needs_root, run_as_plain_user
 
@@ -113,9 +114,9 @@ class TestAPrimary:
 
     def test_purged_binlogs_are_removed(self, primary: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
-        first = primary.binlogs
-        primary.purge_binlogs()
-        assert set(primary.binlogs).isdisjoint(first)
+        first = binlogs(primary)
+        purge_binlogs(primary)
+        assert set(binlogs(primary)).isdisjoint(first)
         assert not (primary.data / first[0]).exists()
 
 
@@ -168,7 +169,7 @@ class TestReplicas:
 
     def test_a_replica_that_needs_purged_binlogs_reports_the_error(self, primary: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
-        primary.purge_binlogs()
+        purge_binlogs(primary)
         with MariaDB() as late:
             late.replicate_from(primary)
             with pytest.raises(Unavailable, match="1236"):

@@ -38,4 +38,9 @@ def cluster_obstacle() -> str | None:
 
 def _build_cluster(go: GoBuild) -> Path:
     go.build(source(go), *(f"./go/cmd/{program}" for program in _PROGRAMS))
-    return go.build(go.module("topology", _TOPOLOGY), "./etcd", beside=True)
+    topology = go.part / "topology"
+    for path, text in _TOPOLOGY.items():
+        (topology / path).parent.mkdir(parents=True, exist_ok=True)
+        (topology / path).write_text(text, encoding="utf-8")
+    go.run(topology, "mod", "tidy")
+    return go.build(topology, "./etcd")

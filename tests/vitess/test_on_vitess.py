@@ -21,6 +21,7 @@ from relay.vitess.head import Head
 from relay.vitess.shard import VitessShard
 from relay.vitess.tablets import Tablets
 from tests import needs
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.vitess.column_values import COLUMNS
 from tests.vitess.reading import copying, is_at_head, opened, results_until, summary, until
 
@@ -369,7 +370,7 @@ def test_a_future_position_is_refused_and_an_unknown_shard_is_reported(cluster: 
 def test_purged_binlogs_are_a_gap(cluster: Vitess, below: Callable[..., None]) -> None:
     start = head(cluster)
     below("insert into customer values (1, 1)", "flush binary logs", "insert into customer values (2, 2)")
-    cluster.mariadb.purge_binlogs()
+    purge_binlogs(cluster.mariadb)
     with opened(cluster.vtgate, start, keyspace="one", silence=1.0) as reader:
         pages = until(reader, lambda page: page.gap is not None)
         below("insert into customer values (3, 3)")

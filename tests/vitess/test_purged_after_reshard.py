@@ -13,6 +13,7 @@ from relay.vitess.head import Head
 from relay.vitess.shard import VitessShard
 from relay.vitess.tablets import Tablets
 from tests import needs
+from tests.mysql.kept_binlogs import purge_binlogs
 from tests.vitess.cluster import KEYSPACE, VitessCluster
 from tests.vitess.reading import opened, until
 from tests.vitess.tablet_databases import TabletMariaDB
@@ -43,7 +44,7 @@ def test_a_shard_whose_journal_is_purged_is_not_read_on_as_if_it_were_idle() -> 
 
         def purge_and_read() -> None:
             cluster.crash("0")  # or the streams of the reshard keep its binlogs
-            cluster.primary("0").database.purge_binlogs()
+            purge_binlogs(cluster.primary("0").database)
             with (
                 opened(
                     cluster.vtgate.address, {"gtid": found[1].position}, tablet_type="PRIMARY", silence=2.0

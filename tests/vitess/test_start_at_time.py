@@ -27,6 +27,7 @@ from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tablets import Tablets
 from tests import needs
 from tests.examples import examples
+from tests.mysql.kept_binlogs import binlogs
 from tests.vitess.reading import is_at_head, opened, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, ScriptedVtgate, Step
 
@@ -228,7 +229,7 @@ def test_a_real_shard_is_read_from_the_first_transaction_of_a_time(cluster: Vite
     with pytest.raises(Unavailable, match=r"source shop: shard 0 cannot be read from .*: start at \S+ or later"):
         start_at(cluster, "-30d")
     assert read_from(begin + 120) == read_from(begin + 115)
-    cluster.mariadb.execute("purge binary logs to %s", (cluster.mariadb.binlogs[-1],))
+    cluster.mariadb.execute("purge binary logs to %s", (binlogs(cluster.mariadb)[-1],))
     with pytest.raises(Unavailable) as raised:
         start_at(cluster, iso_time(begin + 55))
     oldest = int(oldest_in(raised.value))

@@ -16,6 +16,7 @@ from relay.mysql.binlog.events import Commit, Heartbeat, Rotate, Rows, Statement
 from relay.mysql.errors import BinlogPurged, Closed, Diverged, Interrupted
 from relay.mysql_dialect.statements import Kind, classify
 from relay.services.mariadb import MariaDB
+from tests.mysql.kept_binlogs import binlogs, purge_binlogs
 from tests.mysql.reading import NUMBERS, connected, is_mysql, position_of, reading, session
 from tests.mysql.server import MySQL
 
@@ -231,7 +232,7 @@ class TestAStream:
                 with pytest.raises(BinlogPurged):
                     files.look_into(connection, "binlog.999999")
         assert [event.changes[0][1] for event in found if isinstance(event, Rows)] == [(1,), (2,)]
-        assert [event.file for event in found if isinstance(event, Rotate)][-1] == own.binlogs[-1]
+        assert [event.file for event in found if isinstance(event, Rotate)][-1] == binlogs(own)[-1]
         assert looked[-1].before == parse(before)
         assert not looked[0].before
         assert looked[0].begun <= looked[-1].begun
@@ -260,7 +261,7 @@ class TestAStream:
             execute("CREATE TABLE t (id INT PRIMARY KEY)")
             start = parse(own.gtid)
             execute("INSERT INTO t VALUES (1)")
-            own.purge_binlogs()
+            purge_binlogs(own)
             with reading(own, unique, start=start) as reader, pytest.raises(BinlogPurged, match=r"purged.*1236"):
                 reader.transactions()
             with connected(own) as connection:
