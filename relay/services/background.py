@@ -1,6 +1,6 @@
 """The embedded services in the background, where they outlive the command that started them.
 
-``up``, ``down`` and ``status`` share a state file, ``services.json`` in ``$RELAY_STATE``.
+``up``, ``down`` and ``status`` share a file for each service, ``services/NAME/service.json`` in ``$RELAY_STATE``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -48,6 +47,7 @@ DEFAULT = ("kafka", "dynamodb", "redis")
 """The services that ``up`` starts by default. The registry is large and optional in a config."""
 
 _STOP_SECONDS = 20.0
+_RECORD = "service.json"
 
 
 @dataclass(frozen=True)
@@ -90,76 +90,58 @@ def up(names: Sequence[str] | None = None, detach: bool = True) -> list[Service]
     for name in wanted:
         if name not in KINDS:
             raise ConfigError(f"unknown service {name!r}: use one of {', '.join(KINDS)}")
-    with _state() as state, ThreadPoolExecutor(len(wanted)) as pool:
-        futures = [pool.submit(_start, name, detach, state) for name in wanted]
+    with _alone(), ThreadPoolExecutor(len(wanted)) as pool:
+        futures = [pool.submit(_start, name, detach) for name in wanted]
         return [future.result() for future in futures]
 
 
 def down() -> list[Service]:
     """Stop all recorded services, and return those that were running."""
-    with _state() as state:
-        services = state.services()
-        with ThreadPoolExecutor(len(KINDS)) as pool:
-            ran = list(pool.map(_stop, services))
-        for service in services:
-            state.forget(service.name)
+    with _alone(), ThreadPoolExecutor(len(KINDS)) as pool:
+        services = _recorded()
+        ran = list(pool.map(_stop, services))
     return [service for service, did_run in zip(services, ran, strict=True) if did_run]
 
 
 def status() -> list[Service]:
     """Return the recorded services, including those that have died since."""
-    path = state_folder() / "services.json"
-    return _State(path).services() if path.exists() else []
+    return _recorded()
 
 
-class _State:
-    """The state file. Rewritten after every change, so a killed ``up`` leaves no service unrecorded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        # Held by one of the threads of `up` while it reads and rewrites the file.
-        self._lock = threading.Lock()
-
-    def services(self) -> list[Service]:
+def _recorded() -> list[Service]:
+    found = []
+    for file in sorted((state_folder() / "services").glob(f"*/{_RECORD}")):
         try:
-            found = json.loads(self.path.read_text())
-            return [Service(**each | {"also": [(pid, at) for pid, at in each.get("also", ())]}) for each in found]
+            fields = json.loads(file.read_text())
+            found.append(Service(**fields | {"also": [(pid, at) for pid, at in fields.get("also", ())]}))
         except FileNotFoundError:
-            return []
+            continue  # it was stopped meanwhile
         except (ValueError, TypeError, AttributeError) as error:
-            raise RelayError(f"cannot read the list of services in {self.path}: remove the file ({error})") from error
+            raise RelayError(f"cannot read the list of services in {file}: remove the file ({error})") from error
+    return found
 
-    def find(self, name: str) -> Service | None:
-        return next((each for each in self.services() if each.name == name), None)
 
-    def record(self, service: Service) -> None:
-        with self._lock:
-            self._write([each for each in self.services() if each.name != service.name] + [service])
-
-    def forget(self, name: str) -> None:
-        with self._lock:
-            self._write([each for each in self.services() if each.name != name])
-
-    def _write(self, services: list[Service]) -> None:
-        part = self.path.with_suffix(".part")
-        with naming(part):
-            part.write_text(json.dumps([asdict(each) for each in services], indent=2) + "\n")
-        part.replace(self.path)
+def _record(service: Service) -> None:
+    """Note a service in its folder, which is removed with it."""
+    part = Path(service.log).with_name(f"{_RECORD}.part")
+    with naming(part):
+        part.write_text(json.dumps(asdict(service), indent=2) + "\n")
+    part.replace(part.with_name(_RECORD))
 
 
 @contextlib.contextmanager
-def _state() -> Iterator[_State]:
-    """Return the state, for one process at a time."""
+def _alone() -> Iterator[None]:
+    """Let one process at a time start and stop services."""
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "services.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield _State(folder / "services.json")
+        yield
 
 
-def _start(name: str, detach: bool, state: _State) -> Service:
+def _start(name: str, detach: bool) -> Service:
     """Return the service, after starting it if it is not running."""
-    found = state.find(name)
+    found = next((each for each in _recorded() if each.name == name), None)
     if found is not None:
         if found.running and accepts(found.port):
             return found
@@ -169,16 +151,16 @@ def _start(name: str, detach: bool, state: _State) -> Service:
     remove_server_folder(folder)
     server = KINDS[name](folder, detached=detach)
     # If this process is killed before the service is ready, `down` still knows it.
-    server.on_launch = lambda: state.record(_service(name, server))
+    server.on_launch = lambda: _record(_service(name, server))
     try:
         server.start()
         service = _service(name, server)
         if not service.running:
             raise RelayError(f"{name} ended right after it started:\n{server.process.log_tail()}")
     except BaseException:
-        state.forget(name)
+        (folder / _RECORD).unlink(missing_ok=True)
         raise
-    state.record(service)  # again, since it may have further processes now
+    _record(service)  # again, since it may have further processes now
     return service
 
 

@@ -216,20 +216,18 @@ def test_a_consumer_names_the_file_that_a_full_disk_does_not_take(file: Path, tm
     assert (ran.returncode, ran.stderr) == (1, f"relay: error: cannot write {checkpoint}/lock: File too large\n")
 
 
+@pytest.mark.services
 def test_services_name_the_file_that_a_full_disk_does_not_take(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    state.mkdir()
-    (state / "services.json").write_text(
-        json.dumps([{"name": "redis", "address": "", "port": 1, "pid": 1, "started": "", "log": f"{state}/none/log"}])
-    )
     ran = subprocess.run(
-        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *COMMAND, "services", "down"],
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *COMMAND, "services", "up", "redis"],
         capture_output=True,
         text=True,
         env=os.environ | {"RELAY_STATE": str(state)},
         check=False,
     )
-    assert (ran.returncode, ran.stderr) == (1, f"relay: error: cannot write {state}/services.part: File too large\n")
+    file = state / "services" / "redis" / "service.json.part"
+    assert (ran.returncode, ran.stderr) == (1, f"relay: error: cannot write {file}: File too large\n")
 
 
 @pytest.mark.parametrize("command", ["--help", "run --help"])

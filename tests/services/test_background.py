@@ -36,7 +36,8 @@ def record(state: Path, pid: int, started: str | None = None) -> None:
     started = started or started_at(pid)
     assert started is not None
     entry = {"name": "redis", "address": "redis://127.0.0.1:1/0", "port": 1, "pid": pid, "started": started}
-    (state / "services.json").write_text(json.dumps([entry | {"log": str(log)}]))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (log.parent / "service.json").write_text(json.dumps(entry | {"log": str(log)}))
 
 
 def process_in(folder: Path, program: str) -> int | None:
@@ -82,10 +83,12 @@ class TestState:
             assert child.wait(60) == -signal.SIGKILL
 
     def test_an_unreadable_state_file_is_named(self, state: Path) -> None:
-        (state / "services.json").write_text("{")
-        with pytest.raises(RelayError, match=r"cannot read the list of services in .*services\.json: remove the file"):
+        file = state / "services" / "redis" / "service.json"
+        file.parent.mkdir(parents=True)
+        file.write_text("{")
+        with pytest.raises(RelayError, match=r"cannot read the list of services in .*service\.json: remove the file"):
             status()
-        (state / "services.json").unlink()
+        file.unlink()
 
     def test_a_zombie_does_not_count_as_running(self) -> None:
         with subprocess.Popen(["sleep", "300"]) as child:
