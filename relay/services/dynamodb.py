@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import urllib.error
-import urllib.request
 from typing import ClassVar
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import EmbeddedServer, java_command
+from relay.services.server import EmbeddedServer, http_status, java_command
 
 
 class DynamoDBLocal(EmbeddedServer):
@@ -46,12 +44,4 @@ class DynamoDBLocal(EmbeddedServer):
 
 def serves(url: str) -> bool:
     """Return whether a DynamoDB Local answers at this address."""
-    try:
-        with urllib.request.urlopen(url, timeout=5.0):
-            return True
-    except urllib.error.HTTPError as error:
-        # It refuses an unsigned call, so it answers.
-        error.close()
-        return True
-    except OSError:
-        return False
+    return http_status(url) is not None  # it refuses an unsigned call

@@ -60,7 +60,7 @@ _FORMAT_SECONDS = 60.0
 class KafkaBroker(EmbeddedServer):
     """Kafka 4.1 on the loopback address, without automatic creation of topics.
 
-    ``settings``: of the broker, in addition to those here or instead of them. ``client``: the settings with which a
+    ``options``: settings of the broker. ``client``: the settings with which a
     client can connect, if that takes more than the address. ``optimised``: see `java_command`.
     """
 
@@ -71,14 +71,13 @@ class KafkaBroker(EmbeddedServer):
         self,
         folder: Path | None = None,
         detached: bool = False,
+        options: Mapping[str, str | int] | None = None,
         *,
-        settings: Mapping[str, str] | None = None,
         client: Mapping[str, str] | None = None,
         optimised: bool = False,
     ) -> None:
-        super().__init__(folder, detached)
+        super().__init__(folder, detached, options)
         self._optimised = optimised
-        self._settings = dict(settings or {})
         self._client = dict(client or {})
 
     @property
@@ -102,15 +101,14 @@ class KafkaBroker(EmbeddedServer):
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "log.dirs": str(data),
         }
-        settings |= self._settings
-        self._settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        _write(self._settings_file, {**settings, **self.options})
         if (data / _META).exists():
             return
         with tempfile.TemporaryDirectory(dir=self.folder) as spare:
             others = shutil.ignore_patterns(_META)  # its own is written last, and says that the folder is complete
             shutil.copytree(_template(Path(spare)), data, ignore=others, dirs_exist_ok=True)
         own = {"version": 1, "node.id": SETTINGS["node.id"], "cluster.id": random_id(), "directory.id": random_id()}
-        (data / _META).write_text("".join(f"{key}={value}\n" for key, value in own.items()))
+        _write(data / _META, own)
 
     def _command(self) -> list[str]:
         return _java(*self.class_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
@@ -121,6 +119,10 @@ class KafkaBroker(EmbeddedServer):
 
     def _ready(self) -> bool:
         return accepts(self.port) and coordinates(self.bootstrap_servers, self._client)
+
+
+def _write(file: Path, settings: Mapping[str, object]) -> None:
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
 def archive() -> Path:
@@ -155,7 +157,7 @@ def _format(template: Path) -> None:
             "controller.quorum.voters": f"{SETTINGS['node.id']}@{HOST}:2",
             "log.dirs": str(data),
         }
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        _write(file, settings)
         command = _java("kafka.tools.StorageTool", "format", "-t", random_id(), "-c", str(file))
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=_FORMAT_SECONDS, stdin=subprocess.DEVNULL, check=False

@@ -90,7 +90,7 @@ class MariaDB(SQLServer):
     """A MariaDB on the loopback address. If started by root, it runs as another user.
 
     ``server_id``: its port by default. ``domain``: of its GTIDs. ``options``: of the server, such as
-    ``{"max-allowed-packet": "64M"}``, in addition to those here or instead of them. ``release``: one of ``RELEASES``,
+    ``{"max-allowed-packet": "64M"}``. ``release``: one of ``RELEASES``,
     by default that of the class.
     """
 
@@ -107,13 +107,12 @@ class MariaDB(SQLServer):
         options: Mapping[str, str | int] | None = None,
         release: str | None = None,
     ) -> None:
-        super().__init__(folder, detached)
+        super().__init__(folder, detached, options)
         self.release = release or self.release
         if self.release not in RELEASES:
             raise ValueError(f"there is no MariaDB {self.release}, only {' and '.join(RELEASES)}")
         self._server_id = server_id
         self._domain = domain
-        self._options = dict(options or {})
 
     @property
     def server_id(self) -> int:
@@ -199,7 +198,7 @@ class MariaDB(SQLServer):
     def _command(self) -> list[str]:
         settings = SETTINGS | {"port": self.port, "server-id": self.server_id, "gtid-domain-id": self._domain}
         settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
-        settings |= {"read-only": int(self._read_only)} | self._options
+        settings |= {"read-only": int(self._read_only)} | self.options
         return _mariadbd(self.release, self.data, settings)
 
     def _account(self) -> Account | None:

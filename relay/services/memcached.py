@@ -12,12 +12,12 @@ from typing import ClassVar
 from relay.jvm.jars import cache_folder
 from relay.process.managed import HOST
 from relay.services import debian
-from relay.services.server import ServerWithURL
+from relay.services.server import EmbeddedServer
 
 _LIBRARIES = ("libevent", "libsasl2")  # what Debian's memcached needs beside libraries that each system has
 
 
-class MemcachedServer(ServerWithURL):
+class MemcachedServer(EmbeddedServer):
     """The ``memcached`` of the PATH, else that of the Debian or Ubuntu this machine runs, on the loopback address.
 
     ``options``: of its command line, by name: ``{"max-item-size": "8m"}``.
@@ -26,7 +26,7 @@ class MemcachedServer(ServerWithURL):
     name: ClassVar[str] = "memcached"
 
     @property
-    def url(self) -> str:
+    def address(self) -> str:
         return f"memcached://{HOST}:{self.port}"
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ from relay.errors import Unavailable
 from relay.jvm.jars import fetch_all
 from relay.process.account import Account, data_folder, reachable_copy, unprivileged
 from relay.process.managed import HOST, ManagedProcess, started_at, wait_for_end
-from relay.services.server import ServerWithURL
+from relay.services.server import EmbeddedServer
 
 USER = "relay"
 PASSWORD = "relay"
@@ -26,7 +26,7 @@ _INIT_SECONDS = 60.0
 _END_SECONDS = 20.0
 
 
-class PostgresServer(ServerWithURL):
+class PostgresServer(EmbeddedServer):
     """PostgreSQL 17 on the loopback address. If started by root, it runs as another user.
 
     Commits survive ``kill -9`` of the server, but not a crash of the machine. ``options``: settings of its
@@ -36,7 +36,7 @@ class PostgresServer(ServerWithURL):
     name: ClassVar[str] = "postgres"
 
     @property
-    def url(self) -> str:
+    def address(self) -> str:
         return f"postgresql://{USER}:{PASSWORD}@{HOST}:{self.port}/{DATABASE}"
 
     @property

@@ -10,10 +10,10 @@ from redis.exceptions import RedisError
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import ServerWithURL
+from relay.services.server import EmbeddedServer
 
 
-class RedisServer(ServerWithURL):
+class RedisServer(EmbeddedServer):
     """The ``redis-server`` of the PATH, else a Redis 6.2 from Maven Central, on the loopback address.
 
     ``options``: settings of its configuration file.
@@ -22,7 +22,7 @@ class RedisServer(ServerWithURL):
     name: ClassVar[str] = "redis"
 
     @property
-    def url(self) -> str:
+    def address(self) -> str:
         return f"redis://{HOST}:{self.port}/0"
 
     @property
@@ -32,7 +32,7 @@ class RedisServer(ServerWithURL):
 
     def _command(self) -> list[str]:
         settings = ["--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no"]
-        settings += [word for name, value in self.options.items() for word in (f"--{name}", value)]
+        settings += [word for name, value in self.options.items() for word in (f"--{name}", str(value))]
         return [self.program, *settings, "--dir", str(self.folder), "--daemonize", "no"]
 
     def _ready(self) -> bool:

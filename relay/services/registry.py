@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from typing import ClassVar
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import EmbeddedServer, java_command
+from relay.services.server import EmbeddedServer, http_status, java_command
 
 
 class SchemaRegistry(EmbeddedServer):
@@ -17,13 +15,9 @@ class SchemaRegistry(EmbeddedServer):
     name: ClassVar[str] = "registry"
 
     @property
-    def url(self) -> str:
+    def address(self) -> str:
         """The base URL of Confluent's API."""
         return f"http://{HOST}:{self.port}/apis/ccompat/v7"
-
-    @property
-    def address(self) -> str:
-        return self.url
 
     def _command(self) -> list[str]:
         (runner,) = (path for path in jars("registry") if path.name.endswith("-runner.jar"))
@@ -38,12 +32,4 @@ class SchemaRegistry(EmbeddedServer):
 
 def serves(url: str) -> bool:
     """Return whether a registry answers at this base URL of Confluent's API."""
-    try:
-        with urllib.request.urlopen(f"{url}/subjects", timeout=5.0) as answer:
-            return bool(answer.status == 200)
-    except urllib.error.HTTPError as error:
-        # While it starts, it answers 404 and 503.
-        error.close()
-        return False
-    except OSError:
-        return False
+    return http_status(f"{url}/subjects") == 200  # while it starts, it answers 404 and 503

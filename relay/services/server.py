@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+import urllib.error
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from relay.errors import Unavailable
 from relay.jvm.java import find_java
 from relay.process.account import Account, remove_server_folder
 from relay.process.managed import ManagedProcess, free_port, taken
+
+T = TypeVar("T")
 
 _STARTS = 3  # attempts, each with other ports
 
@@ -21,14 +25,19 @@ class EmbeddedServer(ABC):
     """An embedded server: ``with KafkaBroker() as kafka: ...``, or ``start`` and ``stop``.
 
     ``folder``: holds its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it outlives
-    this process. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
+    this process. ``options``: its settings by name, as each server describes them, in addition to those that it has
+    here or instead of them. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not
+    get ready.
     """
 
     name: ClassVar[str]
     ports_needed: ClassVar[int] = 1
     start_timeout: ClassVar[float] = 60.0
 
-    def __init__(self, folder: Path | None = None, detached: bool = False) -> None:
+    def __init__(
+        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str | int] | None = None
+    ) -> None:
+        self.options = dict(options or {})
         self.detached = detached
         self._given_folder = folder
         self._folder = folder
@@ -43,11 +52,14 @@ class EmbeddedServer(ABC):
         """The address for a client's config."""
 
     @property
+    def url(self) -> str:
+        """The address, if it is a URL."""
+        return self.address
+
+    @property
     def ports(self) -> tuple[int, ...]:
         """Its ports on the loopback address, the clients' port first. ``restart`` keeps them."""
-        if not self._ports:
-            raise RuntimeError(f"{self.name} was not started")
-        return self._ports
+        return self._started(self._ports or None)
 
     @property
     def port(self) -> int:
@@ -55,9 +67,7 @@ class EmbeddedServer(ABC):
 
     @property
     def folder(self) -> Path:
-        if self._folder is None:
-            raise RuntimeError(f"{self.name} was not started")
-        return self._folder
+        return self._started(self._folder)
 
     @property
     def log(self) -> Path:
@@ -65,9 +75,12 @@ class EmbeddedServer(ABC):
 
     @property
     def process(self) -> ManagedProcess:
-        if self._process is None:
+        return self._started(self._process)
+
+    def _started(self, found: T | None) -> T:
+        if found is None:
             raise RuntimeError(f"{self.name} was not started")
-        return self._process
+        return found
 
     @property
     def processes(self) -> list[ManagedProcess]:
@@ -120,9 +133,7 @@ class EmbeddedServer(ABC):
 
     def restart(self) -> None:
         """Start it again with the same ports and data, after ``kill`` or while it is running."""
-        if self._process is None:
-            raise RuntimeError(f"{self.name} was not started")
-        self._process.stop()
+        self.process.stop()
         self._launch()
 
     def __enter__(self) -> Self:
@@ -176,23 +187,16 @@ def java_command(heap: str, *arguments: str, optimised: bool = False) -> list[st
     return [str(find_java()), f"-Xmx{heap}", *options, *arguments]
 
 
-class ServerWithURL(EmbeddedServer):
-    """A server whose address is a URL. ``options``: its settings by name, as each server describes them."""
-
-    def __init__(
-        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(folder, detached)
-        self.options = dict(options or {})
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """The URL for a client's config."""
-
-    @property
-    def address(self) -> str:
-        return self.url
+def http_status(url: str) -> int | None:
+    """Return the status with which a server answers a GET of ``url``, None if it does not answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=5.0) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return None
 
 
 def _lost_a_port(error: Unavailable) -> bool:

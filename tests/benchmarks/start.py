@@ -47,7 +47,7 @@ def run() -> list[Benchmark]:
     os.environ.update(_CREDENTIALS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(KafkaBroker(settings={"log.cleaner.backoff.ms": "200"}))
+        broker = stack.enter_context(KafkaBroker(options={"log.cleaner.backoff.ms": "200"}))
         database = stack.enter_context(DynamoDBLocal())
         started = [_Started(folder, count, broker, database) for count in (FEW, FEW, *MANY)]
         for each in started:

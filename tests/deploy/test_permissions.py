@@ -190,7 +190,7 @@ def guarded() -> Iterator[KafkaBroker]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:admin;User:ANONYMOUS",
     }
-    with KafkaBroker(settings=settings, client=login("admin")) as broker:
+    with KafkaBroker(options=settings, client=login("admin")) as broker:
         yield broker
 
 

@@ -266,7 +266,7 @@ class ProxiedBroker(KafkaBroker):
     def __init__(self, settings: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
         self.proxy = KafkaProxy()
         advertised = {"advertised.listeners": f"CLIENT://{self.proxy.bootstrap_servers}"}
-        super().__init__(folder, settings={**advertised, **(settings or {})})
+        super().__init__(folder, options={**advertised, **(settings or {})})
 
     @property
     def bootstrap_servers(self) -> str:

@@ -210,7 +210,7 @@ def test_a_broker_of_apache_kafka_takes_tokens_of_the_same_callback(
     kafka = {"producer": {"ssl.ca.location": str(authority.ca)}, "iam": {"region": REGION}}
     client = KafkaConfig.model_validate({**kafka, "bootstrap_servers": "unused:1"}).client()
     del client["bootstrap.servers"]
-    with KafkaBroker(settings=settings, client=client) as broker:
+    with KafkaBroker(options=settings, client=client) as broker:
         client["bootstrap.servers"] = broker.bootstrap_servers
         admin, producer = AdminClient(client), Producer(client)
         for future in admin.create_topics([NewTopic("t", 1, 1)]).values():

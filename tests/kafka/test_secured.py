@@ -55,7 +55,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "sasl.password": PASSWORD,
         "ssl.ca.location": str(authority.ca),
     }
-    with KafkaBroker(settings=settings, client=producer) as broker:
+    with KafkaBroker(options=settings, client=producer) as broker:
         yield Secured(broker.bootstrap_servers, producer)
 
 
