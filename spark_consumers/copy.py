@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -26,7 +26,7 @@ from relay.config import Config, CopyConfig
 from relay.kafka.group_offsets import Offsets, topic_ids
 from relay.kafka.topics import connect
 from relay.token import EventToken
-from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
+from spark_consumers.fold import ChangeHead, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges, published_gaps
 from spark_consumers.newest import BatchSummary, TableSummary, changes_with, summary
 from spark_consumers.records import Layout
@@ -46,26 +46,6 @@ _Name = tuple[str, str]
 
 _Tables = dict[_Name, dict[int, Layout]]
 """The layouts of tables, by source and table, and by number."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeHead:
-    """A change without its images. ``new``: where in the batch the new image is, None if there is none."""
-
-    key: tuple[str, ...]
-    place: Place
-    event_id: str
-    operation: Operation
-    new: PartitionOffset | None
-    images: Images
-    token: EventToken | None
-    snapshot: Snapshot | None
-    attributes: Mapping[str, str]  # only those that the rule reads
-    mark: str | None = None  # "begin" or "end" of a snapshot
-
-    @property
-    def partition_offset(self) -> PartitionOffset:
-        return self.place.partition, self.place.offset
 
 
 def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = None) -> TableConsumer:
@@ -238,7 +218,7 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
     # The segment in which a row without a token was read.
     read_in: dict[str, int] = {}
     for number, (segment, truncated) in enumerate(split_at_truncations(keyed, truncations)):
-        table.apply(batch, group_by_item(segment, attrgetter("key"), attrgetter("partition_offset")), counts)
+        table.apply(batch, group_by_item(segment), counts)
         read_in |= {change.event_id: number for change in segment if change.token is None}
         past_truncations += [(number, truncation.token) for truncation, _ in truncated]
         for truncation, partitions in truncated:
@@ -313,6 +293,7 @@ def _read_head(head: Mapping[str, Any]) -> ChangeHead:
         place=place,
         event_id=head["event_id"],
         operation=Operation(head["operation"]),
+        # Where in the batch the image is.
         new=(place.partition, place.offset) if head.get("new") else None,
         images=Images(head["images"]),
         token=None if token is None else EventToken.from_json(token),

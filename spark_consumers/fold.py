@@ -7,19 +7,17 @@ properties in ``tests/spark_consumers/test_convergence.py`` hold for every versi
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any
 
 from relay.change import REDRIVEN, UNDECODED, Images, Operation, Snapshot
 from relay.keyrange import KeyRange, shard_range
 from relay.records import INCARNATION
 from relay.token import EventToken, Order, compare
-
-KeyT = TypeVar("KeyT", bound=Hashable)
-T = TypeVar("T")
 
 READ_WITHIN = 130
 """A row was read at most so many seconds after its ``as_of``: the sources' margin, and as much for clock skew."""
@@ -37,26 +35,24 @@ class Place:
     offset: int
 
 
-class ChangeLike(Protocol):
-    """What the rule reads of a change."""
+@dataclass(frozen=True, slots=True)
+class ChangeHead:
+    """A change without its images. ``new``: stands for the new image, None if there is none; opaque to the rule."""
+
+    key: tuple[str, ...]
+    place: Place
+    event_id: str
+    operation: Operation
+    new: Any
+    images: Images
+    token: EventToken | None
+    snapshot: Snapshot | None
+    attributes: Mapping[str, str]  # only those that the rule reads
+    mark: str | None = None  # "begin" or "end" of a snapshot
 
     @property
-    def place(self) -> Place | None: ...
-
-    @property
-    def event_id(self) -> str: ...
-    @property
-    def operation(self) -> Operation: ...
-    @property
-    def new(self) -> Any: ...
-    @property
-    def images(self) -> Images: ...
-    @property
-    def token(self) -> EventToken | None: ...
-    @property
-    def snapshot(self) -> Snapshot | None: ...
-    @property
-    def attributes(self) -> Mapping[str, str]: ...
+    def partition_offset(self) -> PartitionOffset:
+        return self.place.partition, self.place.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,7 @@ class VerdictCounts:
         self.incomplete += more.incomplete
 
 
-def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | None, Verdict]:
+def store(stored: StoredRow | None, change: ChangeHead) -> tuple[StoredRow | None, Verdict]:
     """Return the row after ``change`` (``stored`` itself if it is ignored), and the verdict.
 
     For changes with a key: `truncate` handles TRUNCATE, and `sweep` the end of a snapshot.
@@ -137,7 +133,7 @@ def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | Non
     return after, verdict
 
 
-def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
+def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
     is_late = change.attributes.get(REDRIVEN) == UNDECODED
     if REDRIVEN in change.attributes and not is_late:
         # It comes long after its place in the order, so it may only complete its own stub. Anything else that is stored
@@ -168,15 +164,15 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
     return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
 
 
-def _is_replay(stored: StoredRow, change: ChangeLike) -> bool:
+def _is_replay(stored: StoredRow, change: ChangeHead) -> bool:
     """Whether the topic has ``change`` at or before the stored one, as another driver, or a restart, may apply it."""
     before, place = stored.place, change.place
-    if before is None or place is None or (before.topic, before.partition) != (place.topic, place.partition):
+    if before is None or (before.topic, before.partition) != (place.topic, place.partition):
         return False
     return place.offset <= before.offset
 
 
-def truncate(stored: StoredRow, change: ChangeLike, others: Iterable[EventToken] = ()) -> tuple[StoredRow, Verdict]:
+def truncate(stored: StoredRow, change: ChangeHead, others: Iterable[EventToken] = ()) -> tuple[StoredRow, Verdict]:
     """Return a row after its table was truncated in one shard. ``others``: the tokens of truncations in other shards.
 
     The truncation of one shard deletes nothing in another. A row is in the shard of its token, or in the shards that
@@ -220,7 +216,7 @@ def _order_of_read_row(stored: StoredRow, token: EventToken | None) -> Order:
     return Order.NEWER if token.timestamp < stored.read_as_of else Order.UNKNOWN
 
 
-def _may_hold(change: ChangeLike, stored: StoredRow) -> bool:
+def _may_hold(change: ChangeHead, stored: StoredRow) -> bool:
     return _range(change.token).intersects(_range(stored.token))
 
 
@@ -253,7 +249,7 @@ def _range(token: EventToken | None) -> KeyRange:
     return KeyRange() if token is None else _range_of(token.shard)
 
 
-def sweep(stored: StoredRow, end: ChangeLike) -> tuple[StoredRow, Verdict]:
+def sweep(stored: StoredRow, end: ChangeHead) -> tuple[StoredRow, Verdict]:
     """Return a row after the end of a snapshot. ``end`` has the ``as_of`` of the snapshot's begin.
 
     A row older than the begin that neither this snapshot nor a later one found is no longer in the source: its deletion
@@ -268,7 +264,7 @@ def sweep(stored: StoredRow, end: ChangeLike) -> tuple[StoredRow, Verdict]:
     return replace(stored, item=None, deleted=True, incomplete=False, read_as_of=read), Verdict.APPLIED
 
 
-def fold(stored: StoredRow | None, changes: Iterable[ChangeLike], counts: VerdictCounts) -> StoredRow | None:
+def fold(stored: StoredRow | None, changes: Iterable[ChangeHead], counts: VerdictCounts) -> StoredRow | None:
     """Apply the changes of one item, in their order (I2), and count the verdicts."""
     for change in changes:
         after, verdict = store(stored, change)
@@ -277,35 +273,23 @@ def fold(stored: StoredRow | None, changes: Iterable[ChangeLike], counts: Verdic
     return stored
 
 
-class BatchRecord(Protocol):
-    """A change or truncation of a batch."""
-
-    @property
-    def partition_offset(self) -> PartitionOffset: ...
-    @property
-    def event_id(self) -> str: ...
-
-
-RecordT = TypeVar("RecordT", bound=BatchRecord)
-
-
 def split_at_truncations(
-    changes: Iterable[RecordT], truncations: Iterable[RecordT]
-) -> Iterator[tuple[list[RecordT], list[tuple[RecordT, list[int]]]]]:
+    changes: Iterable[ChangeHead], truncations: Iterable[ChangeHead]
+) -> Iterator[tuple[list[ChangeHead], list[tuple[ChangeHead, list[int]]]]]:
     """Yield a table's changes up to its next truncations, and those truncations, each with its partitions.
 
     A row that is read again after a truncation has no token to protect it: only its offset says that it is younger.
     """
     offsets: dict[int, list[int]] = {}
-    numbered: dict[int, dict[str, tuple[RecordT, list[int]]]] = {}
-    for truncation in sorted(truncations, key=lambda each: each.partition_offset):
+    numbered: dict[int, dict[str, tuple[ChangeHead, list[int]]]] = {}
+    for truncation in sorted(truncations, key=attrgetter("partition_offset")):
         partition, offset = truncation.partition_offset
         in_partition = offsets.setdefault(partition, [])
         # Each partition holds every truncation.
         same = numbered.setdefault(len(in_partition), {}).setdefault(truncation.event_id, (truncation, []))
         same[1].append(partition)
         in_partition.append(offset)
-    between: dict[int, list[RecordT]] = {}
+    between: dict[int, list[ChangeHead]] = {}
     for change in changes:
         partition, offset = change.partition_offset
         between.setdefault(bisect(offsets.get(partition, []), offset), []).append(change)
@@ -313,13 +297,11 @@ def split_at_truncations(
         yield between.get(number, []), list(numbered.get(number, {}).values())
 
 
-def group_by_item(
-    changes: Iterable[T], key: Callable[[T], KeyT], partition_offset: Callable[[T], PartitionOffset]
-) -> Mapping[KeyT, Sequence[T]]:
+def group_by_item(changes: Iterable[ChangeHead]) -> Mapping[tuple[str, ...], Sequence[ChangeHead]]:
     """Return each item's changes ordered by partition and offset, which is the source's order (I2)."""
-    items: dict[KeyT, list[T]] = {}
+    items: dict[tuple[str, ...], list[ChangeHead]] = {}
     for change in changes:
-        items.setdefault(key(change), []).append(change)
+        items.setdefault(change.key, []).append(change)
     for of_item in items.values():
-        of_item.sort(key=partition_offset)
+        of_item.sort(key=attrgetter("partition_offset"))
     return items

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
 
 from pyspark.sql import DataFrame
 
@@ -14,8 +13,7 @@ from relay.errors import RelayError
 from relay.kafka.created_again import created_again
 from relay.token import EventToken
 from spark_consumers.fold import (
-    ChangeLike,
-    Place,
+    ChangeHead,
     StoredRow,
     Verdict,
     VerdictCounts,
@@ -44,13 +42,6 @@ _ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
 
 
 _Rule = Callable[[StoredRow], tuple[StoredRow, Verdict]]
-
-
-class BatchChange(ChangeLike, Protocol):
-    """A change of a batch. ``new``: the partition and offset of its image."""
-
-    @property
-    def place(self) -> Place: ...
 
 
 class CopyTable:
@@ -158,7 +149,7 @@ class CopyTable:
         counts.ignored += newest.ignored
         return newest.left
 
-    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
+    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[ChangeHead]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""
         pending = items
         for _ in range(_ATTEMPTS):
@@ -183,7 +174,7 @@ class CopyTable:
     def truncate(
         self,
         batch: DataFrame,
-        change: BatchChange,
+        change: ChangeHead,
         partitions: Collection[int],
         truncations_of: Callable[[StoredRow], Sequence[EventToken]],
         counts: VerdictCounts,
@@ -195,7 +186,7 @@ class CopyTable:
         rows = self._target.rows(batch, SelectedRows(change.place.topic, partitions, of_other_topics=True))
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
-    def sweep(self, batch: DataFrame, end: BatchChange, counts: VerdictCounts, *, last: bool) -> None:
+    def sweep(self, batch: DataFrame, end: ChangeHead, counts: VerdictCounts, *, last: bool) -> None:
         """Delete every row of a Kafka partition that the snapshot that ended did not find.
 
         The ``last`` partition to end also deletes the rows that are left of a topic that was replaced.

@@ -13,37 +13,46 @@ from relay.token import EventToken
 from spark_consumers import fold
 
 
-@dataclass(frozen=True)
-class Seen:
+@dataclass(frozen=True, kw_only=True)
+class Seen(fold.ChangeHead):
     """A change on the topic, as the rule of the copy takes it. ``item`` None: a mark. ``read_at``: when it was read."""
 
     partition: int
     item: Hashable | None
-    event_id: str
-    operation: Operation
-    new: Any
-    images: Images
-    token: EventToken | None
-    snapshot: Snapshot | None
-    attributes: Mapping[str, str]
     read_at: float
-    place: fold.Place | None = None
+
+
+def on_partition(
+    partition: int,
+    item: Hashable | None,
+    event_id: str,
+    operation: Operation,
+    new: Any,
+    images: Images,
+    token: EventToken | None,
+    snapshot: Snapshot | None,
+    attributes: Mapping[str, str],
+    read_at: float,
+) -> Seen:
+    place: Any = None  # nothing is known to be a replay
+    head = ((), place, event_id, operation, new, images, token, snapshot, attributes)
+    return Seen(*head, partition=partition, item=item, read_at=read_at)
 
 
 def seen(partition: int, change: Mapping[str, Any], *, item: Hashable | None, new: Any) -> Seen:
     """Return a decoded change, with ``item`` and ``new`` in the form in which a test compares them."""
     token, snapshot = change["token"], change["snapshot"]
-    return Seen(
-        partition=partition,
-        item=item,
-        event_id=change["event_id"],
-        operation=Operation(change["operation"]),
-        new=new,
-        images=Images(change["images"]),
-        token=EventToken.from_json(orjson.dumps(token)) if token else None,
-        snapshot=Snapshot(snapshot["id"], snapshot["as_of"]) if snapshot else None,
-        attributes=change["attributes"],
-        read_at=change["committed_at"].timestamp(),
+    return on_partition(
+        partition,
+        item,
+        change["event_id"],
+        Operation(change["operation"]),
+        new,
+        Images(change["images"]),
+        EventToken.from_json(orjson.dumps(token)) if token else None,
+        Snapshot(snapshot["id"], snapshot["as_of"]) if snapshot else None,
+        change["attributes"],
+        change["committed_at"].timestamp(),
     )
 
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from relay.change import MARK, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.copy import ChangeHead, TableCopies, apply
-from spark_consumers.fold import Place, VerdictCounts
+from spark_consumers.copy import TableCopies, apply
+from spark_consumers.fold import ChangeHead, Place, VerdictCounts
 from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable

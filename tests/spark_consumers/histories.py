@@ -8,8 +8,7 @@ from typing import Any
 
 from relay.change import REDRIVEN, Images, Operation
 from relay.token import EventToken, OriginToken
-from spark_consumers.copy import ChangeHead
-from spark_consumers.fold import StoredRow, VerdictCounts, fold, group_by_item
+from spark_consumers.fold import ChangeHead, StoredRow, VerdictCounts, fold, group_by_item
 from spark_consumers.sinks.target import STATE, state
 from tests.spark_consumers.batches import Published, change, layout, read
 from tests.spark_consumers.scenarios import CopyInTest
@@ -129,7 +128,7 @@ def by_the_rule(of_seed: list[list[Published]]) -> list[tuple[VerdictCounts, lis
     for batch in of_seed:
         counts = VerdictCounts()
         heads = [_with_image(each) for each in batch]
-        for key, heads_of in group_by_item(heads, lambda head: head.key, lambda head: head.partition_offset).items():
+        for key, heads_of in group_by_item(heads).items():
             rows[key] = fold(rows.get(key), heads_of, counts)
         found.append((counts, sorted(_row(key, row) for key, row in rows.items() if row is not None)))
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,20 +21,25 @@ MARGIN = 4  # seconds, the largest clock skew and rounding error
 ITEMS = 4
 
 
-@dataclass(frozen=True)
-class Published:
+@dataclass(frozen=True, kw_only=True)
+class Published(fold.ChangeHead):
     """A change on the topic. ``item`` None: the begin or the end of a snapshot."""
 
-    event_id: str
-    operation: Operation
     item: int | None
-    new: int | None
-    token: EventToken | None
-    snapshot: Snapshot | None = None
-    images: Images = Images.NEW_AND_OLD
-    mark: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    place: fold.Place | None = None
+
+
+def published(
+    event_id: str,
+    operation: Operation,
+    item: int | None,
+    new: int | None,
+    token: EventToken | None,
+    snapshot: Snapshot | None = None,
+    images: Images = Images.NEW_AND_OLD,
+    mark: str = "",
+) -> Published:
+    place: Any = None
+    return Published((), place, event_id, operation, new, images, token, snapshot, {}, mark, item=item)
 
 
 @dataclass
@@ -62,7 +68,7 @@ class World:
         # The source's clock may be behind or ahead, and rounds down.
         created = self.now + self.chance.randint(-MARGIN // 2, MARGIN // 2 - 1)
         token = EventToken(max(created, self.floor), SHARD, f"DynamoDB/{self.version}")
-        self.stream.append(Published(f"e{self.version}", operation, item, new, token))
+        self.stream.append(published(f"e{self.version}", operation, item, new, token))
 
     @property
     def floor(self) -> int:
@@ -96,7 +102,7 @@ class World:
             self.step()
             if item in self.table:
                 read = Snapshot(name, self.now - MARGIN)
-                row = Published(f"{name}-{item}", Operation.READ, item, self.table[item], None, read, Images.NEW)
+                row = published(f"{name}-{item}", Operation.READ, item, self.table[item], None, read, Images.NEW)
                 for _ in range(self.chance.randint(0, 3)):
                     self.step()  # it is published some time after it was read
                 self.topic.append(row)
@@ -105,7 +111,7 @@ class World:
         self.topic.append(self.marked(name, begin, "end"))
 
     def marked(self, name: str, begin: int, mark: str) -> Published:
-        return Published(
+        return published(
             f"{name}-{mark}", Operation.READ, None, None, None, Snapshot(name, begin), Images.KEYS_ONLY, mark
         )
 
@@ -116,7 +122,7 @@ class World:
         self.topic += self.stream[self.relayed :]
 
 
-Sweep = Callable[[StoredRow, fold.ChangeLike], tuple[StoredRow, fold.Verdict]]
+Sweep = Callable[[StoredRow, fold.ChangeHead], tuple[StoredRow, fold.Verdict]]
 
 
 def apply(copy: dict[int, StoredRow], changes: list[Published], sweep: Sweep = fold.sweep) -> None:
@@ -171,7 +177,7 @@ def test_the_copy_equals_the_table_after_a_part_is_applied_again(seed: int, firs
 def test_without_the_sweep_rows_whose_deletion_was_lost_would_stay() -> None:
     """It shows that the property above can fail."""
 
-    def keep(row: StoredRow, _: fold.ChangeLike) -> tuple[StoredRow, fold.Verdict]:
+    def keep(row: StoredRow, _: fold.ChangeHead) -> tuple[StoredRow, fold.Verdict]:
         return row, fold.Verdict.IGNORED
 
     def differs(seed: int) -> bool:
@@ -187,12 +193,12 @@ def test_a_read_only_replaces_older_rows() -> None:
     def stored(timestamp: int) -> StoredRow:
         return StoredRow(1, EventToken(timestamp, SHARD, "DynamoDB/1"), "e1")
 
-    read = Published("r", Operation.READ, 0, 2, None, Snapshot("s", 100), Images.NEW)
+    read = published("r", Operation.READ, 0, 2, None, Snapshot("s", 100), Images.NEW)
     assert fold.store(stored(99), read)[0] == StoredRow(2, None, "r", read_as_of=100)
     assert fold.store(stored(100), read)[0] == stored(100)
     read_later = StoredRow(3, None, "r2", read_as_of=101)
     assert fold.store(read_later, read)[0] == read_later
-    late = Published("e2", Operation.UPDATE, 0, 3, EventToken(50, SHARD, "DynamoDB/2"))
+    late = published("e2", Operation.UPDATE, 0, 3, EventToken(50, SHARD, "DynamoDB/2"))
     after = fold.store(StoredRow(2, None, "r", read_as_of=100), late)[0]
     assert after == StoredRow(3, late.token, "e2", read_as_of=100)
 
@@ -209,7 +215,7 @@ def test_a_read_only_replaces_older_rows() -> None:
     ],
 )
 def test_the_end_of_a_snapshot_deletes_older_rows_that_it_did_not_find(row: StoredRow, survives: bool) -> None:
-    end = Published("s-end", Operation.READ, None, None, None, Snapshot("s", 100), Images.KEYS_ONLY, "end")
+    end = published("s-end", Operation.READ, None, None, None, Snapshot("s", 100), Images.KEYS_ONLY, "end")
     after, _ = fold.sweep(row, end)
     if survives:
         assert after == row

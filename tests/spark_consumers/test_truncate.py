@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import Place, StoredRow, Verdict, needed_later, split_at_truncations, store, sweep, truncate
+from spark_consumers.fold import (
+    ChangeHead,
+    Place,
+    StoredRow,
+    Verdict,
+    needed_later,
+    split_at_truncations,
+    store,
+    sweep,
+    truncate,
+)
+from tests.spark_consumers.heads import head
 
 
-@dataclass(frozen=True)
-class Truncation:
-    token: EventToken | None
-    event_id: str = "t"
-    operation: Operation = Operation.TRUNCATE
-    new: Any = None
-    images: Images = Images.NEW_AND_OLD
-    snapshot: Snapshot | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    place: Place | None = None
+def truncation(token: EventToken | None) -> ChangeHead:
+    return head("t", Operation.TRUNCATE, None, Images.NEW_AND_OLD, token)
 
 
 def token(shard: str, number: int, timestamp: int | None = None) -> EventToken:
@@ -31,7 +30,7 @@ def token(shard: str, number: int, timestamp: int | None = None) -> EventToken:
 
 def after(shard: str, number: int, truncated: str, at: int, **times: int) -> tuple[StoredRow, Verdict]:
     stored = StoredRow("row", token(shard, number), "e")
-    return truncate(stored, Truncation(token(truncated, at, **times)))
+    return truncate(stored, truncation(token(truncated, at, **times)))
 
 
 def test_an_older_row_of_the_same_shard_is_deleted() -> None:
@@ -56,12 +55,12 @@ def test_a_row_of_another_shard_stays_unchanged(shard: str, truncated: str) -> N
 def test_a_row_that_another_shard_may_hold_by_now_stays_and_is_marked_incomplete(shard: str, truncated: str) -> None:
     row, verdict = after(shard, 1, truncated, 2)
     assert (row.deleted, row.item, row.incomplete, verdict) == (False, "row", True, Verdict.UNKNOWN)
-    assert truncate(row, Truncation(token(truncated, 2))) == (row, Verdict.IGNORED)
+    assert truncate(row, truncation(token(truncated, 2))) == (row, Verdict.IGNORED)
 
 
 def test_a_row_is_deleted_if_every_shard_that_may_hold_it_was_truncated() -> None:
     every = [token(shard, 9) for shard in ("-40", "40-80", "80-c0", "c0-")]
-    first = Truncation(every[0])
+    first = truncation(every[0])
     for stored in (StoredRow("row", token("-", 1), "e"), StoredRow("row", None, "e")):
         assert truncate(stored, first, every)[0].deleted
         assert not truncate(stored, first, [*every[:2], every[3]])[0].deleted
@@ -80,16 +79,14 @@ def test_a_row_is_deleted_with_the_only_shard_that_can_hold_it_after_a_reshard(s
     assert after(shard, 1, truncated, 2)[0].deleted
 
 
-@dataclass(frozen=True)
-class At:
-    partition_offset: tuple[int, int]
-    event_id: str
+def at(partition: int, offset: int, event_id: str) -> ChangeHead:
+    return head(event_id, Operation.UPDATE, place=Place("topic", partition, offset))
 
 
 def test_changes_after_a_truncation_in_its_partition_are_applied_after_it() -> None:
     """A row that a snapshot reads after it has no token that would protect it."""
-    changes = [At((0, 1), "a"), At((0, 3), "b"), At((1, 7), "c"), At((2, 9), "d"), At((0, 6), "e")]
-    truncations = [At((0, 2), "t"), At((1, 8), "t"), At((0, 5), "u"), At((1, 9), "u")]
+    changes = [at(0, 1, "a"), at(0, 3, "b"), at(1, 7, "c"), at(2, 9, "d"), at(0, 6, "e")]
+    truncations = [at(0, 2, "t"), at(1, 8, "t"), at(0, 5, "u"), at(1, 9, "u")]
     found = [
         ([change.event_id for change in segment], [(each.event_id, partitions) for each, partitions in truncated])
         for segment, truncated in split_at_truncations(changes, truncations)
@@ -100,24 +97,24 @@ def test_changes_after_a_truncation_in_its_partition_are_applied_after_it() -> N
 
 def test_a_row_of_a_snapshot_is_deleted_by_its_time_and_a_tombstone_stays_unchanged() -> None:
     for read_as_of, deleted, incomplete in ((0, True, False), (900, False, True), (1100, False, False)):
-        row = truncate(StoredRow("row", None, "e", read_as_of=read_as_of), Truncation(token("0", 2)))[0]
+        row = truncate(StoredRow("row", None, "e", read_as_of=read_as_of), truncation(token("0", 2)))[0]
         assert (row.deleted, row.incomplete) == (deleted, incomplete)
     tombstone = StoredRow(None, token("-80", 1), "e", deleted=True)
-    assert truncate(tombstone, Truncation(token("-80", 2))) == (tombstone, Verdict.IGNORED)
+    assert truncate(tombstone, truncation(token("-80", 2))) == (tombstone, Verdict.IGNORED)
 
 
 @pytest.mark.parametrize("ending", ["truncate", "snapshot"])
 def test_a_row_that_came_as_a_stub_is_deleted_too_and_its_redrive_does_not_restore_it(ending: str) -> None:
     """I7: whether a row whose images were too large exists is not known."""
-    stub = Truncation(token("-80", 1), "e", Operation.INSERT, images=Images.OMITTED)
-    complete = Truncation(token("-80", 1), "e", Operation.INSERT, new="row", attributes={REDRIVEN: "true"})
+    stub = head("e", Operation.INSERT, None, Images.OMITTED, token("-80", 1))
+    complete = head("e", Operation.INSERT, "row", token=token("-80", 1), attributes={REDRIVEN: "true"})
     stored, _ = store(None, stub)
     assert stored is not None
     assert store(stored, complete)[0] == StoredRow("row", complete.token, "e")
     if ending == "truncate":
-        gone, verdict = truncate(stored, Truncation(token("-80", 2)))
+        gone, verdict = truncate(stored, truncation(token("-80", 2)))
     else:
-        gone, verdict = sweep(stored, Truncation(None, "end", Operation.READ, snapshot=Snapshot("s", 5000)))
+        gone, verdict = sweep(stored, head("end", Operation.READ, snapshot=Snapshot("s", 5000)))
     assert (gone.item, gone.is_known_deleted, verdict) == (None, True, Verdict.APPLIED)
     again, verdict = store(gone, complete)
     assert (again, verdict) == (gone, Verdict.IGNORED)

@@ -13,7 +13,7 @@ from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.token import EventToken
 from tests.examples import examples
-from tests.faults.copied import Seen, copied
+from tests.faults.copied import Seen, copied, on_partition
 from tests.reads import pages_of
 from tests.vitess.copies import SHARD
 from tests.vitess.reading import copying, opened
@@ -77,13 +77,13 @@ class Beside:
             assert each.key is not None
             new = each.new["name"] if each.new else None
             self.topic.append(
-                Seen(0, each.key["id"], each.event_id, each.operation, new, each.images, each.token, each.snapshot,
-                     each.attributes, 0.0)
+                on_partition(0, each.key["id"], each.event_id, each.operation, new, each.images, each.token,
+                             each.snapshot, each.attributes, 0.0)
             )  # fmt: skip
 
     def _mark(self, kind: str) -> None:
         self.topic.append(
-            Seen(0, None, kind, Operation.READ, None, Images.KEYS_ONLY, None, self.begin, {MARK: kind}, 0.0)
+            on_partition(0, None, kind, Operation.READ, None, Images.KEYS_ONLY, None, self.begin, {MARK: kind}, 0.0)
         )
 
     def _open_stream(self) -> None:
@@ -160,7 +160,9 @@ def test_a_copy_beside_the_stream_equals_the_table_whatever_is_interrupted_and_h
         lost = EventToken(1_600_000_000, SHARD, beside.log.before)
         for number in (*range(1, 12), 77):
             name = f"lost-{number}"
-            beside.topic.append(Seen(0, number, name, Operation.INSERT, "lost", Images.NEW, lost, None, {}, 0.0))
+            beside.topic.append(
+                on_partition(0, number, name, Operation.INSERT, "lost", Images.NEW, lost, None, {}, 0.0)
+            )
         for _ in range(chance.randint(1, 2)):
             beside.begin_snapshot()
             while not beside.read_copy():

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from relay.change import Images, Operation, Snapshot
 from relay.token import EventToken
 from spark_consumers import fold
 from tests.snapshots.model.world import Stored, put, token
 
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 Copy = tuple[tuple[tuple[str, int], Stored], ...]
 
 
-class Published(NamedTuple):
-    """A change as the rule reads it."""
-
-    operation: Operation
-    new: int | None = None
-    token: EventToken | None = None
-    snapshot: Snapshot | None = None
-    event_id: str = ""
-    place: fold.Place | None = None
-    images: Images = Images.NEW
-    attributes: Mapping[str, str] = MappingProxyType({})
+def published(
+    operation: Operation,
+    new: int | None = None,
+    token: EventToken | None = None,
+    snapshot: Snapshot | None = None,
+    event_id: str = "",
+) -> fold.ChangeHead:
+    place: Any = None  # nothing is a replay
+    return fold.ChangeHead((), place, event_id, operation, new, Images.NEW, token, snapshot, _NO_ATTRIBUTES)
 
 
 def _row(stored: Stored | None) -> fold.StoredRow | None:
@@ -41,19 +40,19 @@ def _kept(row: fold.StoredRow | None) -> Stored | None:
     return Stored(row.item, at, row.deleted, row.incomplete, row.read_as_of)
 
 
-def with_row(copy: Copy, table: str, key: int, change: Published) -> Copy:
+def with_row(copy: Copy, table: str, key: int, change: fold.ChangeHead) -> Copy:
     after, _ = fold.store(_row(dict(copy).get((table, key))), change)
     return put(copy, (table, key), _kept(after))
 
 
 def with_read(copy: Copy, table: str, rows: Any, as_of: int) -> Copy:
     for key, item in rows:
-        copy = with_row(copy, table, key, Published(Operation.READ, item, snapshot=Snapshot("newest", as_of)))
+        copy = with_row(copy, table, key, published(Operation.READ, item, snapshot=Snapshot("newest", as_of)))
     return copy
 
 
 def emptied(copy: Copy, table: str, at: int) -> Copy:
-    change = Published(Operation.TRUNCATE, token=token(at), event_id=str(at))
+    change = published(Operation.TRUNCATE, token=token(at), event_id=str(at))
     for place, stored in copy:
         if place[0] == table and (row := _row(stored)) is not None:
             copy = put(copy, place, _kept(fold.truncate(row, change)[0]))
@@ -61,7 +60,7 @@ def emptied(copy: Copy, table: str, at: int) -> Copy:
 
 
 def ended(copy: Copy, table: str, as_of: int) -> Copy:
-    end = Published(Operation.READ, snapshot=Snapshot("newest", as_of))
+    end = published(Operation.READ, snapshot=Snapshot("newest", as_of))
     for place, stored in copy:
         if place[0] == table and (row := _row(stored)) is not None:
             copy = put(copy, place, _kept(fold.sweep(row, end)[0]))

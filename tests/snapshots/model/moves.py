@@ -161,7 +161,7 @@ def _published(world: World) -> World:
         return world
     key, item = event.other if event.kind == "insert" else (event.other, None)
     operation = Operation.DELETE if item is None else Operation.INSERT
-    change = copy.Published(operation, item, token(event.at), event_id=str(event.at))
+    change = copy.published(operation, item, token(event.at), event_id=str(event.at))
     return world._replace(
         copy=copy.with_row(world.copy, event.table, key, change),
         known=world.known | {event.table},
