@@ -35,7 +35,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Finds the newest change of each item of a batch, in one pass over each of Spark's partitions and without moving rows
- * between them. newest.py has the columns of the rows that it takes and makes, and says which items it leaves.
+ * between them. plain_items.py has the columns of the rows that it takes and makes, and says which items it leaves.
  *
  * What a task finds is kept in types of Java's own, which the class loaders of all threads know.
  */

@@ -1,9 +1,9 @@
 """The copy: for each source table a table with its current rows, each with its event token.
 
 The token beside a row decides what may replace it (``fold``). Where the tokens of an item's changes are numbers of one
-shard, the statement that writes its newest change compares it with the stored one (``newest``). For all other items the
-stored tokens are read, the rows are decided on the driver, and one statement writes them, each only where the stored
-token has not changed since. Images may be large, so they are not collected on the driver.
+shard, the statement that writes its newest change compares it with the stored one (``plain_items``). For all other
+items the stored tokens are read, the rows are decided on the driver, and one statement writes them, each only where the
+stored token has not changed since. Images may be large, so they are not collected on the driver.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from relay.kafka.topics import connect
 from relay.token import EventToken
 from spark_consumers.fold import ChangeHead, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges, published_gaps
-from spark_consumers.newest import BatchSummary, TableSummary, changes_with, summary
-from spark_consumers.records import Layout
+from spark_consumers.plain_items import PlainItems, TableSummary
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
@@ -104,10 +104,10 @@ class TableCopies:
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
         nul = all(self._table(*name).keeps_nul for name in _names(given.layouts))
-        found = summary(given.records, given.layouts, nul=nul)
+        found = PlainItems(given.records, given.layouts, nul=nul)
         return BatchPlan(found.statuses, partial(self._write, given, found), found.close)
 
-    def _write(self, given: TableBatch, found: BatchSummary, gaps: Sequence[LostChanges]) -> dict[str, int]:
+    def _write(self, given: TableBatch, found: PlainItems, gaps: Sequence[LostChanges]) -> dict[str, int]:
         batch, counts, collected = given.records, VerdictCounts(), 0
         by_table = _by_table(given.layouts, found.layouts)
         # First, so that a snapshot in this batch can repair them.
@@ -117,7 +117,7 @@ class TableCopies:
         for name, used in by_table.items():
             table = self._table(*name)
             table.prepare(batch, used)
-            changes = batch.where(changes_with(used))
+            changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
             apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
             table.maintain(batch)
@@ -183,15 +183,14 @@ def _undecided(
     changes: DataFrame, table: CopyTable, found: TableSummary, counts: VerdictCounts
 ) -> Sequence[ChangeHead]:
     """Let SQL decide what it can of a table's changes, and return the others."""
-    of_batch = found.found
-    if of_batch is None or not found.is_by_item or not (found.items or found.reads):
+    if not found.is_by_item or not (found.items or found.reads):
         return _heads(changes)
     left = table.decide(changes, found, counts)
     if left is None:
         return _heads(changes)
     heads = []
     if found.others:
-        others = of_batch.others(found.layouts, found.others)
+        others = found.found.others(found.layouts, found.others)
         heads += _heads(changes.join(F.broadcast(others), ["partition", "offset"], "left_semi"))
     if left:
         schema = StructType([StructField("left", ArrayType(StringType()), False)])

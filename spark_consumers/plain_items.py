@@ -1,11 +1,16 @@
-"""Finds the items of a batch that SQL can decide, by the Java class beside this module.
+"""Finds the items of a batch that SQL can decide, since their changes and the stored row have plain tokens.
 
-In Spark's SQL that takes a sort of all changes and a join with them, most of the time of a batch.
+Where the tokens of an item's changes ascend, the rule ends with its newest change wherever that is newer than the
+stored row. So only that change is written, by a statement that compares the tokens. All else is left to ``fold``.
+The Java class beside this module finds them: in Spark's SQL that takes a sort of all changes and a join with them,
+most of the time of a batch.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,7 +21,7 @@ from pyspark.sql.types import StructType
 from relay.change import REDRIVEN, Operation
 from spark_consumers.java_classes import new_instance
 from spark_consumers.plain_tokens import PLAIN_TOKEN
-from spark_consumers.records import Layout
+from spark_consumers.records import DecodeStatus, Layout
 
 _WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
 # What the class makes, in its order.
@@ -30,13 +35,68 @@ ROW = 300
 """Bytes of a row without its image, about."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """The least and the greatest value of a key column: of its texts, and of its numbers, None if it has others."""
+
+    texts: tuple[str, str]
+    numbers: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """The changes of one table in a batch.
+
+    ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations, and
+    where a snapshot begins or ends. ``changes`` and ``items``: the number of those that SQL can decide, and ``reads``:
+    that of the items that only a snapshot has read; the keys of both are between ``bounds``, one for each key column,
+    and their images have so many ``bytes``.
+    ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of snapshots. ``found``:
+    what has them; ``layouts``: of the changes.
+    """
+
+    found: PlainItems
+    layouts: Collection[int]
+    is_by_item: bool
+    changes: int
+    items: int
+    reads: int
+    bytes: int
+    others: int
+    snapshots: frozenset[tuple[int, int]]
+    bounds: tuple[KeyBounds, ...]
+
+    @classmethod
+    def of(cls, found: PlainItems, groups: Sequence[Mapping[str, Any]], layouts: Collection[int]) -> TableSummary:
+        """Return the summary of the table whose changes have these layouts, among the ``groups`` of ``found``."""
+        groups = [each for each in groups if each["status"] == DecodeStatus.CHANGE and each["layout"] in layouts]
+        changes, reads = (sum(group[name] for group in groups) for name in ("plain", "reads"))
+        return cls(
+            found,
+            layouts,
+            is_by_item=len({group["topic"] for group in groups}) == 1
+            and not any(group["of_table"] for group in groups),
+            changes=changes,
+            items=sum(group["items"] for group in groups),
+            reads=reads,
+            bytes=sum(group["bytes"] for group in groups),
+            others=sum(group["records"] for group in groups) - changes - reads,
+            snapshots=frozenset((partition, as_of) for group in groups for partition, as_of in group["snapshots"]),
+            bounds=_bounds([group for group in groups if group["plain"] or group["reads"]]),
+        )
+
+    def size(self, rows: int) -> int:
+        """Return the bytes that so many of the rows have at most, about."""
+        return self.bytes + rows * ROW
+
+
 class PlainItems:
     """The items of ``batch`` whose changes SQL can decide.
 
     All changes of such an item are of one of Spark's partitions, in their order on the topic, which reading from Kafka
     brings about by itself. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or
-    deletes it. Or the only one is a row that a snapshot has read. Raises what Spark raises. Spark keeps what was found
-    until `close`.
+    deletes it. Or the only one is a row that a snapshot has read. Takes one Spark action, or two if an item is in
+    several of its partitions. Raises what Spark raises. Spark keeps what was found until `close`.
     """
 
     def __init__(self, batch: DataFrame, layouts: Sequence[Layout], *, nul: bool = True) -> None:
@@ -70,6 +130,23 @@ class PlainItems:
         newest changes of ``items``. ``bounds``: of each key column the ``least`` and the ``greatest`` text, and if all
         are numbers (``is_number``) the ``lowest`` and the ``highest``.
         """
+
+    @property
+    def statuses(self) -> Mapping[str, int]:
+        """The number of records by status."""
+        statuses: Counter[str] = Counter()
+        for group in self.groups:
+            statuses[group["status"]] += group["records"]
+        return statuses
+
+    @property
+    def layouts(self) -> list[int]:
+        """The numbers of the layouts that the changes have."""
+        return sorted({group["layout"] for group in self.groups if group["status"] == DecodeStatus.CHANGE})
+
+    def table(self, layouts: Collection[int]) -> TableSummary:
+        """Return the summary of the table whose changes have these layouts."""
+        return TableSummary.of(self, self.groups, layouts)
 
     def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
         """Return the newest change of each item with one of ``layouts``; ``size``: the bytes that Spark takes them for.
@@ -106,6 +183,20 @@ class PlainItems:
 
     def _frame(self, found: Any) -> DataFrame:
         return DataFrame(found, self._session)
+
+
+def _bounds(groups: Sequence[Mapping[str, Any]]) -> tuple[KeyBounds, ...]:
+    """Return the bounds of the key columns that all groups have. Another table of the batch may have more."""
+    found = []
+    for parts in zip(*(group["bounds"] for group in groups), strict=True):
+        if any(part["least"] is None for part in parts):
+            break
+        texts = min(part["least"] for part in parts), max(part["greatest"] for part in parts)
+        numbers = None
+        if all(part["is_number"] for part in parts):
+            numbers = min(part["lowest"] for part in parts), max(part["highest"] for part in parts)
+        found.append(KeyBounds(texts, numbers))
+    return tuple(found)
 
 
 def _of_table() -> Column:

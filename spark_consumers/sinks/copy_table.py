@@ -23,7 +23,7 @@ from spark_consumers.fold import (
     truncate,
 )
 from spark_consumers.gaps import LostChanges, from_json, to_json
-from spark_consumers.newest import TableSummary
+from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks.target import Key, SelectedRows, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones

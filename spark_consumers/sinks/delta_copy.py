@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stri
 from relay.errors import RelayError
 from relay.types.columns import ColumnKind
 from spark_consumers.fold import StoredRow
-from spark_consumers.newest import KeyBounds, TableSummary
+from spark_consumers.plain_items import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ColumnPlan
@@ -220,15 +220,11 @@ class DeltaTable:
         return {tuple(other) for other in others}
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
-        of_batch = found.found
-        assert of_batch is not None
-        rows = of_batch.newest(found.layouts, found.size(found.items), time.time_ns() // 1000)
+        rows = found.found.newest(found.layouts, found.size(found.items), time.time_ns() // 1000)
         return self._newest.write(changes.sparkSession, self._merge_of(rows, found.items, found), found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
-        of_batch = found.found
-        assert of_batch is not None
-        rows = of_batch.reads(found.layouts, found.size(found.reads), time.time_ns() // 1000)
+        rows = found.found.reads(found.layouts, found.size(found.reads), time.time_ns() // 1000)
         return self._newest.write_reads(changes.sparkSession, self._merge_of(rows, found.reads, found), found)
 
     def _merge_of(self, found: DataFrame, number: int, summary: TableSummary) -> BatchMerge:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from spark_consumers.newest import TableSummary
+from spark_consumers.plain_items import TableSummary
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.delta_tokens import is_older, is_stored
 from spark_consumers.sinks.target import IS_OLDER_THAN_READ, Written

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
-from spark_consumers.newest import TableSummary
+from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
@@ -225,9 +225,7 @@ class PostgresTable:
         )
 
     def _copied(self, changes: DataFrame, found: TableSummary, *, of_snapshots: bool = False) -> Iterator[bytes]:
-        of_batch = found.found
-        assert of_batch is not None
-        rows = of_batch.rows(found.layouts, of_snapshots=of_snapshots)
+        rows = found.found.rows(found.layouts, of_snapshots=of_snapshots)
         return copied_rows(changes.sparkSession.sparkContext, rows, len(self._plan.keys))
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_consumers.newest import TableSummary
+from spark_consumers.plain_items import TableSummary
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
 from spark_consumers.sinks.copied_rows import COPIED_COLUMNS

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from relay.token import EventToken
 from spark_consumers.fold import Place, StoredRow
-from spark_consumers.newest import TableSummary
+from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks.delta import literal
 

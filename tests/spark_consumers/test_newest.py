@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_consumers.newest import BatchSummary, KeyBounds
+from spark_consumers.plain_items import KeyBounds, TableSummary
 from tests.spark_consumers.drawn_tokens import like_plain_tokens, plain_parts
 from tests.spark_consumers.spark_process import SparkProcess
 
@@ -28,10 +28,9 @@ def group(layout: int, *found: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer() -> None:
     none = bounds(None, None)
-    batch = BatchSummary(
-        {}, (group(0, bounds("9", "10"), none), group(1, bounds("2", "30"), none), group(2, none, none))
-    )
-    found = batch.table([0, 1])
+    groups = [group(0, bounds("9", "10"), none), group(1, bounds("2", "30"), none), group(2, none, none)]
+    of_spark: Any = None
+    found = TableSummary.of(of_spark, groups, [0, 1])
     assert found.bounds == (KeyBounds(("2", "30"), (2, 30)),)
     assert (found.changes, found.items, found.reads, found.others, found.is_by_item) == (4, 2, 2, 2, True)
     assert found.snapshots == {(0, 7), (1, 7)}

@@ -140,7 +140,7 @@ import json, sys
 from pyspark.sql import functions as F
 from relay.change import Operation
 from relay.demo.tables import spark
-from spark_consumers.newest import summary
+from spark_consumers.plain_items import PlainItems
 from tests.spark_consumers.batches import change, in_spark, layout
 
 ORDERS = layout({"id": "string", "part": "int"}, {"id": "string", "part": "int"})
@@ -167,7 +167,7 @@ with spark() as session:
             "layout": F.when(~is_tombstone, F.col("layout")),
         }
     )
-    found = summary(frame.coalesce(1), [ORDERS, USERS])
+    found = PlainItems(frame.coalesce(1), [ORDERS, USERS])
     both = {"statuses": dict(found.statuses), "orders": shown(found.table([0])), "users": shown(found.table([1]))}
     found.close()
     json.dump(both, sys.stdout)
