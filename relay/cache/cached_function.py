@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from relay.cache.async_cache import AsyncTokenCache
 from relay.cache.codec import JSON, Codec
@@ -17,20 +17,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Decorator(Protocol):
-    def __call__(self, function: Callable[P, R], /) -> CachedFunction[P, R]: ...
-
-
-class _AsyncDecorator(Protocol):
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> AsyncCachedFunction[P, R]: ...
+@overload
+def cached(
+    cache: TokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON
+) -> Callable[[Callable[P, R]], CachedFunction[P, R]]: ...
 
 
 @overload
-def cached(cache: TokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> _Decorator: ...
-
-
-@overload
-def cached(cache: AsyncTokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> _AsyncDecorator: ...
+def cached(
+    cache: AsyncTokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON
+) -> Callable[[Callable[P, Awaitable[R]]], AsyncCachedFunction[P, R]]: ...
 
 
 def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> Any:

@@ -128,10 +128,7 @@ def invalidated(entry: Entry | None, token: EventToken | None, generation: str) 
 
     ``generation``: one read before the entry. A token of None is unknown and always invalidates.
     """
-    order = order_of(entry, token)
-    if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if known to be included
-        return None
-    return _tombstone(entry, token, generation)
+    return fold(entry, [token], generation).entry
 
 
 def _tombstone(entry: Entry | None, token: EventToken | None, generation: str) -> Entry:
@@ -168,7 +165,7 @@ def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: s
     now, applied, discarded, unknown = entry, 0, 0, 0
     for token in tokens:
         order = order_of(now, token)
-        if order is Order.OLDER or order is Order.EQUAL:
+        if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if known to be included
             discarded += 1
             continue
         applied += 1

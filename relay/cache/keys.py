@@ -150,11 +150,7 @@ def cache_keys(change: ReducedChange, templates: Sequence[KeyTemplate]) -> list[
     A row that lacks a column of a template has no such key. Raises ``ValueError`` if a needed image is missing, or has
     a value that cannot be part of a key.
     """
-    key: dict[str, str] = {}
-    for name, value in (change.key or {}).items():
-        part = text(value)
-        if part is not None:
-            key[name] = part
+    key = _texts(change.key or {}, change.key or {})
     rows: list[dict[str, str]] | None = None
     found: dict[str, None] = {}
     for template, columns in templates:
@@ -171,15 +167,20 @@ def cache_keys(change: ReducedChange, templates: Sequence[KeyTemplate]) -> list[
 
 
 def _rows(change: ReducedChange, wanted: Iterable[str]) -> list[dict[str, str]]:
-    """Return the wanted columns of the old and the new row as text, without those that are null or absent."""
+    """Return the wanted columns of the old and the new row as text."""
     rows = []
     for name in _IMAGES[change.operation]:
         raw = change.old if name == "old" else change.new
         if raw is None:
             raise ValueError(f"the cache keys need columns of the {name} image, which this change lacks")
-        texts = ((column, text(raw[column])) for column in wanted if raw.get(column) is not None)
-        rows.append({column: part for column, part in texts if part is not None})
+        rows.append(_texts(raw, wanted))
     return rows
+
+
+def _texts(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
+    """Return the text of these columns, without those that are null or absent."""
+    given = (column for column in columns if row.get(column) is not None)
+    return {column: part for column in given if (part := text(row[column])) is not None}
 
 
 def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
@@ -207,13 +208,9 @@ def key_text(template: str, row: Mapping[str, Any]) -> str:
         'order:ada:19.9'
     """
     parsed, columns = _key_template(template)
-    parts = {}
-    for column in columns:
-        value = row.get(column)
-        part = None if value is None else text(value)
-        if part is None:
-            raise ValueError(f"there is no cache key {template} of a row without a value of `{column}`")
-        parts[column] = part
+    parts = _texts(row, columns)
+    for column in columns - parts.keys():
+        raise ValueError(f"there is no cache key {template} of a row without a value of `{column}`")
     return parsed.render(parts)
 
 
@@ -225,10 +222,9 @@ def row_keys(templates: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> lis
     found: dict[str, None] = {}
     for row in rows:
         for template, columns in map(_key_template, templates):
-            parts = {column: text(row[column]) for column in columns if row.get(column) is not None}
-            known = {column: part for column, part in parts.items() if part is not None}
-            if columns <= known.keys():
-                found[template.render(known)] = None
+            parts = _texts(row, columns)
+            if columns <= parts.keys():
+                found[template.render(parts)] = None
     return list(found)
 
 
