@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,11 @@ from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError
 from relay.kafka.group_offsets import Offsets
 from spark_consumers import launch
-from spark_consumers.consumer import Consumer
-from spark_consumers.dead_letters import DeadLetterTopic
-from spark_consumers.decode import Decoder
 from spark_consumers.frames import NOT_SHOWN
-from spark_consumers.non_changes import NonChanges
+from spark_consumers.gaps import LostChanges
 from spark_consumers.records import DecodeStatus
 from spark_consumers.running import log_event
+from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 Apply = Callable[[DataFrame, int], object]
 """What is done with a batch of changes, and its number. Called again with the same batch after a crash."""
@@ -59,7 +58,8 @@ def changes(
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
     names = [*topics_of_changes(config, topics), config.internal("gaps")]
     noted = on_gap or (lambda gap: log_event("gap", name, **gap))
-    consumer = _BatchConsumer(name, names, at_most, interval, delta, noted, is_selective=bool(topics))
+    consumer = _BatchConsumer(config, name, names, at_most, noted, is_selective=bool(topics))
+    consumer.interval, consumer.delta = interval, delta
     return ChangeStream(config, consumer, start, checkpoint, spark)
 
 
@@ -99,55 +99,30 @@ class ChangeStream:
         )
 
 
-class _BatchConsumer(Consumer):
-    """Passes batches on. What these write to is not known here."""
+class _BatchConsumer(TableConsumer):
+    """Passes batches on, of any size. What these write to is not known here."""
 
     def __init__(
-        self,
-        name: str,
-        topics: Sequence[str],
-        at_most: int,
-        interval: str | None,
-        delta: bool,
-        on_gap: OnGap,
-        *,
-        is_selective: bool,
+        self, config: Config, name: str, topics: Sequence[str], at_most: int, on_gap: OnGap, *, is_selective: bool
     ) -> None:
-        self.name = name
+        super().__init__(name, config, self._plan, at_most=at_most, bytes_at_most=None)
         self.topics = topics
-        self.at_most = at_most
-        self.interval = interval
-        self.delta = delta
         self.apply_batch: Apply | None = None
         self._on_gap = on_gap
         self._is_selective = is_selective
 
-    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
-        return decoder.changes(records)
+    def _plan(self, part: TableBatch) -> BatchPlan:
+        self._refuse_others(part.end)
+        statuses = dict(part.records.groupBy("status").count().collect())
+        return BatchPlan(statuses, partial(self._pass_on, part, statuses.get(DecodeStatus.CHANGE, 0)))
 
-    def apply(
-        self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
-    ) -> dict[str, int]:
-        """Pass a batch on. Raises ``UnknownSchemas`` before that, ``Unavailable``, and what ``apply_batch`` raises."""
+    def _pass_on(self, part: TableBatch, changes: int, gaps: Sequence[LostChanges]) -> dict[str, int]:
+        """Raise what ``apply_batch`` raises."""
         assert self.apply_batch is not None
-        self._refuse_others(end)
-        batch = batch.persist()
-        try:
-            statuses: dict[str, int] = dict(batch.groupBy("status").count().collect())
-            non_changes = NonChanges(batch, statuses)
-            non_changes.refuse_unknown_schemas(dead_letters)
-            gaps = non_changes.gaps()
-            for gap in gaps:
-                self._on_gap(asdict(gap))
-            self.apply_batch(batch.where(F.col("status") == DecodeStatus.CHANGE).drop(*NOT_SHOWN), number)
-            return {
-                "rows": sum(statuses.values()),
-                "changes": statuses.get(DecodeStatus.CHANGE, 0),
-                "gaps": len(gaps),
-                "dead_letters": non_changes.send(dead_letters),
-            }
-        finally:
-            batch.unpersist()
+        for gap in gaps:
+            self._on_gap(asdict(gap))
+        self.apply_batch(part.records.where(F.col("status") == DecodeStatus.CHANGE).drop(*NOT_SHOWN), part.number)
+        return {"changes": changes}
 
     def _refuse_others(self, end: Offsets) -> None:
         """Raise ``ConfigError`` if the checkpoint goes on in topics that the program has left out since."""

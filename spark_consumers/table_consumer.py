@@ -1,4 +1,4 @@
-"""The consumer that writes changes to tables: what the change log and the copy have in common."""
+"""The consumer of changes on Spark: what the change log, the copy and consumers of one's own have in common."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """The decoded records of a batch, and the offsets between which they are. ``start``: of the checkpoint."""
+    """The decoded records of batch ``number``, and the offsets between which they are. ``start``: of the checkpoint."""
 
     records: DataFrame
     layouts: Sequence[Layout]
     begin: Offsets
     end: Offsets
     start: Offsets = field(default_factory=dict)
+    number: int = 0
 
 
 Rule = Callable[[TableBatch], BatchPlan]
@@ -57,7 +58,7 @@ class TableConsumer(Consumer):
     """Applies batches of changes to tables, by ``rule``. ``place``: where these are. ``at_most``: records a batch.
 
     ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the location of the tables if they
-    are in Delta. ``bytes_at_most``: of the values that the rule is given at once.
+    are in Delta. ``bytes_at_most``: of the values that the rule is given at once, None for any.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class TableConsumer(Consumer):
         place: str | None = None,
         apply_every: float = _LOOK_EVERY,
         delta_at: str | None = None,
-        bytes_at_most: int = 128 << 20,
+        bytes_at_most: int | None = 128 << 20,
     ) -> None:
         self.name = name
         self.at_most = at_most
@@ -104,14 +105,15 @@ class TableConsumer(Consumer):
         """
         decoder, session = self._decoder, batch.sparkSession
         assert decoder is not None
-        parts = cut_batch(session, self._config, self.name, begin, end, self._bytes_at_most)
+        most = self._bytes_at_most
+        parts = [] if most is None else cut_batch(session, self._config, self.name, begin, end, most)
         if not parts:
-            return self._apply(TableBatch(batch, decoder.layouts, begin, end, self._start), dead_letters)
+            return self._apply(TableBatch(batch, decoder.layouts, begin, end, self._start, number), dead_letters)
         counts: Counter[str] = Counter()
         for first, last in parts:
             # Read again, since Spark would go through all of the batch for each part.
             records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
-            part = TableBatch(records, decoder.layouts, first, last, self._start)
+            part = TableBatch(records, decoder.layouts, first, last, self._start, number)
             counts.update(self._apply(part, dead_letters))
         return {**counts, "parts": len(parts)}
 

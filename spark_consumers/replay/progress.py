@@ -21,30 +21,29 @@ class ReplayProgress:
         self._total = total
         self._before = done
         self._began = time.monotonic()
-        self._bar: Progress | None = None
-        if sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("records, left:"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._task = self._bar.add_task(f"replay of the {consumer}", total=total, completed=done)
+        self._is_shown = sys.stderr.isatty()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("records, left:"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self._is_shown,
+        )
+        self._task = self._bar.add_task(f"replay of the {consumer}", total=total, completed=done)
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
+        if self._is_shown:  # older versions print a line break even if they are disabled
             self._bar.stop()
 
     def show(self, done: int, counts: Mapping[str, int]) -> None:
         """Show that ``done`` offsets are read. ``counts``: what the last batch has done."""
-        if self._bar is not None:
+        if self._is_shown:
             self._bar.update(self._task, completed=done)
             return
         seconds = time.monotonic() - self._began
