@@ -8,26 +8,24 @@ They also take a batch whose values would not fit into the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from relay.cache.continuity import Continuity
-from relay.cache.keys import CacheRules
 from relay.config import CacheConfig, Config
 from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
-from spark_consumers.cache_batches import BatchOutcome, apply_chunk, chunks, conclude, invalidator, other_topics
+from spark_consumers.cache_batches import BatchOutcome, CacheWork, chunks
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.lag import LagAlarm
 from spark_consumers.packed_records import LargeValueError, PackedRecords
-from spark_consumers.records import DecodeStatus
 from spark_consumers.running import no_garbage_collection
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 
@@ -46,32 +44,6 @@ class KnownSchemas:
         return self.by_header.get(header)
 
 
-@dataclass(frozen=True)
-class InvalidationPlan:
-    """What applying a batch needs, on the driver or on Spark's workers."""
-
-    cache: CacheConfig
-    rules: CacheRules
-    schemas: KnownSchemas
-    registry: bool
-    others: Mapping[str, DecodeStatus]
-    given_up: tuple[bytes, ...]
-    published_since: str = ""
-
-    def reader(self) -> ValueReader:
-        return ValueReader(self.schemas, self.rules, registry=self.registry, others=self.others)
-
-
-class BatchRecords(Protocol):
-    """The records of a batch, as `PackedRecords` has them."""
-
-    @property
-    def is_on_cluster(self) -> bool: ...
-    def together(self, most: int) -> Iterator[KafkaRecord]: ...
-    def by_partition(self, most: int) -> Iterator[KafkaRecord]: ...
-    def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]: ...
-
-
 class CacheConsumer(Consumer):
     """Invalidates the changed entries of one cache namespace. Several drivers may do so."""
 
@@ -82,22 +54,18 @@ class CacheConsumer(Consumer):
     executor_modules = ("spark_consumers.invalidate", "relay.cache.urls")
 
     def __init__(self, config: Config, cache: CacheConfig) -> None:
-        self._cache = cache
-        self._rules = CacheRules(cache, config.sources)
+        self._work = CacheWork.of(config, cache)
         self.topics = topics_of_cache(config, cache)
-        self._others = other_topics(config, cache)
-        self.continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
+        self.continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
         self._alarm = LagAlarm(self.name, cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.
-        self._plan: InvalidationPlan
+        self._schemas: KnownSchemas
+        self._given_up: tuple[bytes, ...]
         self._reader: ValueReader
 
     def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
-        schemas = KnownSchemas(decoder.schemas)
-        self._plan = InvalidationPlan(
-            self._cache, self._rules, schemas, decoder.registry, self._others, tuple(decoder.given_up)
-        )
-        self._reader = self._plan.reader()
+        self._schemas, self._given_up = KnownSchemas(decoder.schemas), tuple(decoder.given_up)
+        self._reader = self._work.reader(self._schemas)
         return records
 
     def apply(
@@ -106,49 +74,50 @@ class CacheConsumer(Consumer):
         """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         return self.apply_records(PackedRecords(batch), count_between(begin, end), dead_letters)
 
-    def apply_records(self, records: BatchRecords, expected: int, dead_letters: DeadLetterTopic) -> dict[str, int]:
+    def apply_records(self, records: PackedRecords, expected: int, dead_letters: DeadLetterTopic) -> dict[str, int]:
         """Do what `apply` does. ``expected``: the records at most."""
-        plan = replace(self._plan, published_since=self.continuity.published_since)
         outcome = None
         if expected < _LARGE_BATCH or not records.is_on_cluster:
-            outcome = _apply_here(plan, self._reader, records, expected)
+            outcome = self._apply_here(records, expected)
         if outcome is None:
             outcome = BatchOutcome()
-            for part in records.on_workers(partial(_apply_on_worker, plan)):
+            since = self.continuity.published_since
+            for part in records.on_workers(partial(_apply_on_worker, self._work, self._schemas, self._given_up, since)):
                 outcome.add(part)
         if outcome.failure is not None:
             raise outcome.failure
-        return conclude(outcome, self._cache, self._rules, dead_letters, self._alarm)
+        return self._work.conclude(outcome, dead_letters, self._alarm)
+
+    def _apply_here(self, records: PackedRecords, expected: int) -> BatchOutcome | None:
+        """Apply a batch of at most ``expected`` records; return None if the driver has no room for its values.
+
+        What it has applied then is applied again, which is harmless.
+        """
+        most = _DRIVER_BYTES // max(1, expected)
+        try:
+            found = records.together(most) if expected < _LARGE_BATCH else records.by_partition(most)
+            return _apply(self._work, self._reader, self._given_up, self.continuity.published_since, found)
+        except LargeValueError:
+            return None
 
 
-def _apply_here(
-    plan: InvalidationPlan, reader: ValueReader, records: BatchRecords, expected: int
-) -> BatchOutcome | None:
-    """Apply a batch of at most ``expected`` records; return None if it has values that are too large for the driver.
-
-    What it has applied then is applied again, which is harmless.
-    """
-    most = _DRIVER_BYTES // max(1, expected)
-    try:
-        found = records.together(most) if expected < _LARGE_BATCH else records.by_partition(most)
-        return _apply(plan, reader, found)
-    except LargeValueError:
-        return None
-
-
-def _apply_on_worker(plan: InvalidationPlan, records: Iterable[KafkaRecord]) -> list[BatchOutcome]:
+def _apply_on_worker(
+    work: CacheWork, schemas: KnownSchemas, given_up: Collection[bytes], since: str, records: Iterable[KafkaRecord]
+) -> list[BatchOutcome]:
     """Apply the records of one partition. Returns a failure, since Spark only passes on an exception's text."""
     try:
-        return [_apply(plan, plan.reader(), records)]
+        return [_apply(work, work.reader(schemas), given_up, since, records)]
     except RelayError as failure:
         return [BatchOutcome(failure=failure)]
 
 
-def _apply(plan: InvalidationPlan, reader: ValueReader, records: Iterable[KafkaRecord]) -> BatchOutcome:
+def _apply(
+    work: CacheWork, reader: ValueReader, given_up: Collection[bytes], since: str, records: Iterable[KafkaRecord]
+) -> BatchOutcome:
     """Invalidate the cache keys of some records."""
     outcome = BatchOutcome()
     with no_garbage_collection():
         for chunk in chunks(records):
-            changes, others = reader.read(chunk, plan.given_up)
-            outcome.add(apply_chunk(plan.cache, plan.rules, changes, others, len(chunk), plan.published_since))
+            changes, others = reader.read(chunk, given_up)
+            outcome.add(work.apply(changes, others, len(chunk), since))
     return outcome

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from relay.avro.registry import open_schemas
 from relay.cache.continuity import Continuity
-from relay.cache.keys import CacheRules, ReducedChange
+from relay.cache.keys import ReducedChange
 from relay.config import CacheConfig, Config
 from relay.config.topic_names import topics_of_cache
 from relay.errors import ConfigError, RelayError, Unavailable
@@ -29,12 +29,12 @@ from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
 from relay.observe.consumers import ConsumerWatch
-from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, apply_chunk, conclude, invalidator, other_topics
+from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.lag import LagAlarm
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.schema_wait import SchemaWait
-from spark_consumers.value_reader import KafkaRecord, ValueReader
+from spark_consumers.value_reader import KafkaRecord
 from spark_consumers.watched import served
 
 _NAME = "cache"
@@ -81,11 +81,10 @@ class _PythonConsumer:
 
     def __init__(self, config: Config, cache: CacheConfig, stack: ExitStack, watch: ConsumerWatch) -> None:
         self._config = config
-        self._cache = cache
+        self._work = CacheWork.of(config, cache)
         self._stack = stack
         self._watch = watch
-        self._rules = CacheRules(cache, config.sources)
-        self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
+        self._continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
         self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
         self._topics = topics_of_cache(config, cache)
         # The offsets up to which records were read, and up to which they were applied. The latter is one reference,
@@ -107,12 +106,11 @@ class _PythonConsumer:
         first, ends = self._group.locate(self._first_offsets(start))
         # I6: not past the end, which `Continuity.begin` makes up for.
         self._reached = up_to(first, ends)
-        self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
-        self._schemas.refresh()
-        is_registry, others = self._config.schema_registry is not None, other_topics(self._config, self._cache)
-        self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, others=others)
-        self._schema_wait = SchemaWait(self._schemas, _NAME)
-        self._dead_letters = DeadLetterTopic(self._config, _NAME, self._schemas)
+        schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
+        schemas.refresh()
+        self._reader = self._work.reader(schemas)
+        self._schema_wait = SchemaWait(schemas, _NAME)
+        self._dead_letters = DeadLetterTopic(self._config, _NAME, schemas)
         self._ids = topic_ids(self._admin, self._config, self._topics)
         if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
             self._group.commit(self._reached, ids=self._ids, wait=True)  # so that --from counts once
@@ -255,9 +253,8 @@ class _PythonConsumer:
     def _apply(self, batch: _Batch) -> dict[str, int]:
         changes, others = batch.decoded or self._decode(batch.records)
         batch.decoded = None  # a schema that was not known may be at the next attempt
-        since = self._continuity.published_since
-        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch.records), since)
-        return conclude(outcome, self._cache, self._rules, self._dead_letters, self._alarm)
+        outcome = self._work.apply(changes, others, len(batch.records), self._continuity.published_since)
+        return self._work.conclude(outcome, self._dead_letters, self._alarm)
 
     def _decode(self, records: Sequence[KafkaRecord]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
         return self._reader.read(records, self._schema_wait.given_up)

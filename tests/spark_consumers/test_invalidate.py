@@ -23,7 +23,7 @@ from spark_consumers.cache_batches import CHUNK, BatchOutcome, chunks
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
-from spark_consumers.packed_records import LargeValueError
+from spark_consumers.packed_records import LargeValueError, PackedRecords
 from spark_consumers.records import DecodeStatus
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 from tests.avro.known import Known
@@ -174,7 +174,7 @@ def test_the_consumer_of_the_cache_reads_the_gaps_beside_the_changes() -> None:
     assert CacheConsumer(config, config.cache).topics == ["shop.orders", "shop.gaps"]
 
 
-class Records:
+class Records(PackedRecords):
     """Stands in for the records of a batch in Spark."""
 
     is_on_cluster = False
