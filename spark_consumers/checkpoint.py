@@ -150,7 +150,10 @@ class ConsumerCheckpoint:
 
     def note_schemas(self, registry: str, known: Mapping[bytes, Mapping[str, Any]]) -> None:
         """Store the schemas of a registry beside the earlier ones, so that they are known while it does not answer."""
-        schemas = {header.hex(): schema for header, schema in {**self.schemas(registry), **known}.items()}
+        earlier = self.schemas(registry)
+        if known.keys() <= earlier.keys():
+            return
+        schemas = {header.hex(): schema for header, schema in {**earlier, **known}.items()}
         self.folder.write(_SCHEMAS, json.dumps({"registry": registry, "schemas": schemas}))
 
     def schemas(self, registry: str) -> dict[bytes, dict[str, Any]]:

@@ -68,7 +68,7 @@ def run(
     with ExitStack() as stack:
         watches = stack.enter_context(served(config, [(each.name, each.topics) for each in consumers], http))
         runners = [
-            Runner(each, config, _checkpoint(each, config, checkpoint, consumers), until_caught_up, stack, watch)
+            Runner(each, config, _checkpoint(each, config, checkpoint, consumers), until_caught_up, watch)
             for each, watch in zip(consumers, watches, strict=True)
         ]
         existing = session or existing_session()
@@ -85,12 +85,12 @@ def run(
                 runner.stop(signum)
 
         with signals(stop):
-            locks = [lock for runner in runners for lock in runner.take_locks()]
+            locks = [lock for runner in runners for lock in runner.take_locks(stack)]
             for runner in runners:
-                runner.connect()
+                runner.connect(stack)
                 if runner.checkpoint.local is not None:
                     runner.refuse_start(refused)  # while this one waited, another one may have begun it
-                    _begin(runner, start)
+                    _begin(runner, start, stack)
             opened = session_for(consumers, config, session, locks, stack)
             if is_cluster(master):
                 modules = sorted({name for each in consumers for name in each.executor_modules})
@@ -99,21 +99,21 @@ def run(
                 if runner.checkpoint.local is None:
                     runner.checkpoint.open(opened)
                     runner.refuse_start(refused)
-                    _begin(runner, start)
+                    _begin(runner, start, stack)
                 _note_what_has_no_lock(runner)
             _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
 
 
-def _begin(runner: Runner, start: str | None) -> None:
+def _begin(runner: Runner, start: str | None, stack: ExitStack) -> None:
     """Note where a new checkpoint starts, or say that one that exists goes on where it is."""
     if start is not None and runner.checkpoint.exists:
         checkpoint = runner.checkpoint
         log_event(
             "goes on", runner.consumer.name, start=start, checkpoint=checkpoint.location, offsets=checkpoint.resume()
         )
-    runner.begin(start)
+    runner.begin(start, stack)
 
 
 def session_for(

@@ -27,7 +27,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
+from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
@@ -56,9 +56,9 @@ def run(
     """
     with ExitStack() as stack:
         (watch,) = stack.enter_context(served(config, [(_NAME, topics_of_cache(config, cache))], http))
-        consumer = _PythonConsumer(config, cache, stack, watch)
+        consumer = _PythonConsumer(config, cache, watch)
         with signals(consumer.stop):
-            consumer.run(start, until_caught_up=until_caught_up)
+            consumer.run(stack, start, until_caught_up=until_caught_up)
     if consumer.stopping == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -79,14 +79,12 @@ class _Batch:
 class _PythonConsumer:
     """Runs in the thread that calls ``run``, but for ``_apply_batch``, which a thread of its own calls, one by one."""
 
-    def __init__(self, config: Config, cache: CacheConfig, stack: ExitStack, watch: ConsumerWatch) -> None:
+    def __init__(self, config: Config, cache: CacheConfig, watch: ConsumerWatch) -> None:
         self._config = config
         self._work = CacheWork.of(config, cache)
-        self._stack = stack
         self._watch = watch
         self._continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
         self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
-        self._topics = topics_of_cache(config, cache)
         # The offsets up to which records were read, and up to which they were applied. The latter is one reference,
         # which only the other thread sets while there is a batch to apply.
         self._reached: Offsets = {}
@@ -99,24 +97,25 @@ class _PythonConsumer:
         """End after the running batch. Safe to call from a signal handler."""
         self.stopping = signum
 
-    def run(self, start: str | None, *, until_caught_up: bool) -> None:
-        self._admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
-        self._group = GroupOffsets(self._config, _NAME, self._topics)
-        self._stack.callback(self._group.close)
+    def run(self, stack: ExitStack, start: str | None, *, until_caught_up: bool) -> None:
+        topics.connect(self._config)  # raises a clear error if no broker can be reached
+        self._group = GroupOffsets(self._config, _NAME, self._watch.topics)
+        stack.callback(self._group.close)
         first, ends = self._group.locate(self._first_offsets(start))
         # I6: not past the end, which `Continuity.begin` makes up for.
         self._reached = up_to(first, ends)
-        schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
+        schemas = stack.enter_context(contextlib.closing(open_schemas(self._config)))
         schemas.refresh()
         self._reader = self._work.reader(schemas)
         self._schema_wait = SchemaWait(schemas, _NAME)
         self._dead_letters = DeadLetterTopic(self._config, _NAME, schemas)
-        self._ids = topic_ids(self._admin, self._config, self._topics)
+        self._ids = self._group.topic_ids()
         if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
             self._group.commit(self._reached, ids=self._ids, wait=True)  # so that --from counts once
             self._messages = self._open_reader()
+            stack.callback(self._messages.close)
             self._watch.start_at(self._applied)
-            log_event("started", _NAME, topics=self._topics, group=self._group.group)
+            log_event("started", _NAME, topics=self._group.topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
             self._group.commit(self._applied, ids=self._ids, wait=True)  # I1: for --from committed:GROUP
         self._watch.stop()
@@ -141,7 +140,6 @@ class _PythonConsumer:
             "error_cb": self._note_error,
         }
         reader = open_reader(self._config, _NAME, self._group.group, settings)
-        self._stack.callback(reader.close)
         self._assign(reader)
         return reader
 
@@ -283,7 +281,7 @@ class _PythonConsumer:
 
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(Unavailable):  # it has the same effect later
-            self._refuse_new_topics(topic_ids(self._admin, self._config, self._topics))
+            self._refuse_new_topics(self._group.topic_ids())
             found = self._group.partitions()
             if len(found) != sum(map(len, self._reached.values())):
                 for each in found:

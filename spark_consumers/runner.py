@@ -26,7 +26,7 @@ from relay.config.hidden import redacted
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids, up_to
+from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
 from spark_consumers.causes import cause, with_full_disk
@@ -64,7 +64,6 @@ class Runner:
         config: Config,
         checkpoint: ConsumerCheckpoint,
         until_caught_up: bool,
-        stack: ExitStack,
         watch: ConsumerWatch,
     ) -> None:
         self.consumer = consumer
@@ -72,10 +71,6 @@ class Runner:
         self.config = config
         self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
-        self.stack = stack
-        # The URL of the schema registry, "" without one, and how many of its schemas this process has stored.
-        self._registry = redacted(config.schema_registry.url) if config.schema_registry is not None else ""
-        self._noted_schemas = 0
         # Shared: the signal that asked to stop, 0 for none. Set by the signal handler in the main thread.
         self.stopping = 0
         # Shared: what `keep_running` ended with. Set by its thread as the last thing it does.
@@ -96,6 +91,12 @@ class Runner:
         """End after the running batch. Safe to call from a signal handler."""
         self.stopping = signum
 
+    @property
+    def _registry(self) -> str:
+        """The URL of the schema registry, "" without one."""
+        registry = self.config.schema_registry
+        return "" if registry is None else redacted(registry.url)
+
     def refuse_start(self, start: str | None) -> None:
         """Raise ``ConfigError`` if there is a ``start`` for a checkpoint that exists."""
         if start is not None and self.checkpoint.exists:
@@ -104,26 +105,26 @@ class Runner:
                 "omit --from to resume it, or name another folder with --checkpoint"
             )
 
-    def connect(self) -> None:
-        """Open all but Spark's session and the Kafka group."""
-        self.admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
+    def connect(self, stack: ExitStack) -> None:
+        """Open all but Spark's session and the Kafka group. ``stack``: closes it."""
+        topics.connect(self.config)  # raises a clear error if no broker can be reached
         kept = partial(self.checkpoint.schemas, self._registry)
-        self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
+        self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
         self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
         self.dead_letters = DeadLetterTopic(self.config, self.consumer.name, self.schemas)
 
-    def begin(self, start: str | None) -> None:
+    def begin(self, start: str | None, stack: ExitStack) -> None:
         """Note where a new checkpoint starts. Raises ``ConfigError`` if the checkpoint does not fit its target."""
         if self.checkpoint.is_being_swapped:
             raise ConfigError(
                 f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
                 "the checkpoint and the target may not fit: run that command again first"
             )
-        self.topics = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self.admin, self.config))
+        there = topics.list_topics(topics.connect(self.config), self.config)
         # Shared from here on: Kafka's clients may be used by any thread.
-        self.group = GroupOffsets(self.config, self.consumer.name, self.topics)
-        self.stack.callback(self.group.close)
+        self.group = GroupOffsets(self.config, self.consumer.name, self.checkpoint.topics(self.consumer.topics, there))
+        stack.callback(self.group.close)
         if not self.checkpoint.exists:
             makes_up = self.consumer.continuity is not None
             self.checkpoint.begin(self.group.resolve(start or "earliest", makes_up=makes_up))
@@ -131,7 +132,7 @@ class Runner:
             name = self.consumer.name
             self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
-            self._ids = topic_ids(self.admin, self.config, self.topics)
+            self._ids = self.group.topic_ids()
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
@@ -139,7 +140,7 @@ class Runner:
         self._attempts = 0
         self._begin()
         self.watch.start_at(self.checkpoint.resume())
-        self._log_event("started", topics=self.topics, checkpoint=self.checkpoint.location)
+        self._log_event("started", topics=self.group.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
         if self._end is not None:
@@ -168,7 +169,7 @@ class Runner:
                 self.watch.fail(repr(error), for_good=True)
                 return None
 
-    def take_locks(self) -> list[Lock]:
+    def take_locks(self, stack: ExitStack) -> list[Lock]:
         """Take the locks of the checkpoint and of the sink, if they are on this machine, and return them.
 
         Raises ``Unavailable``.
@@ -179,7 +180,7 @@ class Runner:
         locks = [lock for lock in wanted if lock is not None]
         for lock in locks:
             lock.acquire()
-            self.stack.callback(lock.release)
+            stack.callback(lock.release)
         return locks
 
     def _begin(self) -> None:
@@ -187,7 +188,7 @@ class Runner:
         continuity = self.consumer.continuity
         if continuity is None:
             return
-        self._ids = topic_ids(self.admin, self.config, self.topics)
+        self._ids = self.group.topic_ids()
         start, ends = self.group.locate(self.checkpoint.resume())
         while not self.stopping:
             try:
@@ -231,7 +232,7 @@ class Runner:
     def _created_again(self) -> dict[str, str]:
         """Return the new ids of topics that were created again."""
         with contextlib.suppress(Unavailable):  # it is looked at again
-            return created_again(self._ids, topic_ids(self.admin, self.config, self.topics))
+            return created_again(self._ids, self.group.topic_ids())
         return {}
 
     def _refuse(self, again: Mapping[str, str]) -> None:
@@ -246,13 +247,12 @@ class Runner:
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         gaps, known = self.config.internal("gaps"), self.schemas.all()
         decoder = Decoder(known, registry=bool(self._registry), gaps=gaps, given_up=self.schema_wait.given_up)
-        if self._registry and len(known) > self._noted_schemas:
+        if self._registry:
             self.checkpoint.note_schemas(self._registry, known)
-            self._noted_schemas = len(known)
         # Until it has caught up, it takes what is there: a batch that waits would look like the end to Spark.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(
-            session, self.config, self.consumer.name, self.topics, starting, self.consumer.at_most, apply_every
+            session, self.config, self.consumer.name, self.group.topics, starting, self.consumer.at_most, apply_every
         )
         found = self.consumer.stream(records, decoder, self.checkpoint.start())
         writer = found.writeStream.foreachBatch(self._apply_batch)

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from time import monotonic, sleep
 from time import time as now
 from typing import Any
@@ -150,7 +151,7 @@ class GroupOffsets:
     def __init__(self, config: Config, consumer: str, topics: Sequence[str], *, name: str | None = None) -> None:
         self._config = config
         self._servers = config.kafka.bootstrap_servers
-        self._topics = topics
+        self.topics = topics
         self._client = consumer
         self.group = name or group(config, consumer)
         self._consumer = self._open(self.group)
@@ -170,16 +171,24 @@ class GroupOffsets:
     def close(self) -> None:
         self._consumer.close()
 
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return connect(self._config)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Return the present ids of the topics, as the function of this name."""
+        return topic_ids(self._admin, self._config, self.topics)
+
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions. Raises ``Unavailable`` if a topic is missing, for which Spark would wait silently."""
         try:
             found = self._consumer.list_topics(timeout=_TIMEOUT).topics
         except KafkaException as error:
             raise Unavailable(f"no Kafka broker answers at {self._servers}: {error.args[0].str()}") from error
-        missing = [topic for topic in self._topics if topic not in found or not found[topic].partitions]
+        missing = [topic for topic in self.topics if topic not in found or not found[topic].partitions]
         if missing:
             raise _missing(missing[0], self._servers)
-        return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
+        return [TopicPartition(topic, number) for topic in self.topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
         """Return the present offsets of ``start``, which errors call ``option``.
@@ -203,7 +212,7 @@ class GroupOffsets:
             if offsets is None:
                 raise ConfigError(
                     f"{option} {start}: group {other or self.group} has no committed offsets of "
-                    f"{', '.join(self._topics)}: use earliest or latest"
+                    f"{', '.join(self.topics)}: use earliest or latest"
                 )
             is_made_up = makes_up and other in ("", self.group)
             if not is_made_up and (again := self._read_before(committed)):  # I1
@@ -264,7 +273,7 @@ class GroupOffsets:
     def _read_before(self, committed: Sequence[TopicPartition]) -> set[str]:
         """Return the topics that were created again since a group has committed these offsets."""
         noted = sorted({each.topic for each in committed if (each.metadata or "").startswith(_ID)})
-        return read_before(committed, topic_ids(connect(self._config), self._config, noted)) if noted else set()
+        return read_before(committed, topic_ids(self._admin, self._config, noted)) if noted else set()
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
         # Before the times: a record that is committed in between would be passed over.
