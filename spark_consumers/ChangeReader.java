@@ -29,7 +29,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Decodes a Kafka value to the columns of a change, at the same cost however many schemas there are. Compiled by
- * change_reader.py with Spark's own compiler, which ignores the arguments of generic types and knows no lambdas.
+ * java_classes.py with Spark's own compiler, which ignores the arguments of generic types and knows no lambdas.
  */
 public class ChangeReader implements UDF1 {
     private static final long serialVersionUID = 1;

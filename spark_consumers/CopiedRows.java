@@ -11,7 +11,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Makes rows of PostgreSQL's COPY, in its binary format, of the rows that PlainItems finds, several thousand at a time.
- * plain_items.py has the columns that it takes, and sinks/copied_rows.py those that it makes.
+ * plain_items.py has the columns that it takes, and sinks/postgres_upsert.py those that it makes.
  */
 public class CopiedRows implements FlatMapFunction {
     private static final long serialVersionUID = 1;

@@ -103,7 +103,7 @@ class TableCopies:
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
-        nul = all(self._table(*name).keeps_nul for name in _names(given.layouts))
+        nul = all(self._table(*name).target.keeps_nul for name in _names(given.layouts))
         found = PlainItems(given.records, given.layouts, nul=nul)
         return BatchPlan(found.statuses, partial(self._write, given, found), found.close)
 
@@ -120,7 +120,7 @@ class TableCopies:
             changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
             apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
-            table.maintain(batch)
+            table.target.maintain(batch)
         return {**asdict(counts), "collected": collected}
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
@@ -154,7 +154,7 @@ class TableCopies:
         if name in changed:
             # Not for other layouts, which may be from before the table had this key.
             table.prepare(batch, changed[name])
-        if table.exists(batch):
+        if table.target.exists(batch):
             table.add_gaps(batch, gaps)
 
     def _table(self, source: str, table: str) -> CopyTable:

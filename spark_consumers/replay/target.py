@@ -19,7 +19,7 @@ from spark_consumers.copy import copy_consumer
 from spark_consumers.locations import local_folder, refuse_on_cluster, spark_path
 from spark_consumers.session import existing_session, is_cluster
 from spark_consumers.sinks.copy_target import ReplayPlace, copy_target
-from spark_consumers.sinks.delta_place import DeltaPlace
+from spark_consumers.sinks.delta_target import DeltaPlace
 from spark_consumers.table_consumer import TableConsumer
 
 _SCHEMA = "schema:"

@@ -53,40 +53,33 @@ class CopyTable:
     def __init__(
         self, target: TargetTable, tombstone_retention: float, topic_ids: Callable[[], Mapping[str, str]] = dict
     ) -> None:
-        self._target = target
+        self.target = target
         self._topic_ids = topic_ids
         self._knows_topics = False
         self.tombstones = Tombstones(target, tombstone_retention)
 
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create or change the table for the changes of a batch, which have ``layouts``, by number."""
-        self._target.prepare(batch, layouts)
+        self.target.prepare(batch, layouts)
         if not self._knows_topics:
             self._note_topics(batch)
             self._knows_topics = True
 
     def _note_topics(self, batch: DataFrame) -> None:
         """Forget what is known of a topic that was created again since: its offsets are those of other records."""
-        known = json.loads(self._target.properties(batch).get(TOPIC_IDS, "{}"))
+        known = json.loads(self.target.properties(batch).get(TOPIC_IDS, "{}"))
         present = self._topic_ids()
         replaced = created_again(known, present)
         for topic in replaced:
-            self._target.forget_places(batch, topic)  # I7: or a change of unknown order would be taken for a replay
+            self.target.forget_places(batch, topic)  # I7: or a change of unknown order would be taken for a replay
         if replaced:
             self.tombstones.forget_snapshots(batch)
         if not present.items() <= known.items():
-            self._target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
-
-    def maintain(self, batch: DataFrame) -> None:
-        """Keep the table small, if it is time to."""
-        self._target.maintain(batch)
-
-    def exists(self, batch: DataFrame) -> bool:
-        return self._target.exists(batch)
+            self.target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
 
     def noted_gaps(self, batch: DataFrame) -> Sequence[LostChanges] | None:
         """Return the gaps that no snapshot has repaired, None if there never were any."""
-        noted = self._target.properties(batch).get(GAPS) if self.exists(batch) else None
+        noted = self.target.properties(batch).get(GAPS) if self.target.exists(batch) else None
         return None if noted is None else from_json(noted)
 
     def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
@@ -104,15 +97,15 @@ class CopyTable:
         """Put what ``rule`` makes of a property, a JSON list, in its place."""
         is_stored = False
         while not is_stored:
-            before = self._target.properties(batch).get(name)
+            before = self.target.properties(batch).get(name)
             listed = before or "[]"
             after = rule(listed)
             # I7, I9: another driver may change it at any time.
-            is_stored = after == listed or self._target.replace_property(batch, name, before, after)
+            is_stored = after == listed or self.target.replace_property(batch, name, before, after)
 
     def truncations(self, batch: DataFrame) -> list[EventToken]:
         """Return the truncations of earlier batches that those of other shards need."""
-        return _tokens(self._target.properties(batch).get(TRUNCATIONS, "[]"))
+        return _tokens(self.target.properties(batch).get(TRUNCATIONS, "[]"))
 
     def remember_truncations(self, batch: DataFrame, tokens: Sequence[EventToken | None]) -> None:
         """Store what later batches need of the truncations up to now, in order: one of each shard may take days."""
@@ -122,29 +115,24 @@ class CopyTable:
 
         self._change(batch, TRUNCATIONS, with_ours)
 
-    @property
-    def keeps_nul(self) -> bool:
-        """Whether `decide` can write a text that has a NUL character."""
-        return self._target.keeps_nul
-
     def decide(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Sequence[Key] | None:
         """Apply the changes of the items that SQL can decide, and return the keys of those that it left.
 
         None if it cannot decide any.
         """
-        if not self._target.decides_newest:
+        if not self.target.decides_newest:
             return None
         if found.reads:
             self.tombstones.load(changes)
             # The rows of a snapshot that was replaced by a later one are not applied.
             if not all(self.tombstones.snapshots.accepts(*snapshot) for snapshot in found.snapshots):
                 return None
-            written = self._target.write_reads(changes, found)
+            written = self.target.write_reads(changes, found)
             counts.applied += written
             counts.ignored += found.reads - written
         if not found.items:
             return ()
-        newest = self._target.write_newest(changes, found)
+        newest = self.target.write_newest(changes, found)
         counts.applied += newest.applied
         counts.ignored += newest.ignored
         return newest.left
@@ -155,7 +143,7 @@ class CopyTable:
         for _ in range(_ATTEMPTS):
             if not pending:
                 return
-            stored = self._target.read(batch, pending.keys())
+            stored = self.target.read(batch, pending.keys())
             counts_by_key = {key: VerdictCounts() for key in pending}
             writes = []
             for key, changes in pending.items():
@@ -163,7 +151,7 @@ class CopyTable:
                 row = fold(read, changes, counts_by_key[key])
                 if row is not None and not is_same_change(row, read):
                     writes.append(Write(key, read, row))
-            conflicts = self._target.write(batch, writes)
+            conflicts = self.target.write(batch, writes)
             for key, of_key in counts_by_key.items():
                 if key not in conflicts:
                     counts.add(of_key)
@@ -183,7 +171,7 @@ class CopyTable:
 
         ``truncations_of``: the tokens of all that came after a row.
         """
-        rows = self._target.rows(batch, SelectedRows(change.place.topic, partitions, of_other_topics=True))
+        rows = self.target.rows(batch, SelectedRows(change.place.topic, partitions, of_other_topics=True))
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeHead, counts: VerdictCounts, *, last: bool) -> None:
@@ -193,7 +181,7 @@ class CopyTable:
         """
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         place = end.place
-        rows = self._target.rows(batch, SelectedRows(place.topic, [place.partition], last, begin))
+        rows = self.target.rows(batch, SelectedRows(place.topic, [place.partition], last, begin))
         self._apply_to_rows(batch, rows, lambda row: sweep(row, end), counts)
 
     def _apply_to_rows(
@@ -201,18 +189,18 @@ class CopyTable:
     ) -> None:
         """Apply ``rule`` to each of ``rows``, and count each once, as it was read."""
         parts = iter(lambda: list(islice(rows, _ROWS_PER_SWEEP)), [])
-        conflicts = self._target.write_all(batch, (_decide(part, rule, counts) for part in parts))
+        conflicts = self.target.write_all(batch, (_decide(part, rule, counts) for part in parts))
         for _ in range(_ATTEMPTS):
             if not conflicts:
                 return
-            read = self._target.read(batch, conflicts)
-            conflicts = self._target.write(batch, _decide(read.items(), rule, VerdictCounts()))
+            read = self.target.read(batch, conflicts)
+            conflicts = self.target.write(batch, _decide(read.items(), rule, VerdictCounts()))
         if conflicts:
             raise self._too_many_conflicts(next(iter(conflicts)))
 
     def _too_many_conflicts(self, key: Key) -> RelayError:
         return RelayError(
-            f"{self._target.name}: row {key} was changed by another writer during {_ATTEMPTS} attempts in a row to "
+            f"{self.target.name}: row {key} was changed by another writer during {_ATTEMPTS} attempts in a row to "
             "write it: stop whatever else writes to this table"
         )
 

@@ -1,19 +1,76 @@
-"""A copy in Delta."""
+"""A copy in Delta, and any folder with tables in Delta: how a replay and the present tables change places, by renaming
+folders.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay.config import Config, CopyConfig
+from relay.config import Config, CopyConfig, redacted
+from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.locations import check_folder
-from spark_consumers.sinks.delta_place import DeltaPlace
+from spark_consumers.locations import HadoopFolder, check_folder, local_folder, rename, spark_path
+from spark_consumers.locks import Lock, lock_of
+from spark_consumers.sinks.copy_target import Renames
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_consumers.sinks.delta_copy import DeltaTable
+
+
+class DeltaPlace:
+    """The folder ``location``. ``beside``: how the names of folders end that belong to it."""
+
+    def __init__(self, location: str, beside: Sequence[str] = ()) -> None:
+        self.location: str | None = location
+        self.place = spark_path(location)
+        self._folder = local_folder(location)
+        self._shown = redacted(location)
+        self._beside = beside
+
+    def content(self, session: SparkSession) -> str | None:
+        return "is not empty" if HadoopFolder(self.place, session).names("") else None
+
+    def refuse_swap(self, present: str) -> None:
+        there = local_folder(present)
+        if self._folder is None or there is None:
+            raise ConfigError(
+                f"--swap: only folders of this machine can change places safely, not {present} and "
+                f"{self._shown}: leave --swap out, set the config to the new place, and start the consumer with a new "
+                "--checkpoint and `--from` the offsets that the replay ends with"
+            )
+        if _device(self._folder) != _device(there.absolute()):
+            raise ConfigError(
+                f"--swap: {self._folder} and {there.absolute()} are on two file systems: give a place beside it"
+            )
+
+    def locks(self, present: str) -> list[Lock]:
+        found = [lock_of(location) for location in (present, self.place)]
+        return [lock for lock in found if lock is not None]
+
+    def renames(self, present: str, stamp: str) -> Renames:
+        here, there = self._folder, local_folder(present)
+        assert here is not None
+        assert there is not None
+        found = []
+        for suffix in (*self._beside, ""):
+            rebuilt, earlier = (Path(f"{folder.absolute()}{suffix}") for folder in (here, there))
+            if earlier.exists():
+                found.append((str(earlier), f"{earlier}.{stamp}"))
+            if rebuilt.exists():
+                found.append((str(rebuilt), str(earlier)))
+        return found
+
+    def swap(self, stamp: str, renames: Renames) -> None:
+        rename(renames)
+
+    def kept(self, stamp: str, renames: Renames) -> list[str]:
+        return [new for _, new in renames if new.endswith(stamp)]
 
 
 class DeltaTarget(DeltaPlace):
@@ -40,3 +97,10 @@ class DeltaTarget(DeltaPlace):
 
         with delta_session("relay verify", config.spark) as session:
             yield partial(KeptInDelta, session, self.place, items=self._copy.items)
+
+
+def _device(folder: Path) -> int:
+    """Return the file system of a folder, which need not exist."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder.stat().st_dev

@@ -17,9 +17,8 @@ from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
-from spark_consumers.sinks.copied_rows import copied_rows
 from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
-from spark_consumers.sinks.postgres_upsert import NewestInPostgres
+from spark_consumers.sinks.postgres_upsert import NewestInPostgres, copied_rows
 from spark_consumers.sinks.postgres_values import (
     JSONB,
     OURS,

@@ -41,7 +41,7 @@ COPIED = """
 import json, struct, sys
 from pyspark.sql import SparkSession
 from spark_consumers.plain_items import PlainItems
-from spark_consumers.sinks.copied_rows import COPIED_COLUMNS, copied_rows
+from spark_consumers.sinks.postgres_upsert import COPIED_COLUMNS, copied_rows
 from tests.spark_consumers.batches import layout
 
 READ = {

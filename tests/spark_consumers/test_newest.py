@@ -265,7 +265,7 @@ with spark() as session:
 COMPARE = """
 import json, sys
 from pyspark.sql import SparkSession
-from spark_consumers.sinks.delta_tokens import is_stored
+from spark_consumers.sinks.delta_upsert import is_stored
 
 session = SparkSession.getActiveSession()
 rows = session.createDataFrame(json.load(sys.stdin), "_relay_token string, stem string, number string")
