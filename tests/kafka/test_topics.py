@@ -28,8 +28,8 @@ def test_an_unreachable_broker_is_reported_with_the_reason_in_bounded_time() -> 
     address = f"127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(Unavailable, match=rf"no Kafka broker answers at {address}: .*Connection refused"):
-        topics.connect(config("shop", address), timeout=1.0)
-    assert time.monotonic() - begun < 30
+        topics.connect(config("shop", address), timeout=3.0)
+    assert time.monotonic() - begun < 60
 
 
 def test_a_broker_that_hangs_is_not_said_to_close_the_connection() -> None:
