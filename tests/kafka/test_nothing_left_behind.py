@@ -61,6 +61,7 @@ class Disturbed:
         self.producers.release()
 
     def fence(self) -> None:
+        self._share([self.group])  # as a worker serves its group: or a busy host has it expelled meanwhile
         publisher = self._begun()
         Publisher(self.settings.producer, publisher.transactional_id).close()
         with pytest.raises((Fenced, Aborted)):
