@@ -96,14 +96,15 @@ def test_another_server_is_not_taken_for_a_registry(path: str) -> None:
 
 
 def test_known_schemas_are_available_while_another_thread_waits_for_the_broker(nobody: str) -> None:
-    schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=4.0)
+    schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=600.0)
     with ThreadPoolExecutor(2) as pool:
         reading = pool.submit(schemas.refresh)
         with pytest.raises(TimeoutError):
             reading.result(0.3)
-        assert pool.submit(schemas.all).result(2.0) == {}
+        assert pool.submit(schemas.all).result(120.0) == {}
         assert not reading.done()
-        assert isinstance(reading.exception(30.0), Unavailable)
+        schemas.close()
+        assert isinstance(reading.exception(120.0), Unavailable)
     schemas.close()
 
 
@@ -111,7 +112,7 @@ def test_the_wait_for_another_thread_that_reads_is_bounded(nobody: str) -> None:
     schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=1.0)
     with ThreadPoolExecutor(60) as pool:
         reading = [pool.submit(schemas.refresh) for _ in range(60)]
-        _, left = wait(reading, 30.0)
+        _, left = wait(reading, 55.0)
         assert not left  # one after another they would take a minute
         assert all(isinstance(each.exception(), Unavailable) for each in reading)
     schemas.close()
