@@ -91,9 +91,9 @@ def with_tables(config: Config, *, every_table: bool = True) -> Config:
     """
     if config.names_tables:
         return config
-    from relay.engine.kinds import find_tables
+    from relay.engine.kinds import kind_of
 
-    return config.with_tables(find_tables, only_split=not every_table)
+    return config.with_tables(lambda entry: kind_of(entry).find_tables(entry), only_split=not every_table)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from relay.aws import Refused
 from relay.aws.identity import SET_CREDENTIALS, open_session
 from relay.config.declared import declared_table
 from relay.dynamodb.answer_dates import AnswerDates
+from relay.dynamodb.batch import Item, Key, batch_load
 from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.pace import Pace, pace_of
 from relay.dynamodb.raw_records import keep_records_raw
@@ -286,6 +287,19 @@ def differences(client: DynamoDBClient, source: DynamoDBConfig, model: str) -> l
     )
     ttl = found["AttributeName"] if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") else None
     return list(declared_table(model).__differences__(table, ttl))
+
+
+def load(client: DynamoDBClient, source: DynamoDBConfig, keys: Iterable[Key]) -> list[Item]:
+    """Return the items of the keys that have one, read consistently. Raises ``Unavailable``."""
+    table = source.table_name
+    loaded = ask(
+        source,
+        client,
+        f"to read items of the table {table}",
+        lambda: batch_load(client, {table: keys}, consistent=True),
+        missing=f"table {table!r} no longer exists",
+    )
+    return loaded.items[table]
 
 
 def _current_stream(table: Any, source: DynamoDBConfig, client: DynamoDBClient) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from relay.config.template import Template
 from relay.dynamodb import describe
-from relay.dynamodb.batch import batch_load
 from relay.dynamodb.values import canonical_number, image_json, key_value
 
 if TYPE_CHECKING:
@@ -70,15 +69,8 @@ class ItemsOfKeys:
     def load(self, keys: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
         """Return the items of the keys that have one, by their identity. Raises ``Unavailable``."""
         assert self._client is not None
-        client, table = self._client, self._source.table_name
-        loaded = describe.ask(
-            self._source,
-            client,
-            f"to read items of the table {table}",
-            lambda: batch_load(client, {table: keys}, consistent=True),
-            missing=f"table {table!r} no longer exists",
-        )
-        return {self.identity(item): item for item in loaded.items[table]}
+        loaded = describe.load(self._client, self._source, keys)
+        return {self.identity(item): item for item in loaded}
 
     def identity(self, item: Mapping[str, Mapping[str, Any]]) -> str:
         """Return a text that is equal for equal primary keys. Raises KeyError, TypeError or ValueError if it has none.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from relay.change import Uncarriable
 from relay.dynamodb import config_match, describe
-from relay.dynamodb.batch import batch_load
 from relay.dynamodb.pace import Pace
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
@@ -74,14 +73,7 @@ class DynamoDBTableRows:
             }
             for key in keys
         ]
-        loaded = describe.ask(
-            self._config,
-            self._client,
-            f"to read items of the table {self.schema.table}",
-            lambda: batch_load(self._client, {self.schema.table: typed}, consistent=True),
-            missing=f"table {self.schema.table!r} no longer exists",
-        )
-        return self._published(loaded.items[self.schema.table])
+        return self._published(describe.load(self._client, self._config, typed))
 
     def _published(self, items: Iterable[Mapping[str, Mapping[str, Any]]]) -> Iterator[FoundRow]:
         for item in items:

@@ -87,7 +87,7 @@ class AwaitedSchemas:
         made = _Made()
         for table in schemas:
             try:
-                made.writers.extend(self._writers.make([table]))
+                made.writers.append(self._writers.make(table))
             except NoAnswer as error:
                 made.unanswered[table] = error
                 break

@@ -5,7 +5,7 @@ Each is imported when one is asked for: its packages are extras, and take their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from relay.config import Config, SourceConfig
@@ -27,8 +27,3 @@ def open_source(entry: SourceConfig) -> Source:
 
 def open_sources(config: Config) -> Sequence[Source]:
     return [open_source(entry) for entry in config.sources]
-
-
-def find_tables(entry: SourceConfig) -> Iterable[str]:
-    """Ask for the tables of a source whose config does not name them. Raises ``Unavailable``."""
-    return kind_of(entry).find_tables(entry)

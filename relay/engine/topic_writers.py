@@ -29,17 +29,19 @@ Claim = Callable[[str, str], object]
 
 
 class TopicWriters(dict[tuple[str, str], TopicWriter]):
-    """By source and table, the writer for the schema in use. ``make``: makes the writer of a schema.
+    """By source and table, the writer for the schema in use.
 
-    ``claim``: called with a source and a table of it that another worker publishes; raises ``ConfigError`` if its topic
-    is that of another table here.
+    ``make``: makes the writer of a schema, which `add` takes: publishes the schema, and creates a topic. It waits for
+    Kafka or for the schema registry, raises ``RelayError``, and may be called in any thread. ``claim``: called with a
+    source and a table of it that another worker publishes; raises ``ConfigError`` if its topic is that of another table
+    here.
     """
 
     def __init__(
         self, make: Make, tables: Iterable[TableSchema] = (), *, claim: Claim = lambda source, table: None
     ) -> None:
         super().__init__()
-        self._make = make
+        self.make = make
         self.claim = claim
         # Every writer, and those of them that another has replaced, the one replaced first at the beginning.
         self._made: dict[TableSchema, TopicWriter] = {}
@@ -55,13 +57,6 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
         """Return those of ``tables`` whose schema has no writer yet."""
         return [table for table in tables if not self._is_used(table) and table not in self._made]
 
-    def make(self, tables: Iterable[TableSchema]) -> list[TopicWriter]:
-        """Make writers, which `add` takes: publish the schemas, and create topics. Raises ``RelayError``.
-
-        This waits for Kafka or for the schema registry, and may be called in any thread.
-        """
-        return [self._make(table) for table in tables]
-
     def add(self, writers: Iterable[TopicWriter]) -> None:
         """Keep writers that `make` has made."""
         self._made |= {writer.table: writer for writer in writers}
@@ -72,7 +67,7 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
             if self._is_used(table):
                 continue
             if table not in self._made:
-                self.add(self.make([table]))
+                self.add([self.make(table)])
             place = table.source, table.table
             if (before := self.get(place)) is not None:
                 self._replaced[before.table] = None

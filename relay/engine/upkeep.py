@@ -137,14 +137,14 @@ class Upkeep:
         """Do what is due of snapshots. Changes are published while the view has yet to show what this writes."""
         if snapshots.is_watching:
             return
-        if self._owns(snapshots.control_key) and (step := snapshots.next_step()) is not None:
+        if self._owns(snapshots.stream.snapshot_key) and (step := snapshots.next_step()) is not None:
             if step.mark is not None:
                 writers = self._publishing.writers
-                tables = snapshots.tables_of(step.control)
+                tables = snapshots.marked.of(step.control)
                 writers.use([each for each in tables if (each.source, each.table) not in writers])
-                for change in snapshots.mark(step.control, step.mark):
+                for change in snapshots.marked.marks(step.control, step.mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
-            self._publishing.record(snapshots.control_key, step.control.to_json())
+            self._publishing.record(snapshots.stream.snapshot_key, step.control.to_json())
             snapshots.sees = self._publishing.commit_and_watch()
             return
         if self._record_removal([*snapshots.prunable(), *snapshots.fulfilled()]):

@@ -12,7 +12,7 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 
 from relay.engine.awaited_schemas import AwaitedSchemas
@@ -147,7 +147,7 @@ class Worker:
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
                 backlog = self._readers.has_backlog
                 wait = self._publishing.linger(backlog=backlog) if self._publishing.open else _TURN_SECONDS
-                self._receive(self._take(wait, snapshots=self._publishing.takes_rows))
+                self._receive(wait, snapshots=self._publishing.takes_rows)
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
@@ -168,21 +168,14 @@ class Worker:
     def _status(self) -> WorkerStatus:
         return take(self._group, self._sources, self._same_sources, self._readers.delay)
 
-    def _take(self, timeout: float, *, snapshots: bool) -> list[tuple[OpenShard, ReadResult]]:
-        """Take what was read. Raises what a reader raised, after committing what it had read before.
+    def _receive(self, timeout: float, *, snapshots: bool) -> None:
+        """Put into the inbox what was read and may be published now.
 
-        The way past a statement that is refused is a reset to a later position: what came before it must be published.
+        Raises what a reader raised, after committing what it had read before. The way past a statement that is refused
+        is a reset to a later position: what came before it must be published.
         """
         try:
-            return self._readers.take(timeout, snapshots=snapshots)
-        except RelayError:
-            self._try_to_commit()
-            raise
-
-    def _receive(self, results: Sequence[tuple[OpenShard, ReadResult]]) -> None:
-        """Put into the inbox what may be published now."""
-        try:
-            self._inbox.extend(self._schemas.let_through(results))
+            self._inbox.extend(self._schemas.let_through(self._readers.take(timeout, snapshots=snapshots)))
         except RelayError:
             self._try_to_commit()
             raise
@@ -247,7 +240,7 @@ class Worker:
             gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
             # The record of a segment means nothing without the control record of its snapshot.
             snapshots = [source.snapshots for source in self._sources if source.snapshots is not None]
-            controls = {partition_of(each.control_key) for each in snapshots}
+            controls = {partition_of(each.stream.snapshot_key) for each in snapshots}
             if gained:
                 self._view.require_end(controls, self._group.barrier_timeout)
             log.info("took over %d partitions", len(gained))

@@ -12,11 +12,11 @@ its ``as_of``, which is the clock before its page was read minus ``SnapshotSourc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Protocol
 
-from relay.change import Change, Snapshot
+from relay.change import Snapshot
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard, ShardOwner
 from relay.reading.reader_pool import ReaderPool
@@ -47,13 +47,16 @@ from relay.snapshots.control import (
 from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
-from relay.snapshots.report import Show, SnapshotReport
 from relay.source import Page, Segment, SnapshotSource
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
 _OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
+_LOG_EVERY, _SHOW_EVERY = 10.0, 0.5  # seconds
+
+Show = Callable[[str, tuple[int, int] | None], None]
+"""Called with the source, and the rows read and estimated of its running snapshot; None if none runs."""
 
 
 class SnapshottedStream(ShardOwner, Protocol):
@@ -81,18 +84,18 @@ class Snapshots:
         self.stream = beside.stream
         self.tables = tables
         self.readers = readers
-        self.clock = clock = beside.source.clock
-        self.control_key = self.stream.snapshot_key
+        self.clock = beside.source.clock
         self._beside = beside
         self._committed = beside.committed
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, SegmentCheckpoint] = {}
-        self._report = SnapshotReport(beside.source.name, clock)
-        self._measuring = Measuring(beside.source.name, tables, clock)
+        # When the progress was shown, or logged, last.
+        self._reported_at = 0.0
+        self._measuring = Measuring(beside.source.name, tables, self.clock)
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
-        self._tables_of = SnapshotTables(beside.source, beside.committed)
+        self.marked = SnapshotTables(beside.source, beside.committed)
         # The id of the snapshot that waits for its end, and what `awaited` says of it.
         self._waits: tuple[str, float] | None = None
         # Requests of tables that the source does not have: each is warned of once.
@@ -153,7 +156,7 @@ class Snapshots:
         return self._measuring.has_ended(self._published())
 
     def next_step(self) -> WriteControl | None:
-        """Return what to write next, for the owner of ``control_key``; None if nothing is due."""
+        """Return what to write next, for the owner of the control record; None if nothing is due."""
         if self._committed.plan is None:
             return None
         control, facts = self.control, self._facts()
@@ -191,7 +194,7 @@ class Snapshots:
             and not (control is not None and proves_read(control))
             and is_unread(beside.view, self.source.name),
             tables={table.table for table in self.source.tables()} if asks else set(),
-            dropped={table.table for table in self._tables_of.dropped()} if asks else set(),
+            dropped={table.table for table in self.marked.dropped()} if asks else set(),
             gaps=gaps,
             to_repair=beside.gaps_to_repair(),
             last_timestamp=self._committed.floor if gaps else 0,
@@ -219,14 +222,6 @@ class Snapshots:
     def _published(self) -> Mapping[str, ShardCheckpoint]:
         """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
         return self._committed.checkpoints
-
-    def tables_of(self, control: SnapshotControl) -> list[TableSchema]:
-        """See ``SnapshotTables.of``."""
-        return self._tables_of.of(control)
-
-    def mark(self, control: SnapshotControl, kind: str) -> Iterator[Change]:
-        """See ``SnapshotTables.marks``."""
-        return self._tables_of.marks(control, kind, self.stream.snapshots.label, self.clock)
 
     @property
     def is_due(self) -> bool:
@@ -336,4 +331,21 @@ class Snapshots:
 
     def report_progress(self, show: Show | None = None) -> None:
         """Show the progress or, from time to time, log it with an estimate."""
-        self._report.take(self.control, self.progress, show)
+        now, control = self.clock(), self.control
+        if now - self._reported_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
+            return
+        done = self.progress()
+        if show is not None:
+            self._reported_at = now
+            show(self.source.name, done)
+        elif done is not None and control is not None:
+            self._reported_at = now
+            read, rows = done
+            left = (now - control.updated_at) * (rows - read) / read if read else None
+            log.info(
+                "source %s: snapshot: %d of about %d rows, %s",
+                self.source.name,
+                read,
+                rows,
+                f"about {left:.0f} s left" if left is not None else "no estimate yet",
+            )

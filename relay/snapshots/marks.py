@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.records import CommittedStream, SnapshotControl
@@ -34,11 +34,9 @@ class SnapshotTables:
         there = [table for table in self._source.tables() if has_marks(control, table.table, is_dropped=False)]
         return there + [table for table in self.dropped() if has_marks(control, table.table, is_dropped=True)]
 
-    def marks(self, control: SnapshotControl, kind: str, label: str, clock: Callable[[], float]) -> Iterator[Change]:
-        """Yield, for each table it reads, the change that marks the begin or the end in every partition.
-
-        ``label``: of the stream of the snapshot.
-        """
+    def marks(self, control: SnapshotControl, kind: str) -> Iterator[Change]:
+        """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
+        label = self._committed.stream.snapshots.label
         for table in self.of(control):
             if table.table in control.left_out:  # I7: no end for a table of which only a part was read
                 continue
@@ -52,7 +50,7 @@ class SnapshotTables:
                 new=None,
                 images=Images.KEYS_ONLY,
                 token=None,
-                committed_at=int(clock() * 1_000_000),
+                committed_at=int(self._source.clock() * 1_000_000),
                 snapshot=Snapshot(control.id, control.as_of),
                 attributes={MARK: kind},
             )

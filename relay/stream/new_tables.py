@@ -6,10 +6,12 @@ The checkpoints that cover its changes announce it, until the worker that keeps 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 
 from relay.records import CommittedStream, Plan, UnplannedTable
-from relay.stream.planning import Planning, unplanned
+from relay.source import Source
+from relay.stream.planning import key_of
 from relay.table import TableSchema
 
 _MOST_NAMED = 500  # in a checkpoint, or it would not fit into a record
@@ -18,8 +20,8 @@ _MOST_NAMED = 500  # in a checkpoint, or it would not fit into a record
 class NewTables:
     """Those of one stream. Used by the worker's thread."""
 
-    def __init__(self, planning: Planning, committed: CommittedStream) -> None:
-        self._planning = planning
+    def __init__(self, source: Source, committed: CommittedStream) -> None:
+        self._source = source
         self._committed = committed
         # Those that may be missing from the plan, and those of them that pages had changes of.
         self._new: dict[str, TableSchema] = {}
@@ -43,11 +45,11 @@ class NewTables:
 
     def added(self) -> Plan | None:
         """Return the plan with the tables that it lacks, None if it has them all, or its source can get none."""
-        if (plan := self._committed.plan) is None or not self._planning.source.has_journals:
+        if (plan := self._committed.plan) is None or not self._source.has_journals:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new = {name: table for name, table in self._new.items() if name not in plan.keys}
-        return self._planning.added(plan, {**unplanned(self._new.values()), **self._announced()})
+        return _with(plan, {**_unplanned(self._new.values()), **self._announced()})
 
     def take_added(self) -> list[str]:
         """Return the tables that the plan has got since the last call, from whichever worker met them."""
@@ -59,7 +61,7 @@ class NewTables:
 
     def known_in(self, plan: Plan) -> Plan:
         """Return ``plan`` with the tables that the committed checkpoints say it lacks."""
-        return self._planning.added(plan, self._announced()) or plan
+        return _with(plan, self._announced()) or plan
 
     def unplanned(self) -> Mapping[str, UnplannedTable]:
         """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
@@ -67,9 +69,23 @@ class NewTables:
         if not self._met or plan is None:
             return {}
         self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
-        return unplanned(islice(self._met.values(), _MOST_NAMED))
+        return _unplanned(islice(self._met.values(), _MOST_NAMED))
 
     def _announced(self) -> Mapping[str, UnplannedTable]:
         shards, segments = self._committed.checkpoints.values(), self._committed.segments.values()
         told = chain((each.unplanned for each in shards), (each.unplanned for each in segments))
         return {name: table for tables in told for name, table in tables.items()}
+
+
+def _unplanned(tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
+    return {table.table: UnplannedTable(key_of(table), table.hash_columns) for table in tables}
+
+
+def _with(plan: Plan, tables: Mapping[str, UnplannedTable]) -> Plan | None:
+    """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all."""
+    new = {name: table for name, table in tables.items() if name not in plan.keys}
+    if not new:
+        return None
+    keys = {name: table.key for name, table in new.items()}
+    hashed = {name: table.hashed for name, table in new.items()}
+    return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})

@@ -5,14 +5,14 @@ Only ``relay reset`` replaces it. A plan that contradicts the config or the tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
 from relay.process.slow_call import SlowCall
-from relay.records import CommittedRecords, CommittedStream, Gap, Plan, StreamId, TableKey, UnplannedTable
+from relay.records import CommittedRecords, CommittedStream, Gap, Plan, StreamId, TableKey
 from relay.source import Source
 from relay.stream.journals import renamed
 from relay.stream.lost_state import CHECKPOINTS_LOST, Loss
@@ -153,7 +153,8 @@ class Planning:
         self._check_source(plan)
 
     def _hashed(self) -> dict[str, int]:
-        return _hashed(self.source.tables()) if self.source.has_journals else {}
+        tables = self.source.tables() if self.source.has_journals else ()
+        return {table.table: table.hash_columns for table in tables}
 
     def _check_source(self, plan: Plan) -> None:
         name = self.source.name
@@ -165,19 +166,7 @@ class Planning:
         self._check_keys(plan)
 
     def _keys(self) -> dict[str, TableKey]:
-        return _keys(self.source.tables())
-
-    def added(self, plan: Plan, tables: Mapping[str, UnplannedTable]) -> Plan | None:
-        """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all.
-
-        ``tables``: as `unplanned` makes them, of this worker and of others.
-        """
-        new = {name: table for name, table in tables.items() if name not in plan.keys}
-        if not new:
-            return None
-        keys = {name: table.key for name, table in new.items()}
-        hashed = {name: table.hashed for name, table in new.items()}
-        return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
+        return {table.table: key_of(table) for table in self.source.tables()}
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
         """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
@@ -209,18 +198,5 @@ class Planning:
         return None
 
 
-def unplanned(tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
-    """Return what a plan has to know of tables, as checkpoints keep it."""
-    return {table.table: UnplannedTable(_key(table), table.hash_columns) for table in tables}
-
-
-def _keys(tables: Iterable[TableSchema]) -> dict[str, TableKey]:
-    return {table.table: _key(table) for table in tables}
-
-
-def _key(table: TableSchema) -> TableKey:
+def key_of(table: TableSchema) -> TableKey:
     return tuple((column.name, column.type) for column in table.key)
-
-
-def _hashed(tables: Iterable[TableSchema]) -> dict[str, int]:
-    return {table.table: table.hash_columns for table in tables}

@@ -72,7 +72,7 @@ class SourceState:
         )
         self.snapshots = Snapshots(self, source.snapshots, self.readers) if source.snapshots is not None else None
         self._progress = CommittedProgress(committed)
-        self.new_tables = NewTables(self.planning, committed)
+        self.new_tables = NewTables(source, committed)
         self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
         self.shards = OpenShards(self, self._latest, self.readers, is_awaited=self.caught_up is not None)
         self._plan_checked = False

@@ -78,11 +78,11 @@ def test_a_table_that_appears_later_is_not_published_to_a_topic_of_another_or_of
         ("orders", "a_b", "that of table a.b of source orders"),
     ):
         with pytest.raises(ConfigError, match=f"source {source}: the table {name}, .*, which is {owner}"):
-            writers.make([table(source, name)])
+            writers.make(table(source, name))
         with pytest.raises(ConfigError, match=owner):  # and if another worker publishes it
             writers.claim(source, name)
     writers.claim("legacy", "of another worker")
     with pytest.raises(ConfigError, match="that of table of another worker of source legacy"):
-        writers.make([table("orders", "of another worker")])
-    (writer,) = writers.make([table("orders", "a.b", "added")])
+        writers.make(table("orders", "of another worker"))
+    writer = writers.make(table("orders", "a.b", "added"))
     assert writer.topic == "shop.a.b"

@@ -395,7 +395,7 @@ def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_a
         relay.now += 10.0
         relay.state.look.soon()
         relay.serve()
-    assert relay.committed.hidden == [{snapshots.control_key}]
+    assert relay.committed.hidden == [{snapshots.stream.snapshot_key}]
     assert snapshots.control is None
     assert not snapshots.is_settled()
     relay.committed.show()

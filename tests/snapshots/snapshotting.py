@@ -100,7 +100,7 @@ class Snapshotting:
         self.now += 10
         taken = self.snapshots.next_step()
         if taken is not None:
-            self.view.apply(self.snapshots.control_key, taken.control.to_json())
+            self.view.apply(self.snapshots.stream.snapshot_key, taken.control.to_json())
         return f"{taken.control.state}" if taken is not None else None
 
     def begin(self) -> None:

@@ -83,7 +83,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     def step() -> str | None:
         taken = snapshots.next_step()
         if taken is not None:
-            view.apply(snapshots.control_key, taken.control.to_json())
+            view.apply(snapshots.stream.snapshot_key, taken.control.to_json())
         return taken.mark if taken is not None else None
 
     assert step() is None

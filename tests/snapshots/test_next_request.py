@@ -30,7 +30,7 @@ def test_requested_snapshots_follow_one_another_and_each_request_is_served_once(
     relay.begin()
     assert (relay.control.tables, relay.control.requests) == (("small",), (first.id,))
     assert relay.control.parts == (SnapshotPart(table="small"),)
-    assert {change.table for change in relay.snapshots.mark(relay.control, "begin")} == {"small"}
+    assert {change.table for change in relay.snapshots.marked.marks(relay.control, "begin")} == {"small"}
     assert relay.snapshots.fulfilled() == []
     relay.end()
     assert relay.snapshots.fulfilled() == [first.key]
@@ -50,7 +50,7 @@ def test_a_snapshot_of_all_tables_fulfils_all_requests_before_it() -> None:
     whole, part = relay.ask(), relay.ask("small")
     relay.begin()
     assert relay.control.tables is None
-    assert {change.table for change in relay.snapshots.mark(relay.control, "end")} == set(TABLES)
+    assert {change.table for change in relay.snapshots.marked.marks(relay.control, "end")} == set(TABLES)
     after = relay.ask("small")
     relay.end()
     assert set(relay.snapshots.fulfilled()) == {whole.key, part.key}

@@ -36,7 +36,7 @@ class Emptying(Snapshotting):
         self.shard(self.emptied, reached=True)
 
     def marked(self, kind: str) -> set[str]:
-        return {change.table for change in self.snapshots.mark(self.control, kind)}
+        return {change.table for change in self.snapshots.marked.marks(self.control, kind)}
 
     def drop(self, table: str) -> None:
         """Let the source no longer have a table, which was relayed before."""
@@ -73,7 +73,7 @@ def test_the_record_of_a_snapshot_of_many_tables_does_not_grow_when_they_are_rea
     relay.begin()
     parts = tuple(SnapshotPart("-", name) for name in relay.source.has)
     begun = replace(relay.control, segments=len(parts), parts=parts).to_json()
-    relay.view.apply(relay.snapshots.control_key, begun)
+    relay.view.apply(relay.snapshots.stream.snapshot_key, begun)
     relay.shard({EVERY: 5.0})
     relay.read_all()
     assert relay.step() == "finished"
@@ -314,7 +314,7 @@ def test_a_snapshot_does_not_end_by_what_an_earlier_one_waited_for_that_another_
     assert relay.step() is None
     relay.shard({}, reached=True)
     later = replace(relay.control, id="later").to_json()  # another worker ends the snapshot, and begins the next one
-    relay.view.apply(relay.snapshots.control_key, later)
+    relay.view.apply(relay.snapshots.stream.snapshot_key, later)
     relay.finish_segments()
     assert relay.step() is None
     assert relay.snapshots.awaited == relay.now

@@ -62,12 +62,12 @@ def test_a_snapshot_does_not_end_for_a_table_that_was_taken_out_of_the_config_wh
     assert relay.step() is None
     relay.source.has = TABLES
     relay.end()
-    marked = {change.table for change in relay.snapshots.mark(relay.control, "end")}
+    marked = {change.table for change in relay.snapshots.marked.marks(relay.control, "end")}
     assert marked == (set() if tables else {"small"})
     relay.tidy()
     relay.begin()
     assert relay.control.tables == ("large",)
-    assert {change.table for change in relay.snapshots.mark(relay.control, "begin")} == {"large"}
+    assert {change.table for change in relay.snapshots.marked.marks(relay.control, "begin")} == {"large"}
     relay.end()
     assert relay.step() is None
 
@@ -82,7 +82,7 @@ def test_a_table_that_is_gone_before_a_snapshot_begins_and_back_when_it_does_is_
     relay.step()
     relay.source.has = TABLES
     assert relay.until() == "reading"
-    assert {change.table for change in relay.snapshots.mark(relay.control, "begin")} == set(TABLES)
+    assert {change.table for change in relay.snapshots.marked.marks(relay.control, "begin")} == set(TABLES)
     relay.end()
     relay.tidy()
     assert relay.step() is None
@@ -100,7 +100,7 @@ def test_a_table_that_is_created_is_not_read_where_the_config_names_none() -> No
 def test_tables_are_not_read_again_after_an_initial_snapshot_that_did_not_say_which_it_read() -> None:
     relay = Snapshotting(initial=True, is_selective=True)
     control = SnapshotControl(ShardState.FINISHED, "1", segments=2, rows=7)
-    relay.view.apply(relay.snapshots.control_key, control.to_json())
+    relay.view.apply(relay.snapshots.stream.snapshot_key, control.to_json())
     relay.ask("small")
     relay.begin()
     relay.end()

@@ -8,7 +8,6 @@ from typing import Any
 from relay.records import CommittedRecords, CommittedStream, Lineage, Plan, StreamId
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.new_tables import NewTables
-from relay.stream.planning import Planning
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from tests.scripted_source import ScriptedSource
 
@@ -27,5 +26,5 @@ def latest_of(
     view = CommittedRecords()
     committed = view.of(stream)
     committed.plan = plan
-    new_tables = NewTables(Planning(source, view), committed)
+    new_tables = NewTables(source, committed)
     return ShardCheckpoints(source, Lineage(committed), new_tables, snapshots), committed

@@ -35,15 +35,13 @@ class Attribute(Comparable[T]):
     def __init__(
         self, attribute: str | None = None, *, role: Role | None = None, columns: str | None = None, default: Any
     ) -> None:
+        super().__init__((), ANY, f"column {attribute}")
         self.name = ""
         self.attribute = attribute or ""
         self.role = role
         self.optional = False
         self.default = default
         self.declared = columns or ""
-        self.type = ANY
-        self.label = f"column {attribute}"
-        self.path = ()
 
     def bind(self, owner: str, name: str, annotation: Any) -> None:
         """Give the column its place in a class. Raises ``InvalidModel``."""

@@ -185,9 +185,10 @@ class Test(Condition):
 class Comparable(Generic[T]):
     """A column, or a place inside of one, that conditions can be about."""
 
-    path: tuple[Step, ...]
-    type: AttributeType
-    label: str
+    def __init__(self, path: tuple[Step, ...], kind: AttributeType, label: str) -> None:
+        self.path = path
+        self.type = kind
+        self.label = label
 
     def __repr__(self) -> str:
         return self.label
@@ -255,16 +256,7 @@ class Comparable(Generic[T]):
         if kind.fields is not None and step not in kind.fields:
             raise InvalidCondition(f"{self!r} has no [{step!r}]: it has {', '.join(kind.fields)}")
         inner = kind.fields[str(step)] if kind.fields is not None else kind.element
-        return Inner((*self.path, step), inner or ANY, f"{self.label}[{step!r}]")
+        return Comparable((*self.path, step), inner or ANY, f"{self.label}[{step!r}]")
 
     def __iter__(self) -> Any:
         raise TypeError(f"{self!r} is a column, not a value: it cannot be iterated")
-
-
-class Inner(Comparable[T]):
-    """A place inside of a column."""
-
-    def __init__(self, path: tuple[Step, ...], kind: AttributeType, label: str) -> None:
-        self.path = path
-        self.type = kind
-        self.label = label
