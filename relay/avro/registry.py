@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from relay.avro.schema_registry import RegistrySchemas
     from relay.config import Config
 
+    PublishedSchemas = TopicSchemas | RegistrySchemas
 
-def open_schemas(
-    config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict
-) -> TopicSchemas | RegistrySchemas:
+
+def open_schemas(config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict) -> PublishedSchemas:
     """Open the schema registry if the config has one, else the schemas topic. ``kept``: as for `RegistrySchemas`."""
     in_topic = partial(TopicSchemas, config.client("schemas"), config.internal("schemas"))
     if config.schema_registry is None:

@@ -97,7 +97,8 @@ class Upkeep:
             source.shards.open_ready(owned)
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
-            self._remove(source.resolved_gaps())
+            if self._record_removal(source.resolved_gaps()):
+                self._publishing.commit_and_see()
 
     def _plan(self, source: SourceState) -> bool:
         """Have the plan of ``source`` made if this worker owns it, and write it. Return whether it is written."""
@@ -160,13 +161,8 @@ class Upkeep:
         bars = self._observer.bars
         snapshots.report_progress(bars.show if bars is not None else None)
 
-    def _remove(self, keys: Sequence[bytes]) -> None:
-        """Remove those of these records of ``checkpoints`` that this worker owns."""
-        if self._record_removal(keys):
-            self._publishing.commit_and_see()
-
     def _record_removal(self, keys: Sequence[bytes]) -> bool:
-        """Have the next commit remove those of ``keys`` that this worker owns. Return whether there are any."""
+        """Have the next commit remove those records of ``keys`` that this worker owns. Return whether there are any."""
         owned = list(filter(self._owns, keys))
         for key in owned:
             self._publishing.record(key, None)

@@ -34,14 +34,14 @@ _EMPTY_BEFORE_WAITING = 5
 
 
 class ShardOwner(Protocol):
-    """What an open shard belongs to: a source, or the snapshot of one. Used by the worker's thread."""
+    """The source that an open shard, or a segment of a snapshot, belongs to. Used by the worker's thread."""
 
     source: Source
 
     @property
     def stream(self) -> StreamId: ...
 
-    def checkpoint(self, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
+    def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
         """Return the checkpoint to write with ``page``, None if that is not worth a record yet."""
 
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:

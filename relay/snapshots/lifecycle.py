@@ -48,7 +48,6 @@ from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
 from relay.source import Page, Segment, SnapshotSource
-from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -110,9 +109,6 @@ class Snapshots:
     def checkpoints(self) -> Mapping[str, SegmentCheckpoint]:
         """The committed ones of segments, of all workers."""
         return self._committed.segments
-
-    def resume_timestamp(self) -> int:
-        return self._beside.resume_timestamp()
 
     @property
     def control(self) -> SnapshotControl | None:
@@ -274,7 +270,7 @@ class Snapshots:
             part = control.parts[number] if control.parts else SnapshotPart()
             segment = Segment(Shard(name), snapshot, number, control.segments, position, part, self._published)
             reader = self.tables.open(segment)
-            self.open[name] = self.readers.open(reader, key, self, most_at_once=self.tables.reads_at_once)
+            self.open[name] = self.readers.open(reader, key, self._beside, most_at_once=self.tables.reads_at_once)
             self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 
     def close_stopped(self) -> None:
@@ -306,19 +302,6 @@ class Snapshots:
         after = replace(before, state=state, position=page.position, updated_at=now, unplanned=told)
         self._latest[page.shard.id] = after
         return after
-
-    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
-        """Return None: a table has no gaps."""
-        return None
-
-    def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        self._beside.check_tables(tables)
-
-    def confirm(self, page: Page) -> None:
-        """How far the stream is caught up does not depend on snapshots."""
-
-    def list_soon(self) -> None:
-        """Segments are not listed."""
 
     def progress(self) -> tuple[int, int] | None:
         """Return the rows read and estimated of the running snapshot, by all workers; None if none runs."""

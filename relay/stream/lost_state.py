@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from confluent_kafka.admin import AdminClient
@@ -20,6 +20,9 @@ from relay.kafka.settings import KafkaSettings
 from relay.records import CommittedRecords, Gap
 from relay.source import Source
 from relay.table import TableSchema
+
+if TYPE_CHECKING:
+    from relay.avro.registry import PublishedSchemas
 
 CHECKPOINTS_LOST = "checkpoints lost"
 SCHEMAS_LOST = "schemas lost"
@@ -39,14 +42,6 @@ class Loss:
     def gap(self, source: str, label: str, reason: str, end: Mapping[str, Any] | None, found_at: float) -> Gap:
         """Return the gap that tells consumers of the loss."""
         return Gap(source, label, None, reason, {"offsets": dict(self.offsets)}, end, found_at)
-
-
-class PublishedSchemas(Protocol):
-    """See ``relay.avro.registry``."""
-
-    @property
-    def place(self) -> str: ...
-    def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> Sequence[bool]: ...
 
 
 class LostState:

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from relay.kafka.checkpoints import partition_of
+from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
 from relay.records import (
     CommittedRecords,
     Lineage,
     Plan,
+    SegmentCheckpoint,
     ShardCheckpoint,
     StreamId,
     UnplannedTable,
@@ -204,7 +206,9 @@ class SourceState:
         ended = map(self.stream.shard_key, self.lineage.prunable(now))
         return [*ended, *replaced(self.view, self.stream, now)]
 
-    def checkpoint(self, page: Page) -> ShardCheckpoint | None:
+    def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
+        if shard.yields and self.snapshots is not None:
+            return self.snapshots.checkpoint(page)
         return self._latest.covering(page)
 
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:

@@ -143,7 +143,7 @@ class Owner:
         self.stream = StreamId(name, "label")
         self.confirmed = 0
 
-    def checkpoint(self, page: Page) -> ShardCheckpoint:
+    def checkpoint(self, shard: Any, page: Page) -> ShardCheckpoint:
         return ShardCheckpoint(ShardState.READING, page.position, page.token, progress=page.progress)
 
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:

@@ -120,7 +120,7 @@ class Owner:
         self.confirmed: list[Page] = []
         self.before_gap: ShardCheckpoint | None = None
 
-    def checkpoint(self, page: Page) -> ShardCheckpoint:
+    def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint:
         gap = page.gap.id if page.gap else None
         return ShardCheckpoint(ShardState.READING, page.position, gap=gap, progress=1.0)
 

@@ -105,7 +105,7 @@ def test_a_page_that_is_committed_before_others_says_nothing_of_them(monkeypatch
     bench = Bench()
     checkpoints, _ = latest_of(STREAM, None, Clock(), has_journals=False)
     checkpoints.open(Shard("s"), None)
-    monkeypatch.setattr(bench.owner, "checkpoint", checkpoints.covering)
+    monkeypatch.setattr(bench.owner, "checkpoint", lambda shard, page: checkpoints.covering(page))
     shard = bench.shard()
     for number in range(1, 4):
         bench.publishing.page(shard, replace(page(number), progress=100.0 + number))

@@ -205,7 +205,7 @@ def test_a_worker_that_starts_while_another_registers_schemas_is_not_refused(rel
     (source,) = open_sources(config)
     with closing(source), closing(open_schemas(config)) as schemas:
         source.connect()
-        meanwhile = RegisteredMeanwhile(relay, schemas)
+        meanwhile: Any = RegisteredMeanwhile(relay, schemas)
         assert LostState(relay.admin, config).without_schema(meanwhile, source.tables()) == {}
         assert relay.versions() == [1, 2]
 

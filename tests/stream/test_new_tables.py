@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from relay.reading.reader_pool import ReaderPool
-from relay.records import Shard, ShardState, SnapshotControl
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotControl
 from relay.source import Page, Segment, ShardReader
 from relay.stream.source_state import SourceState
 from relay.table import KeyColumn, TableSchema
@@ -31,16 +31,16 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     other.poll_listing(relay.owned)
     other.shards.open_ready(relay.owned)
     other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
-    page = Page(Shard("shard-00000"), [], {"n": 1}, None, None, 0.0)
-    told = other.checkpoint(page)
-    assert told is not None
+    shard, page = other.shards.open["shard-00000"], Page(Shard("shard-00000"), [], {"n": 1}, None, None, 0.0)
+    told = other.checkpoint(shard, page)
+    assert isinstance(told, ShardCheckpoint)
     relay.write("shard-00000", told)
     relay.serve_until(lambda: "later" in relay.plan.keys)
     plan = relay.plan
     assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
     relay.serve()
     assert relay.committed.claimed == [("orders", "later")]
-    last = other.checkpoint(replace(page, finished=True))
+    last = other.checkpoint(shard, replace(page, finished=True))
     assert last is not None
     assert last.unplanned == {}
     other.close_shards()
@@ -67,7 +67,7 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
     assert other.snapshots is not None
     other.snapshots.open_ready_segments(relay.owned)
-    other.snapshots.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
+    other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
     page = Page(Shard("1/0"), [], {"rows": 1}, None, None, 0.0)
     told = other.snapshots.checkpoint(page)
     assert told is not None
