@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Origin, Rows, Statement, TransactionBegin
 from relay.mysql.gtids import origin_server, origin_servers
 from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
@@ -28,19 +28,6 @@ HELD = 8 << 20
 """Bytes of rows of one transaction that are held at most."""
 
 _SHARD = re.compile(r'\bshard:\s*"([^"]*)"')
-
-
-class Origin(NamedTuple):
-    """``token``: the transaction's position on the shard where it was made. ``gtid``: its GTID there."""
-
-    token: OriginToken
-    gtid: str
-
-
-class OriginBegin(TransactionBegin):
-    """The beginning of a transaction that a reshard's replication has applied. ``origin``: None if it was made here."""
-
-    origin: Origin | None = None
 
 
 class CheckpointRow(NamedTuple):
@@ -281,14 +268,7 @@ class ReplicatedEvents:
 def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
     if origin is None:
         return begun
-    return OriginBegin(
-        gtid=begun.gtid,
-        position=begun.position,
-        timestamp=origin.token.timestamp,
-        committed_at=None,
-        is_ddl=begun.is_ddl,
-        origin=origin,
-    )
+    return replace(begun, timestamp=origin.token.timestamp, committed_at=None, made_here=False, origin=origin)
 
 
 def last_added(position: GtidSet, before: GtidSet | None) -> str:

@@ -260,7 +260,9 @@ class ShardServers:
         if survey.lacking and not primaries:
             survey.unusable.append("whether that is the primary is not known while another server does not answer")
         elif survey.purged and not survey.unusable:
-            oldest = min((purged(each.server) for each in survey.purged), key=_BySize)
+            oldest, *others = (purged(each.server) for each in survey.purged)
+            for other in others:
+                oldest = other if oldest.contains(other) else oldest
             self._refusals.clear()
             return LostPosition("purged", executed | oldest)
         reasons = [*survey.unusable, *(str(self._refusals[each.server.account.address][0]) for each in survey.purged)]
@@ -269,16 +271,6 @@ class ShardServers:
             f"shard {self.shard}: no server can continue after {executed.position}, retrying: {'; '.join(reasons)}"
             f"{advice}"
         )
-
-
-class _BySize:
-    """Orders GTID sets by inclusion, where one contains the other."""
-
-    def __init__(self, gtids: GtidSet) -> None:
-        self.gtids = gtids
-
-    def __lt__(self, other: _BySize) -> bool:
-        return other.gtids.contains(self.gtids) and self.gtids != other.gtids
 
 
 def _has_own(each: ReadableServer, position: BinlogPosition, sequences_read: Sequences) -> bool:

@@ -29,7 +29,6 @@ from relay.mysql.compiled_rows import CompiledTables
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.logged_statements import LoggedStatements
-from relay.mysql.origins import OriginBegin
 from relay.mysql.partly_read import PartlyRead
 from relay.mysql.positions import BinlogPosition
 from relay.mysql_dialect.changes import TransactionChanges
@@ -319,7 +318,7 @@ class ShardTransactions:
         if self._is_local(begun.gtid):
             # Now, so that no other server is asked for the rest of it.
             self.local = self.local | parse(begun.gtid)
-        origin = begun.origin if isinstance(begun, OriginBegin) else None
+        origin = begun.origin
         self._changes.begin(
             begun.gtid,
             self._shared_position(begun),

@@ -89,8 +89,8 @@ class FollowedTables:
         self._text = text
         self._hides_values = hides_values
         self._known: dict[str, _Known] = {}
-        # What changed since `keep`; None where a table is no longer known.
-        self._new: dict[str, _Known | None] = {}
+        # Of what changed since `keep`, what was known then; None where that was nothing.
+        self._before: dict[str, _Known | None] = {}
         # The last layout of each table of which rows were read since its last statement.
         self.layouts: dict[str, Table] = {}
         # Until it counts.
@@ -98,33 +98,27 @@ class FollowedTables:
 
     def keep(self) -> None:
         """Everything up to here is published, or will be."""
-        if not self._new:
-            return
-        for name, known in self._new.items():
-            if known is None:
-                self._known.pop(name, None)
-            else:
-                self._known[name] = known
-        self._new.clear()
+        self._before.clear()
         if len(self._known) > _KEPT:  # I11
             self.forget()
 
     def undo(self) -> None:
         """Go back to the last `keep`: what came after it will be read again."""
-        for name in self._new:
+        for name, known in self._before.items():
+            self._know(name, known)
             self.layouts.pop(name, None)
-        self._new.clear()
+        self._before.clear()
 
     def forget(self) -> None:
         """Forget all tables."""
         self._known.clear()
-        self._new.clear()
+        self._before.clear()
         self.layouts.clear()
 
     def read(self, table: Table) -> None:
         """Rows with this layout are read. Only needed if it is not among `layouts`."""
+        self._set(table.name, _Known(Shape(table.columns, table.primary), "rows"))
         self.layouts[table.name] = table
-        self._new[table.name] = _Known(Shape(table.columns, table.primary), "rows")
 
     def look(self, now: TablesNow) -> None:
         """Take what the server says when reading begins."""
@@ -141,7 +135,7 @@ class FollowedTables:
             return
         if began_at >= now.at + 1 and executed.contains(now.executed):  # I8
             for name, shape in now.tables.items():
-                if name not in self._new:
+                if name not in self._before:
                     self._known.setdefault(name, _Known(shape, "database"))
             self._now = None
             return
@@ -159,7 +153,7 @@ class FollowedTables:
         ``existing``: the tables that a DROP DATABASE drops, besides those that are known.
         """
         about = _names(said)
-        for name in [*self._known, *self._new]:
+        for name in list(self._known):
             # I8: a server may ignore the case of names, and then it is the same table.
             if name.lower() in about and name not in about[name.lower()]:
                 self._set(name, None)
@@ -185,7 +179,7 @@ class FollowedTables:
         if said.kind is Kind.DROP_DATABASE:
             if said.tables[0][0] != self._database:
                 return []
-            present = [name for name in {**self._known, **self._new} if (known := self._get(name)) and known.shape]
+            present = [name for name, known in self._known.items() if known.shape]
             names = dict.fromkeys([*existing, *present])
             return self._each([(self._database, name) for name in names], lambda name, before: _GONE)
         if said.kind is Kind.RENAME:
@@ -208,7 +202,7 @@ class FollowedTables:
         for database, name in names:
             if database != self._database:
                 continue
-            before = self._get(name)
+            before = self._known.get(name)
             after = change(name, before)
             self._set(name, after)
             if self._is_relayed(name):
@@ -220,7 +214,7 @@ class FollowedTables:
         found = []
         for (old_database, old), (new_database, new) in said.renamed:
             is_here, stays = old_database == self._database, new_database == self._database
-            moved = self._get(old) if is_here else None
+            moved = self._known.get(old) if is_here else None
             if is_here:
                 self._set(old, _GONE)
             if stays:
@@ -232,7 +226,7 @@ class FollowedTables:
         return found
 
     def _alter(self, said: Classified, sql: str, ansi_quotes: bool) -> list[AlteredTable]:
-        (_, name), before = said.tables[0], self._get(said.tables[0][1])
+        (_, name), before = said.tables[0], self._known.get(said.tables[0][1])
         changed = self._each(said.tables[:1], lambda name, before: self._altered(before, sql, ansi_quotes))
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
@@ -247,7 +241,7 @@ class FollowedTables:
             shape = created(sql, ansi_quotes, self._text())
         else:
             database, name = said.copied
-            known = self._get(name) if database == self._database else None
+            known = self._known.get(name) if database == self._database else None
             shape = known.shape if known is not None else None
         return None if shape is None else _Known(shape, "statement")
 
@@ -260,12 +254,16 @@ class FollowedTables:
 
     # ------------------------------------------------------------------ what is known
 
-    def _get(self, name: str) -> _Known | None:
-        return self._new[name] if name in self._new else self._known.get(name)
-
     def _set(self, name: str, known: _Known | None) -> None:
-        self._new[name] = known
+        self._before.setdefault(name, self._known.get(name))
+        self._know(name, known)
         self.layouts.pop(name, None)
+
+    def _know(self, name: str, known: _Known | None) -> None:
+        if known is None:
+            self._known.pop(name, None)
+        else:
+            self._known[name] = known
 
     def _published(self, name: str, before: _Known | None, new: str, after: _Known | None) -> AlteredTable:
         return AlteredTable(

@@ -134,7 +134,7 @@ class ShardEvents:
         if whole is None or whole.executed is None:
             return 0
         self.is_active = True
-        self.position = position.advanced_to(whole.executed)
+        self.position = replace(position, executed=whole.executed)
         self.progress = float(whole.timestamp)
         return whole.consumed
 

@@ -55,11 +55,6 @@ class VStreamPosition:
             needed = needed | gtid.parse(f"{self.executed.partition('/')[0]}/{self.transaction}")
         return needed
 
-    def advanced_to(self, executed: str) -> VStreamPosition:
-        """Return the position after the transaction that ends at ``executed``."""
-        # Called for each transaction, and several times faster than `replace`.
-        return VStreamPosition(executed, self.transaction, self.done)
-
 
 def position_in(vgtid: pb.VGtid, shard: VitessShard) -> tuple[pb.ShardGtid, str]:
     """Return the position of ``shard``, and its executed set in canonical form. Raises `BrokenStream` without one."""
@@ -87,12 +82,6 @@ def canonical(text: str) -> str:
 
 def including(executed: str, transaction: str) -> str:
     """Return the executed set plus one transaction, whose GTID has no flavour."""
-    # The usual case, several times faster than parsing: the next transaction of the only domain.
-    if executed.startswith("MariaDB/") and "," not in executed:
-        domain, _, sequence = executed[8:].partition("-")
-        mine, _, theirs = transaction.partition("-")
-        if domain == mine and int(theirs.rpartition("-")[2]) > int(sequence.rpartition("-")[2]):
-            return f"MariaDB/{transaction}"
     flavour = executed.partition("/")[0]
     return (gtid.parse(executed) | gtid.parse(f"{flavour}/{transaction}")).position
 

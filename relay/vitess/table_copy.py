@@ -25,42 +25,25 @@ from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CopiedBatch:
     """Rows of a table, in the order of its key. vtgate bounds a batch to about 250 kB (--vstream-packet-size)."""
 
-    answers: list[bytes]
+    answers: list[bytes] = field(default_factory=list)
     """The rows, in answers that have nothing else."""
-    count: int
+    count: int = 0
     """How many there are."""
-    decoder: VStreamRowDecoder | None
+    decoder: VStreamRowDecoder | None = None
     """How they are read; None if the table is not wanted."""
-    end: pb.TableLastPK
-    """The key of the last one."""
-    executed: str
+    end: pb.TableLastPK | None = None
+    """The key of the last one; None until it has come."""
+    executed: str = ""
     """The set at which they were read, flavour in front."""
 
     @property
     def rows(self) -> Iterator[pb.Row]:
         events = (event for answer in self.answers for event in events_of(answer))
         return (change.after for event in events for change in event.row_event.row_changes)
-
-
-@dataclass(frozen=True, slots=True)
-class _CopiedRows:
-    """Rows that follow each other: how many, and an answer that has nothing else."""
-
-    count: int
-    answer: bytes
-
-
-@dataclass
-class _ArrivingBatch:
-    """A batch that is arriving. ``end``: None until it has come."""
-
-    answers: list[bytes] = field(default_factory=list)
-    count: int = 0
-    end: pb.TableLastPK | None = None
 
 
 class TableCopy:
@@ -75,13 +58,13 @@ class TableCopy:
         self.is_alive = False
         self._call = call
         self._tables = tables
-        # Of the answer that is being applied.
-        self._parts: Iterator[_CopiedRows | pb.VEvent] = iter(())
+        # Of the answer that is being applied, see `_parts`.
+        self._parts: Iterator[tuple[int, bytes]] = iter(())
         self._answers: list[bytes] = []
         self._decoder: VStreamRowDecoder | None = None
         self._has_layout = False
         self._executed = ""
-        self._batch = _ArrivingBatch()
+        self._batch = CopiedBatch()
 
     def close(self) -> None:
         self._call.close()
@@ -94,11 +77,11 @@ class TableCopy:
         self.is_alive = False
         deadline = time.monotonic() + wait
         while not self.is_complete:
-            for part in self._parts:
-                if isinstance(part, _CopiedRows):
-                    self._batch.answers.append(part.answer)
-                    self._batch.count += part.count
-                elif (batch := self._apply(part)) is not None:
+            for count, part in self._parts:
+                if count:
+                    self._batch.answers.append(part)
+                    self._batch.count += count
+                elif (batch := self._apply(event_of(part))) is not None:
                     return batch
             if not self._answers:
                 self._answers = self._call.take(max(0.0, deadline - time.monotonic()))[::-1]
@@ -134,31 +117,34 @@ class TableCopy:
         """Begin a batch. Raises `BrokenStream` if rows of the one before it have no end (I1)."""
         if self._batch.count:
             raise BrokenStream(f"a batch of copied rows {why}")
-        self._batch = _ArrivingBatch()
+        self._batch = CopiedBatch()
 
     def _end_batch(self) -> CopiedBatch | None:
-        batch, self._batch = self._batch, _ArrivingBatch()
+        batch, self._batch = self._batch, CopiedBatch()
         if not batch.count:
             return None
         if batch.end is None or not self._has_layout:
             raise BrokenStream("copied rows came without their columns or the key that they end at")
-        return CopiedBatch(batch.answers, batch.count, self._decoder, batch.end, self._executed)
+        batch.decoder, batch.executed = self._decoder, self._executed
+        return batch
 
 
-def _parts(answer: bytes) -> Iterator[_CopiedRows | pb.VEvent]:
-    """Yield the copied rows of an answer and its other events. Raises `BrokenStream`."""
+def _parts(answer: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the parts of an answer: how many copied rows, in an answer of their own, or 0 and another event.
+
+    Raises `BrokenStream`.
+    """
     core = native.core()
     found = None if core is None else core.copied_parts(answer)
     if found is not None:
-        for count, part in found:
-            yield _CopiedRows(count, part) if count else event_of(part)
+        yield from found
         return
     for event in events_of(answer):
         count = len(event.row_event.row_changes)
         if count and event.type == EventKind.ROW and _is_copied(event):
-            yield _CopiedRows(count, pb.VStreamResponse(events=[event]).SerializeToString())
+            yield count, pb.VStreamResponse(events=[event]).SerializeToString()
         else:
-            yield event
+            yield 0, event.SerializeToString()
 
 
 def _is_copied(event: pb.VEvent) -> bool:

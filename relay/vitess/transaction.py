@@ -68,7 +68,7 @@ class VStreamTransaction:
         executed = self.end_after(position.executed) if self.executed or self.gtid else position.executed
         if position.transaction and (not position.done or self.gtid == position.transaction):
             position = replace(position, transaction="", done={})
-        return position.advanced_to(executed)
+        return replace(position, executed=executed)
 
     def is_ready(self, waiting: int, position: VStreamPosition, shard: VitessShard, settings: VStreamSettings) -> bool:
         """Whether ``waiting`` bytes of rows need not wait for its end. ``RelayError`` if too many have to (I11)."""

@@ -7,7 +7,7 @@ import pytest
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
-from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, last_added
+from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents, last_added
 from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
 
@@ -87,7 +87,7 @@ def read(stream: Stream, start: str = f"MySQL56/{TARGET}:1", held: int = 1 << 20
 
 def origins(told: list[BinlogEvent]) -> list[tuple[str, str] | None]:
     return [
-        (each.origin.gtid, each.origin.token.position) if isinstance(each, OriginBegin) and each.origin else None
+        (each.origin.gtid, each.origin.token.position) if isinstance(each, TransactionBegin) and each.origin else None
         for each in told
         if isinstance(each, TransactionBegin)
     ]
@@ -128,7 +128,7 @@ def test_transactions_that_the_parent_published_are_dropped_and_others_have_its_
         (f"{A}:101", f"MySQL56/{A}:1-101"),
         (f"{B}:7", f"MySQL56/{A}:1-103,{B}:7"),
     ]
-    begins = [each for each in told if isinstance(each, OriginBegin)]
+    begins = [each for each in told if isinstance(each, TransactionBegin) and each.origin]
     assert [each.timestamp for each in begins] == [1_700_000_000, 1_700_000_000]
     assert [each.origin.token.shard for each in begins if each.origin] == ["shop/orders/-"] * 2
     assert sum(each is COMMIT for each in told) == 4

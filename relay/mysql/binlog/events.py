@@ -18,6 +18,7 @@ from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.charsets import charset, decoder
 from relay.mysql_dialect.statements import Classified, Kind, classify
 from relay.mysql_dialect.tables import Table
+from relay.token import OriginToken
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
@@ -58,12 +59,20 @@ _GROUP_COMMIT, _XA = 2, 64 | 128
 _START_ALTER, _ROLLBACK_ALTER = 2, 8  # of the flags after these
 
 
+class Origin(NamedTuple):
+    """``token``: the transaction's position on the shard where it was made. ``gtid``: its GTID there."""
+
+    token: OriginToken
+    gtid: str
+
+
 class TransactionBegin(msgspec.Struct, gc=False):
     """The beginning of a transaction. One without a ``Commit`` before the next one was not committed, and has no rows.
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
     ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.
-    ``made_here``: whether it is known to be read from the MariaDB that made it.
+    ``made_here``: whether it is known to be read from the MariaDB that made it. ``origin``: if a reshard's replication
+    has applied it.
     """
 
     gtid: str
@@ -72,6 +81,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
     committed_at: int | None
     is_ddl: bool
     made_here: bool = False
+    origin: Origin | None = None
 
 
 class Rows(msgspec.Struct):
