@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relay import native
@@ -51,6 +52,28 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
 
 
+@dataclass(slots=True)
+class _OpenTransaction:
+    """The transaction that is being read. ``gtid``: "" between two.
+
+    ``tables``: by the ids that the server gives them in it. ``pending``: of one of MySQL whose beginning was not
+    returned yet, since only the next event says whether it is DDL: its timestamp, and when it was committed.
+    ``is_statement``: it is a single one; ``alters_nothing``: which does nothing yet. ``rows_of``: a table that it has
+    rows of. ``is_prepared``: it is prepared only. ``xa_rows``, ``xa_size``: its rows and their bytes, while it is an XA
+    transaction that may not commit.
+    """
+
+    gtid: str = ""
+    tables: dict[bytes, KnownTable | None] = field(default_factory=dict)
+    pending: tuple[int, int | None] | None = None
+    is_statement: bool = False
+    alters_nothing: bool = False
+    rows_of: str = ""
+    is_prepared: bool = False
+    xa_rows: list[Rows] | None = None
+    xa_size: int = 0
+
+
 class BinlogEvents:
     """What a server has committed after ``start``, in order. ``read`` by one thread; ``close`` by any.
 
@@ -76,7 +99,6 @@ class BinlogEvents:
         self.position = 0
         self._server = server
         self._own = server.server_id if server.is_mariadb else None
-        self._lower_case = server.stores_lower_case
         self._is_raw = raw
         # Of triggers.
         self._has_warned = False
@@ -84,24 +106,13 @@ class BinlogEvents:
         # Finds whole transactions of known tables; None without the compiled core.
         self._scanner = None if core is None else core.BinlogScanner()
         self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
-        # By the ids that the server gives tables in the open transaction.
-        self._open: dict[bytes, KnownTable | None] = {}
-        self._gtid = ""
+        self._open = _OpenTransaction()
         self._committed = executed.position
-        # A GTID of MySQL whose beginning was not returned yet: only the next event says whether it is DDL.
-        self._pending_gtid: tuple[int, int | None] | None = None
         # A compressed transaction that was not returned to its end, and the events after it.
         self._unpacking: Iterator[tuple[bytes, list[RawEvent]]] | None = None
         self._rest: tuple[bytes, Iterator[RawEvent]] | None = None
         # What ends the stream, once the events before it were returned.
         self._error: RelayError | None = None
-        # The open transaction: whether it is a single statement, and one that does nothing yet; a table that it has
-        # rows of, whether it is prepared only, and its rows while it is an XA transaction that may not commit.
-        self._is_statement = self._alters_nothing = False
-        self._has_rows = ""
-        self._is_prepared = False
-        self._xa_rows: list[Rows] | None = None
-        self._xa_size = 0
         self._dump = Dump.from_gtid(server, start)
 
     def __repr__(self) -> str:
@@ -159,7 +170,7 @@ class BinlogEvents:
     def _scan(self, buffer: bytes, is_checked: bool) -> ScannedTransactions | None:
         """Read whole transactions at the beginning of ``buffer``. Return None where only `_decode` can read on."""
         run = self._executed.run
-        if self._scanner is None or run is None or self._gtid:
+        if self._scanner is None or run is None or self._open.gtid:
             return None
         found = self._scanner.scan(buffer, is_checked, *run)
         if found is not None:
@@ -174,47 +185,39 @@ class BinlogEvents:
 
     @property
     def _at(self) -> BinlogPlace:
-        return BinlogPlace(self._server.account.address, self.file, self.position, self._gtid)
+        return BinlogPlace(self._server.account.address, self.file, self.position, self._open.gtid)
 
     def _decode(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
         """Decode events up to a compressed transaction: its events, and those after it, are decoded later."""
         known = self._tables.by_map
         for kind, timestamp, server_id, position, flags, start, end in found:
+            self.position = position or self.position
             if kind in ROWS:
-                self.position = position or self.position
                 self._rows(kind, buffer, start, end, out)
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
                 if raw not in known:
-                    self.position = position or self.position
                     self._tables.learn(raw, self._at)
-                self._open[buffer[start : start + 6]] = known[raw]
+                self._open.tables[buffer[start : start + 6]] = known[raw]
             elif kind == events.XID:
-                self.position = position or self.position
                 self._commit(out)
             elif kind == events.MARIADB_GTID:
-                self.position = position or self.position
                 sequence, domain, bits = events.MARIADB_GTID_BODY.unpack_from(buffer, start)
-                self._new_transaction()
-                self._gtid = f"{domain}-{server_id}-{sequence}"
+                self._new_transaction(f"{domain}-{server_id}-{sequence}")
                 reached = self._executed.add_mariadb(domain, server_id, sequence)
-                self._is_statement = bool(bits & events.STANDALONE)
-                self._is_prepared = bool(bits & events.PREPARED_XA)
-                self._alters_nothing = self._is_statement and events.alters_nothing(buffer[start:end])
+                self._open.is_statement = bool(bits & events.STANDALONE)
+                self._open.is_prepared = bool(bits & events.PREPARED_XA)
+                self._open.alters_nothing = self._open.is_statement and events.alters_nothing(buffer[start:end])
                 is_ddl, made_here = bool(bits & events.IS_DDL), server_id == self._own
-                out.append(TransactionBegin(self._gtid, reached, timestamp, None, is_ddl, made_here))
+                out.append(TransactionBegin(self._open.gtid, reached, timestamp, None, is_ddl, made_here))
             elif kind == events.GTID:
-                self.position = position or self.position
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
-                self._new_transaction()
-                self._gtid = f"{server}:{number}"
+                self._new_transaction(f"{server}:{number}")
                 self._executed.add_mysql(server, number)
-                self._pending_gtid = (timestamp, committed_at)
+                self._open.pending = (timestamp, committed_at)
             elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
-                self.position = position or self.position
                 self._query(buffer[start:end], timestamp, flags, kind == events.COMPRESSED_QUERY, out)
             elif kind == events.TRANSACTION_PAYLOAD:
-                self.position = position or self.position
                 if self._tables.layout is None:
                     self._commit(out)  # the payload is the complete transaction
                     continue
@@ -224,32 +227,28 @@ class BinlogEvents:
                 self._rest = buffer, found
                 return
             else:
-                self._other(kind, flags, buffer[start:end], timestamp, position, out)
+                self._other(kind, flags, buffer[start:end], out)
 
     # ------------------------------------------------------------------ transactions
 
-    def _new_transaction(self) -> None:
-        if self._gtid:
+    def _new_transaction(self, gtid: str) -> None:
+        if self._open.gtid:
             # The server died while it wrote the transaction, and committed nothing of it.
-            if self._has_rows:
-                raise NotCarried(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
+            if self._open.rows_of:
+                raise NotCarried(f"{self._place}: a transaction with rows of {self._open.rows_of} has no end")
             self._executed.restore(self._committed)
-        self._has_rows = ""
-        self._is_statement = self._alters_nothing = self._is_prepared = False
-        self._pending_gtid = self._xa_rows = None
-        # A TABLE_MAP is for rows of its own transaction.
-        self._open.clear()
+        self._open = _OpenTransaction(gtid)
 
     def _begin_pending(self, out: list[BinlogEvent], is_ddl: bool) -> None:
-        if self._pending_gtid is not None:
-            timestamp, committed_at = self._pending_gtid
-            self._pending_gtid = None
-            out.append(TransactionBegin(self._gtid, self._executed.position, timestamp, committed_at, is_ddl))
+        if self._open.pending is not None:
+            timestamp, committed_at = self._open.pending
+            self._open.pending = None
+            out.append(TransactionBegin(self._open.gtid, self._executed.position, timestamp, committed_at, is_ddl))
 
     def _commit(self, out: list[BinlogEvent]) -> None:
-        if self._gtid:
+        if self._open.gtid:
             self._begin_pending(out, False)
-            self._gtid = ""
+            self._open.gtid = ""
             self._committed = self._executed.position
             out.append(Commit(self.file, self.position))
 
@@ -257,7 +256,7 @@ class BinlogEvents:
 
     def _rows(self, kind: int, buffer: bytes, start: int, end: int, out: list[BinlogEvent]) -> None:
         try:
-            entry = self._open[buffer[start : start + 6]]
+            entry = self._open.tables[buffer[start : start + 6]]
         except KeyError:
             if buffer[start : start + 6] == _DUMMY_TABLE:
                 return
@@ -289,25 +288,25 @@ class BinlogEvents:
                     "position, or exclude the table"
                 )
             at += decoder.bitmap
-        if self._is_prepared:
+        if self._open.is_prepared:
             raise refusals.unprepared_xa(self._place, entry.name, _XA_HELD)
-        self._has_rows = entry.name
+        self._open.rows_of = entry.name
         if is_compressed:
             buffer, at = events.inflated(buffer[at:end]), 0
             end = len(buffer)
         found = RawRows(entry.table, decoder, operation, buffer, at, end, self._at)
-        if self._is_raw and self._xa_rows is None:
+        if self._is_raw and self._open.xa_rows is None:
             self._begin_pending(out, False)
             out.append(found)
             return
         rows = found.decoded()
         self._begin_pending(out, False)
-        if self._xa_rows is None:
+        if self._open.xa_rows is None:
             out.append(rows)
             return
-        self._xa_rows.append(rows)
-        self._xa_size += rows.size
-        if self._xa_size > _XA_HELD:
+        self._open.xa_rows.append(rows)
+        self._open.xa_size += rows.size
+        if self._open.xa_size > _XA_HELD:
             raise refusals.unprepared_xa(self._place, entry.name, _XA_HELD)
 
     # ------------------------------------------------------------------ statements and the rest
@@ -317,33 +316,32 @@ class BinlogEvents:
         if raw == b"BEGIN":
             self._begin_pending(out, False)
             return
-        if raw == b"COMMIT" or self._alters_nothing:  # I8
+        if raw == b"COMMIT" or self._open.alters_nothing:  # I8
             self._commit(out)
             return
         sql, database = events.statement_text(raw, encoding), used.decode()
         # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
         is_temporary = self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG)
-        statement = Statement(
-            sql, database, timestamp, ansi_quotes, lower_case=self._lower_case, uses_temporary=is_temporary
-        )
+        lower_case = self._server.stores_lower_case
+        statement = Statement(sql, database, timestamp, ansi_quotes, lower_case=lower_case, uses_temporary=is_temporary)
         said = statement.classified
         if said.kind is Kind.XA_START:
-            self._xa_rows, self._xa_size = [], 0
+            self._open.xa_rows, self._open.xa_size = [], 0
             self._begin_pending(out, False)
             return
         if said.kind in (Kind.SAVEPOINT, Kind.XA_END):
             return
         if said.kind in (Kind.ROLLBACK, Kind.ROLLBACK_TO):
-            if self._has_rows:
-                raise refusals.rolled_back(self._place, self._has_rows)
+            if self._open.rows_of:
+                raise refusals.rolled_back(self._place, self._open.rows_of)
             if said.kind is Kind.ROLLBACK:
                 self._commit(out)
             return
         if said.kind is Kind.CHANGE:
             self._refuse(sql, database, said)
         # In MySQL a statement that is a transaction of its own has no BEGIN.
-        is_alone = self._is_statement or (
-            self._pending_gtid is not None and not sql.rstrip().endswith("START TRANSACTION")
+        is_alone = self._open.is_statement or (
+            self._open.pending is not None and not sql.rstrip().endswith("START TRANSACTION")
         )
         self._begin_pending(out, True)
         out.append(statement)
@@ -360,25 +358,24 @@ class BinlogEvents:
             self._has_warned = True
             log.warning(refusals.UNSEEN_TRIGGERS, self._place, shown(sql))
 
-    def _other(self, kind: int, flags: int, body: bytes, timestamp: int, position: int, out: list[BinlogEvent]) -> None:
+    def _other(self, kind: int, flags: int, body: bytes, out: list[BinlogEvent]) -> None:
         if kind in (events.HEARTBEAT, events.HEARTBEAT_2):
             out.append(Heartbeat(self._heartbeat_time()))
         elif kind == events.ROTATE:
             rotate = events.rotate(body)
-            if self._has_rows and self._gtid and self._own is not None and rotate.file != self.file:
+            if self._open.rows_of and self._open.gtid and self._own is not None and rotate.file != self.file:
                 # It died while it wrote them, and may give their GTID to others: those are in the next file.
-                raise Interrupted(f"{self._place}: a transaction with rows of {self._has_rows} ends with its file")
+                raise Interrupted(f"{self._place}: a transaction with rows of {self._open.rows_of} ends with its file")
             self.file, self.position = rotate.file, rotate.position
             out.append(rotate)
         elif kind in events.SILENT:
-            self.position = position or self.position
+            return
         elif kind == events.XA_PREPARE:
-            self.position = position or self.position
             # Its first byte says whether it commits at once. Without rows of wanted tables that does not matter.
-            if self._xa_rows and not body[0]:
-                raise refusals.unprepared_xa(self._place, self._has_rows, _XA_HELD)
-            out += self._xa_rows or ()
-            self._xa_rows = None
+            if self._open.xa_rows and not body[0]:
+                raise refusals.unprepared_xa(self._place, self._open.rows_of, _XA_HELD)
+            out += self._open.xa_rows or ()
+            self._open.xa_rows = None
             self._commit(out)
         elif kind == events.INCIDENT:
             text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "it gives no reason"
@@ -386,7 +383,7 @@ class BinlogEvents:
                 f"{self._place}: the server reports that changes may be missing from its binlog here: {text}"
             )
         else:
-            entry = self._open.get(body[:6]) if kind == events.PARTIAL_UPDATE_ROWS else None
+            entry = self._open.tables.get(body[:6]) if kind == events.PARTIAL_UPDATE_ROWS else None
             if (refusal := refusals.event(self._place, kind, flags, entry.name if entry else None)) is not None:
                 raise refusal
 
