@@ -89,8 +89,7 @@ RELEASES = {"11.4": "mariadb", "10.11": "mariadb10"}
 class MariaDB(SQLServer):
     """A MariaDB on the loopback address. If started by root, it runs as another user.
 
-    ``server_id``: its port by default. ``domain``: of its GTIDs. ``options``: of the server, such as
-    ``{"max-allowed-packet": "64M"}``. ``release``: one of ``RELEASES``,
+    ``options``: of the server, such as ``{"max-allowed-packet": "64M"}``. ``release``: one of ``RELEASES``,
     by default that of the class.
     """
 
@@ -101,9 +100,6 @@ class MariaDB(SQLServer):
         self,
         folder: Path | None = None,
         detached: bool = False,
-        *,
-        server_id: int | None = None,
-        domain: int = 0,
         options: Mapping[str, str | int] | None = None,
         release: str | None = None,
     ) -> None:
@@ -111,12 +107,10 @@ class MariaDB(SQLServer):
         self.release = release or self.release
         if self.release not in RELEASES:
             raise ValueError(f"there is no MariaDB {self.release}, only {' and '.join(RELEASES)}")
-        self._server_id = server_id
-        self._domain = domain
 
     @property
     def server_id(self) -> int:
-        return self.port if self._server_id is None else self._server_id
+        return self.port
 
     @property
     def data(self) -> Path:
@@ -196,7 +190,7 @@ class MariaDB(SQLServer):
             part.rename(self.data)
 
     def _command(self) -> list[str]:
-        settings = SETTINGS | {"port": self.port, "server-id": self.server_id, "gtid-domain-id": self._domain}
+        settings = SETTINGS | {"port": self.port, "server-id": self.server_id}
         settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
         settings |= {"read-only": int(self._read_only)} | self.options
         return _mariadbd(self.release, self.data, settings)

@@ -214,7 +214,7 @@ def test_a_failover_in_the_middle_of_a_transaction_is_no_gap(widened: MariaDB, r
 
 def test_two_servers_with_one_id_may_have_a_transaction_in_different_files(kind: type[MariaDB]) -> None:
     """I3, I9: as nodes of Galera have, and copied servers."""
-    with kind(server_id=7) as one, kind(server_id=7) as two:
+    with kind(options={"server-id": 7}) as one, kind(options={"server-id": 7}) as two:
         for server in (one, two):
             server.execute(f"CREATE DATABASE {DATABASE}")
             server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v LONGTEXT)")

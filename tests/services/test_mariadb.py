@@ -92,7 +92,7 @@ class TestAPrimary:
             mariadb.connect(USER, password=f"not {PASSWORD}")
 
     def test_gtids_carry_the_given_domain_and_server(self) -> None:
-        with MariaDB(domain=4, server_id=77, options={"max-connections": 33}) as server:
+        with MariaDB(options={"gtid-domain-id": 4, "server-id": 77, "max-connections": 33}) as server:
             server.execute("CREATE DATABASE a")
             assert server.gtid == "4-77-1"
             assert server.execute("SELECT @@max_connections") == ((33,),)
