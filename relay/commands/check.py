@@ -1,4 +1,4 @@
-"""``relay check``: options and output; ``relay.operations.check`` and ``check_offline`` do the work."""
+"""``relay check``: options and output; ``relay.operations.check`` does the work."""
 
 from __future__ import annotations
 
@@ -54,14 +54,9 @@ def check(
         shown = echoes.echo(loaded, document)
         typer.echo(json.dumps(shown, ensure_ascii=False) if as_json else echoes.to_yaml(shown), nl=as_json)
         return
-    if offline:
-        from relay.operations import check_offline
-
-        _report(check_offline.run(loaded, config), as_json=as_json)
-        return
     from relay.operations.check import run
 
-    _report(run(with_tables(loaded)), as_json=as_json)
+    _report(run(loaded if offline else with_tables(loaded), offline=offline), as_json=as_json)
 
 
 def _report(found: Iterable[Finding], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``relay check``: connects to everything in a config and reports what is missing.
+"""``relay check``: connects to everything in a config, or to nothing, and reports what is missing.
 
 The checks are independent of each other and have timeouts, so one run shows all problems. They inspect the sources and
 the topics with the same code as the relay at its start.
@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeVar
 
 from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
-from relay.config import Config, CopyConfig, SchemaRegistryConfig, SourceConfig, redacted
+from relay.config import Config, CopyConfig, HttpConfig, SchemaRegistryConfig, SourceConfig, redacted
 from relay.config.template import Template
-from relay.engine.kinds import kind_of
+from relay.engine.kinds import kind_of, open_source
 from relay.errors import RelayError, Unavailable
-from relay.extras import needs
+from relay.extras import missing, needs
+from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
-from relay.kafka.settings import KafkaSettings
-from relay.operations.check_machine import checks_of_machine
+from relay.kafka.settings import KafkaSettings, unusable_security
+from relay.observe.access import Access, client_side
+from relay.process.connections import Closable
 from relay.source import CheckedTable, Finding
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
@@ -33,15 +36,33 @@ from spark_consumers.sinks.copy_target import copy_target
 if TYPE_CHECKING:
     from relay.avro.schema_registry import RegistrySchemas
 
-_SOCKET_TIMEOUT = 5.0
+T = TypeVar("T")
 
+_SOCKET_TIMEOUT = 5.0
 
 Check = Callable[[], str | list[Finding]]
 """Returns a message if all is well, or findings; raises a ``RelayError`` for a problem."""
 
 
-def run(config: Config) -> Iterator[Finding]:
-    """Run all checks and yield their findings, in the order of the config. A failed check does not stop the others."""
+def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
+    """Run all checks and yield their findings, in the order of the config. A failed check does not stop the others.
+
+    ``offline``: only those of the file, which is right, or there would be no config, and of this machine.
+    """
+    if offline:
+        yield Finding(f"config {config.file}", "valid; nothing was connected to")
+    checks = _offline(config) if offline else _online(config)
+    if config.log:
+        checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
+    if config.copy_:
+        checks.append((f"copy {redacted(config.copy_.url)}", partial(_check_copy, config, config.copy_, offline)))
+    checks += _of_machine(config)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for findings in pool.map(lambda named: _run(*named), checks):
+            yield from findings
+
+
+def _online(config: Config) -> list[tuple[str, Check]]:
     checks: list[tuple[str, Check]] = [
         (f"kafka {config.kafka.bootstrap_servers}", partial(_check_kafka, config)),
         *((f"source {source.name}", partial(_check_source, config, source)) for source in config.sources),
@@ -52,28 +73,39 @@ def run(config: Config) -> Iterator[Finding]:
     if config.cache:
         url = config.cache.url
         checks.append((f"cache {redacted(url)}", partial(_check_store, url, config.cache.namespace)))
-    checks += checks_of_places(config)
-    checks += checks_of_machine(config)
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for findings in pool.map(lambda named: run_check(*named), checks):
-            yield from findings
+    return checks
 
 
-def checks_of_places(config: Config, *, offline: bool = False) -> list[tuple[str, Check]]:
-    """Return the checks of the places of the log and the copy, with their names."""
-    found: list[tuple[str, Check]] = []
-    if config.log:
-        found.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
-    if config.copy_:
-        found.append((f"copy {redacted(config.copy_.url)}", partial(_check_copy, config, config.copy_, offline)))
-    return found
+def _offline(config: Config) -> list[tuple[str, Check]]:
+    checks: list[tuple[str, Check]] = [
+        ("kafka.producer", partial(_check_security, config)),
+        *((f"source {source.name}", partial(_check_opening, source)) for source in config.sources),
+    ]
+    if config.schema_registry:
+        checks.append(("schema registry", partial(_check_packages, open_registry, config.schema_registry)))
+    if config.cache:
+        checks.append((f"cache {redacted(config.cache.url)}", partial(_check_packages, open_store, config.cache.url)))
+    return checks
+
+
+def _of_machine(config: Config) -> list[tuple[str, Check]]:
+    """Return the checks of the files of the port, and of what the consumers run on."""
+    checks: list[tuple[str, Check]] = []
+    if config.http and config.http.certificate:
+        checks.append((f"http {config.http.address}", partial(_check_certificates, config.http)))
+    consumers: list[tuple[str, Callable[[], str]]] = [("java", lambda: str(find_java())), ("pyspark", _check_spark)]
+    if config.log or config.copy_:
+        checks += consumers
+    elif config.cache:
+        checks += [(name, partial(_or_python, check)) for name, check in consumers]
+    return checks
 
 
 def _check_copy(config: Config, copy: CopyConfig, offline: bool) -> str:
     return copy_target(config, copy).check(offline=offline)
 
 
-def run_check(name: str, check: Check) -> list[Finding]:
+def _run(name: str, check: Check) -> list[Finding]:
     """Run one check; an error is its finding."""
     try:
         found = check()
@@ -161,8 +193,48 @@ def _check_source(config: Config, source: SourceConfig) -> list[Finding]:
         findings += [*table.findings, *(table.for_copy if config.copy_ else ()), *check_cache_keys(config, table)]
         if config.schema_registry:
             schema = partial(_check_schema, config, config.schema_registry, table.schema)
-            findings += run_check(f"schema of {config.topic(table.schema.table)}", schema)
+            findings += _run(f"schema of {config.topic(table.schema.table)}", schema)
     return findings
+
+
+def _check_security(config: Config) -> str:
+    if problem := unusable_security(config):
+        raise Unavailable(f"a client cannot begin to connect: {problem}")
+    return "accepted by librdkafka"
+
+
+def _check_opening(source: SourceConfig) -> str:
+    """Open a source, for which its packages are needed, and the files that it names."""
+    open_source(source).close()
+    named = ", ".join(source.table_names) or "all tables that it finds"
+    return f"{source.type}, {named}; its packages are installed"
+
+
+def _check_packages(open_: Callable[[T], Closable], place: T) -> str:
+    """Open a registry or a store, for which its packages are needed, and the files that it names."""
+    open_(place).close()
+    return "its packages are installed"
+
+
+def _check_certificates(http: HttpConfig) -> str:
+    Access(http)
+    client_side(http)
+    return "its certificate can be used"
+
+
+def _or_python(check: Callable[[], str]) -> str:
+    """Run the check of something that the cache can do without."""
+    try:
+        return check()
+    except Unavailable as error:
+        return f"{error}, or use `relay consume cache --engine python`"
+
+
+def _check_spark() -> str:
+    """Check that PySpark is installed. Raises ``Unavailable``."""
+    if find_spec("pyspark") is None:
+        raise missing("spark", "`relay consume`", "pyspark")
+    return "installed"
 
 
 def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:

@@ -28,7 +28,7 @@ from relay.config.yaml_file import Document
 from relay.errors import ConfigError, RelayError
 from relay.observe.access import Access, client_side
 from relay.observe.peers import get
-from relay.operations import check, check_offline, status
+from relay.operations import check, status
 from relay.source import Finding
 
 _SHORTEST = 3
@@ -50,11 +50,10 @@ def collect(
 
     ``with_tables``: finds the tables of sources that do not name them. Raises nothing: what fails is in the bundle.
     """
-    file = Path(document.name)
     parts: dict[str, Callable[[], str]] = {
         "versions.json": lambda: _json(_versions()),
         "config.yaml": lambda: to_yaml(echo(config, document)),
-        "check-offline.json": lambda: _findings(check_offline.run(config, file)),
+        "check-offline.json": lambda: _findings(check.run(config, offline=True)),
         "check.json": lambda: _findings(check.run(with_tables(config))),
         "status.json": lambda: _json(status.status(config).to_json()),
     }
