@@ -33,14 +33,15 @@ def needs(extra: str, what: str) -> Iterator[None]:
 def lazily(package: str, homes: Mapping[str, str], extra: str | None = None) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for ``package`` that imports its public names when they are first used.
 
-    ``homes``: the module that defines each name. ``extra``: the one that their packages belong to, if any.
+    ``homes``: by module the names that it defines. ``extra``: the one that their packages belong to, if any.
     """
+    modules = {name: module for module, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with needs(extra, f"{package}.{name}") if extra else nullcontext():
-            value = getattr(import_module(homes[name]), name)
+            value = getattr(import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)  # so that the next use does not come here
         return value
 

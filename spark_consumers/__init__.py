@@ -38,13 +38,10 @@ if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(
         __name__,
         {
-            "ChangeStream": "spark_consumers.change_stream",
-            "apply_in_order": "spark_consumers.frames",
-            "changes": "spark_consumers.change_stream",
-            "close_session": "spark_consumers.session",
-            "log_views": "spark_consumers.log_sql",
-            "open_session": "spark_consumers.session",
-            "read_changes": "spark_consumers.frames",
+            "spark_consumers.change_stream": "ChangeStream changes",
+            "spark_consumers.frames": "apply_in_order read_changes",
+            "spark_consumers.log_sql": "log_views",
+            "spark_consumers.session": "close_session open_session",
         },
         extra="spark",
     )

@@ -65,4 +65,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # or a type checker would take any name
-    __getattr__ = lazily(__name__, {"RedisStore": "relay.cache.redis_store"}, "redis")
+    __getattr__ = lazily(__name__, {"relay.cache.redis_store": "RedisStore"}, "redis")

@@ -32,14 +32,11 @@ if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(
         __name__,
         {
-            "InvalidPosition": "relay.stream_token",
-            "InvalidStream": "relay.stream_token",
-            "IteratorExpired": "relay.dynamodb.session",
-            "Loaded": "relay.dynamodb.batch",
-            "Record": "relay.dynamodb.stream_record",
-            "Stream": "relay.dynamodb.stream",
-            "StreamToken": "relay.stream_token",
-            "batch_load": "relay.dynamodb.batch",
+            "relay.dynamodb.batch": "Loaded batch_load",
+            "relay.dynamodb.session": "IteratorExpired",
+            "relay.dynamodb.stream": "Stream",
+            "relay.dynamodb.stream_record": "Record",
+            "relay.stream_token": "InvalidPosition InvalidStream StreamToken",
         },
         "dynamodb",
     )

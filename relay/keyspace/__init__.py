@@ -17,5 +17,5 @@ __all__ = ["KeyspaceQueries", "ServerState"]
 
 if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(
-        __name__, {"KeyspaceQueries": "relay.keyspace.queries", "ServerState": "relay.keyspace.server"}, "mysql"
+        __name__, {"relay.keyspace.queries": "KeyspaceQueries", "relay.keyspace.server": "ServerState"}, "mysql"
     )

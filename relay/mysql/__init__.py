@@ -17,5 +17,5 @@ __all__ = ["ReplicationWatcher", "TokenQueries"]
 
 if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(
-        __name__, {"ReplicationWatcher": "relay.mysql.watcher", "TokenQueries": "relay.mysql.queries"}, "mysql"
+        __name__, {"relay.mysql.queries": "TokenQueries", "relay.mysql.watcher": "ReplicationWatcher"}, "mysql"
     )

@@ -16,12 +16,8 @@ if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(
         __name__,
         {
-            "KeyRange": "relay.keyrange",
-            "NoKeyspaceId": "relay.vitess.vindex",
-            "UncomputableVindex": "relay.vitess.vindex",
-            "VindexError": "relay.vitess.vindex",
-            "keyspace_id": "relay.vitess.vindex",
-            "shards_covering": "relay.keyrange",
+            "relay.keyrange": "KeyRange shards_covering",
+            "relay.vitess.vindex": "NoKeyspaceId UncomputableVindex VindexError keyspace_id",
         },
         "vitess",
     )
