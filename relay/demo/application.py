@@ -13,6 +13,8 @@ from relay.cache import Load, Outcome, TokenCache
 from relay.demo.truth import PublishedChange
 from relay.demo.workload import Item, cache_key, version_in
 
+_PAUSE = 0.002  # seconds between two reads
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -27,9 +29,7 @@ class Read:
 class Reader(threading.Thread):
     """Reads random items through ``cache`` until stopped."""
 
-    def __init__(
-        self, cache: TokenCache, load: Load, items: Sequence[Item], *, pause: float = 0.002, seed: int = 1
-    ) -> None:
+    def __init__(self, cache: TokenCache, load: Load, items: Sequence[Item], seed: int) -> None:
         super().__init__(name=f"reader-{seed}", daemon=True)
         # Set by this thread; read by others after `stop`.
         self.reads: list[Read] = []
@@ -37,7 +37,6 @@ class Reader(threading.Thread):
         self._cache = cache
         self._load = load
         self._items = items
-        self._pause = pause
         self._random = random.Random(seed)
         self._stop_event = threading.Event()
 
@@ -50,7 +49,7 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._stop_event.wait(self._pause):
+            while not self._stop_event.wait(_PAUSE):
                 # A few items are popular, as in practice.
                 item = self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)]
                 self.read(item)

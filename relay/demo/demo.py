@@ -211,7 +211,7 @@ class _Demo:
         store = RedisStore(config.cache.url)
         cache = TokenCache(store, config.cache.namespace, tombstone_ttl=config.cache.tombstone_ttl)
         load = self.orders.load()
-        return [Reader(cache, load, workload.items, seed=n) for n in range(_READERS)]
+        return [Reader(cache, load, workload.items, n) for n in range(_READERS)]
 
     def _watch_load(self, config: Config, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
         """Show progress while the writers write, and run the incidents when they are due."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import orjson
 
@@ -21,11 +20,10 @@ class AppliedTime:
     ``is_running``: whether the relay was, when it was last looked at.
     """
 
-    def __init__(self, config: Config, kind: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: Config, kind: str) -> None:
         self._config = config
         self._admin = topics.connect(config)
         self._group = GroupOffsets(config, kind, [*dict.fromkeys(map(config.topic, config.tables))])
-        self._clock = clock
         self._through = 0.0
         # A time up to which everything was on the topics when they had these ends.
         self._awaited: tuple[float, Offsets] | None = None
@@ -54,7 +52,7 @@ class AppliedTime:
         return self._through
 
     def _published(self) -> float:
-        now, config = self._clock(), self._config
+        now, config = time.time(), self._config
         self.is_running = bool(members(self._admin, f"{config.name}.relay", config.internal("checkpoints")))
         if not self.is_running:
             return now

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,19 +61,9 @@ class Supervisor:
     call ``stop``.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        count: int,
-        *,
-        until_done: bool = False,
-        environment: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, command: Sequence[str], count: int, *, until_done: bool = False) -> None:
         self.command = list(command)
         self.until_done = until_done
-        self.environment = dict(environment)
-        self.clock = clock
         # The signal that asked to stop. Set by a signal handler or by another thread, and polled by ``run``.
         self.stopping: int | None = None
         # Whether SIGHUP has asked for a reload that the workers were not told of. Set and polled likewise.
@@ -110,7 +100,7 @@ class Supervisor:
         if worker.done:
             return
         if worker.process is None:
-            if self.clock() >= worker.restart_at:
+            if time.monotonic() >= worker.restart_at:
                 self._start(worker)
             return
         code = worker.process.poll()
@@ -126,7 +116,7 @@ class Supervisor:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         if code == ConfigError.exit_code:
             raise WorkersFailed(f"worker {worker.number} {how}; see its error above", code)
-        lived = self.clock() - worker.started
+        lived = time.monotonic() - worker.started
         # Exit code 0 means that somebody else stopped it: no failure, but it is still wanted.
         worker.failures = worker.failures + 1 if lived < _EARLY_DEATH and code != 0 else 1
         if worker.failures >= _MOST_FAILURES:
@@ -138,10 +128,10 @@ class Supervisor:
         # Jitter, so that workers that died together do not restart together.
         wait = random.uniform(0.5, 1.0) * min(_LONGEST_BACKOFF, 2.0 ** (worker.failures - 1))
         log.warning("worker %d %s after %.0f s; restarting it in %.1f s", worker.number, how, lived, wait)
-        worker.restart_at = self.clock() + wait
+        worker.restart_at = time.monotonic() + wait
 
     def _start(self, worker: _Worker) -> None:
-        worker.started = self.clock()
+        worker.started = time.monotonic()
         # If this process is killed with SIGKILL, its workers must die too.
         wrapper = [sys.executable, "-S", "-E", str(Path(die_with_parent.__file__)), str(os.getpid())]
         # A worker inherits the mask, so that SIGHUP waits until it can handle it.
@@ -149,7 +139,7 @@ class Supervisor:
         try:
             worker.process = subprocess.Popen(
                 [*wrapper, *self.command],
-                env={**self.environment, WORKER_NUMBER: str(worker.number), WORKERS: str(len(self._workers))},
+                env={**os.environ, WORKER_NUMBER: str(worker.number), WORKERS: str(len(self._workers))},
                 stdin=subprocess.DEVNULL,
             )
         finally:
