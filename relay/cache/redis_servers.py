@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha1
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import redis
@@ -62,25 +63,41 @@ class ScriptCall(NamedTuple):
     arguments: Sequence[bytes] = ()
 
 
-class Servers(Protocol):
+class Servers(ABC):
     """Where scripts run. Shared by threads; connects when first used. Methods raise redis-py's errors."""
 
     keys_per_call: int
     """The most keys that a call of a script may have."""
 
+    @abstractmethod
     def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Call a script on the primaries of the keys, and return the answers."""
 
+    @abstractmethod
+    def _primary_clients(self) -> Iterable[Any]:
+        """Return a client of each primary, in an order that stays."""
+
+    @abstractmethod
+    def _clients(self) -> Iterable[Any]:
+        """Return all clients that there are by now."""
+
     def run_on_each(self, script: Script) -> list[Any]:
         """Call a script without keys on each primary."""
+        return [_raised(run_on(client, script, [ScriptCall(())])[0]) for client in self._primary_clients()]
 
     def scan(self, pattern: str) -> Iterator[bytes]:
         """Yield the keys of entries, which are hashes, that match; some perhaps twice."""
+        for client in self._primary_clients():
+            yield from client.scan_iter(match=pattern, count=_KEYS_PER_SCAN, _type="hash")
 
     def reconnect(self) -> None:
         """Make new connections from now on, to the servers that are primaries then."""
+        for client in self._clients():
+            client.connection_pool.disconnect(inuse_connections=False)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        for client in self._clients():
+            client.close()
 
 
 def open_servers(url: str, timeout: float) -> Servers:
@@ -118,7 +135,7 @@ def _primary_of(service: str, sentinels: Sequence[Address], settings: dict[str, 
     return manager.master_for(service)
 
 
-class Single:
+class Single(Servers):
     """One primary at a time."""
 
     # Few enough to occupy the server for about a millisecond.
@@ -128,14 +145,7 @@ class Single:
         self._client = client
 
     def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-        answers = run_on(self._client, script, calls)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-        return answers
-
-    def run_on_each(self, script: Script) -> list[Any]:
-        return self.run(script, [ScriptCall(())])
+        return list(map(_raised, run_on(self._client, script, calls)))
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
         """Send plain commands at once, and return the answers. An error names the first argument of its command."""
@@ -146,17 +156,13 @@ class Single:
                 raise type(answer)(f"{answer}: {command[1]}") from answer
         return answers
 
-    def scan(self, pattern: str) -> Iterator[bytes]:
-        return scan_one(self._client, pattern)
+    def _clients(self) -> Iterable[Any]:
+        return [self._client]
 
-    def reconnect(self) -> None:
-        self._client.connection_pool.disconnect(inuse_connections=False)
-
-    def close(self) -> None:
-        self._client.close()
+    _primary_clients = _clients
 
 
-class RedisCluster:
+class RedisCluster(Servers):
     """The primaries of a Redis Cluster, each of which has some of the 16,384 slots that keys fall into.
 
     ``seeds``: addresses of some of its servers. A demoted server, and one that has handed a slot over, does not execute
@@ -169,7 +175,7 @@ class RedisCluster:
         self._seeds = seeds
         self._settings = settings
         self._lock = threading.Lock()  # guards the two below; never held while a server is asked
-        self._clients: dict[Address, Any] = {}
+        self._by_address: dict[Address, Any] = {}
         self._primaries: list[Address] = []  # by slot; empty if it is not known
 
     def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
@@ -187,40 +193,23 @@ class RedisCluster:
                         answer = self._run_elsewhere(answer, script, calls[number])
                     if isinstance(answer, MovedError):
                         moved.append(number)
-                    elif isinstance(answer, Exception):
-                        raise answer
                     else:
-                        answers[number] = answer
+                        answers[number] = _raised(answer)
             if not moved:
                 return answers
             pending = moved
         raise ClusterDownError(f"the servers of {len(pending)} keys keep changing")
 
-    def run_on_each(self, script: Script) -> list[Any]:
-        answers = []
-        for address in sorted(set(self._slots())):
-            (answer,) = run_on(self._client(address), script, [ScriptCall(())])
-            if isinstance(answer, Exception):
-                raise answer
-            answers.append(answer)
-        return answers
-
-    def scan(self, pattern: str) -> Iterator[bytes]:
-        for address in set(self._slots()):
-            yield from scan_one(self._client(address), pattern)
-
     def reconnect(self) -> None:
         self._forget_slots()
-        with self._lock:
-            clients = list(self._clients.values())
-        for client in clients:
-            client.connection_pool.disconnect(inuse_connections=False)
+        super().reconnect()
 
-    def close(self) -> None:
+    def _primary_clients(self) -> Iterable[Any]:
+        return map(self._client, sorted(set(self._slots())))
+
+    def _clients(self) -> Iterable[Any]:
         with self._lock:
-            clients, self._clients = self._clients, {}
-        for client in clients.values():
-            client.close()
+            return list(self._by_address.values())
 
     def _by_primary(self, calls: Sequence[ScriptCall], pending: Sequence[int]) -> dict[Address, list[int]]:
         slots = self._slots()
@@ -240,10 +229,10 @@ class RedisCluster:
 
     def _client(self, address: Address) -> Any:
         with self._lock:
-            if address not in self._clients:
+            if address not in self._by_address:
                 host, port = address
-                self._clients[address] = redis.Redis(host=host, port=port, **self._settings)
-            return self._clients[address]
+                self._by_address[address] = redis.Redis(host=host, port=port, **self._settings)
+            return self._by_address[address]
 
     def _forget_slots(self) -> None:
         with self._lock:
@@ -254,7 +243,7 @@ class RedisCluster:
         with self._lock:
             if self._primaries:
                 return self._primaries
-            known = list(dict.fromkeys([*self._clients, *self._seeds]))
+            known = list(dict.fromkeys([*self._by_address, *self._seeds]))
         problem: RedisError | None = None
         for address in known:
             try:
@@ -327,9 +316,11 @@ def _require_writes(probed: Any) -> None:
         raise probed
 
 
-def scan_one(client: Any, pattern: str) -> Iterator[bytes]:
-    """Yield the keys of hashes on one server that match a pattern."""
-    yield from client.scan_iter(match=pattern, count=_KEYS_PER_SCAN, _type="hash")
+def _raised(answer: Any) -> Any:
+    """Return an answer; raise it if it is an error."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _send(client: Any, commands: Sequence[Command]) -> list[Any]:
