@@ -34,7 +34,7 @@ class KeptRows(Protocol):
     """
 
     where: str
-    from_start: bool
+    from_start: bool = True
 
     def all(self) -> Iterator[KeptRow]: ...
 
@@ -46,6 +46,7 @@ class KeptRows(Protocol):
 
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
         """Return how many changes are there more than once, and the event ids and keys of some of them."""
+        return 0, []
 
 
 OpenKeptRows = Callable[[Layout, Sequence[str | None]], KeptRows]

@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 
 from relay.config import Config
-from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.sinks.copy_target import copy_target
 
 
 @contextmanager
 def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
-    """Open the ``copy`` or the ``log`` of the config. Raises ``Unavailable``, and ``ConfigError`` if it has none."""
-    if (config.copy_ if kind == "copy" else config.log) is None:
-        raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
+    """Open the ``copy`` or the ``log`` of the config, which has it. Raises ``Unavailable``."""
     if kind == "copy" and config.copy_ is not None:
         with copy_target(config, config.copy_).kept_rows(config) as opened:
             yield opened

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark_consumers.kept_rows import KeptRow
+from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.delta_values import OURS, VARIANT, naming, text_of
@@ -19,10 +19,8 @@ from spark_consumers.sinks.delta_values import OURS, VARIANT, naming, text_of
 _LONG_END = 1 << 63
 
 
-class KeptInDelta:
+class KeptInDelta(KeptRows):
     """The rows of the table of ``layout`` below ``path``; none if there is no table. ``items``: how it keeps JSON."""
-
-    from_start = True
 
     def __init__(
         self, session: SparkSession, path: str, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
@@ -77,9 +75,6 @@ class KeptInDelta:
                 numbers = [min(max(int(Decimal(key[n])), -_LONG_END), _LONG_END - 1) for key in keys]
                 conditions.append(column.between(min(numbers), max(numbers)))
         return self._read(rows.join(wanted, reduce(and_, conditions), "left_semi"))
-
-    def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
-        return 0, []
 
     def _rows(self) -> DataFrame | None:
         """Return the table as it is now, without tombstones."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from spark_consumers.kept_rows import KeptRow
+from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
@@ -17,10 +17,8 @@ from spark_consumers.sinks.postgres_values import JSONB, UNFIT, kind_of, naming,
 _ENDS = {"integer": 1 << 31, "bigint": 1 << 63}
 
 
-class KeptInPostgres:
+class KeptInPostgres(KeptRows):
     """The rows of the table of ``layout``; none if there is no table. ``items``: how it keeps JSON."""
-
-    from_start = True
 
     def __init__(
         self, database: PostgresDatabase, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
@@ -60,9 +58,6 @@ class KeptInPostgres:
             f"t.{quoted(name)} = {_value_of(f'(s.key ->> {n})', sql)}" for n, (name, sql) in enumerate(self._key)
         )
         return self._read(f"JOIN json_array_elements({postgres.literal(listed)}::json) AS s(key) ON {same}")
-
-    def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
-        return 0, []
 
     def _read(self, joined: str, rest: str = "") -> Iterator[KeptRow]:
         if self._selected is None:
