@@ -8,8 +8,8 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -49,26 +49,21 @@ class MetaReply(NamedTuple):
         return int(self.flags[letter[0]])
 
 
-@dataclass(frozen=True)
-class MemcachedSettings:
-    """How to reach a server. ``timeout``: seconds for a connection, and for an answer."""
-
-    timeout: float
-    user: str | None
-    password: str
-    tls: ssl.SSLContext | None
-
-
 class MemcachedConnection:
-    """One connection. Raises ``OSError`` if it breaks, ``RelayError`` for an answer that makes no sense."""
+    """One connection. ``timeout``: seconds for it, and for an answer.
 
-    def __init__(self, host: str, port: int, settings: MemcachedSettings) -> None:
+    Raises ``OSError`` if it breaks, ``RelayError`` for an answer that makes no sense.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, timeout: float, user: str | None, password: str, tls: ssl.SSLContext | None
+    ) -> None:
         self.name = f"{host}:{port}"
-        self._socket = socket.create_connection((host, port), timeout=settings.timeout)
+        self._socket = socket.create_connection((host, port), timeout=timeout)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if settings.tls:
-                self._socket = settings.tls.wrap_socket(self._socket, server_hostname=host)
+            if tls:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except BaseException:
             self._socket.close()
             raise
@@ -76,8 +71,8 @@ class MemcachedConnection:
         self._poll.register(self._socket, select.POLLIN)
         self._reader = self._socket.makefile("rb")
         try:
-            if settings.user is not None:
-                self._authenticate(settings.user, settings.password)
+            if user is not None:
+                self._authenticate(user, password)
             self._check_version()
             settings_there = self.stats(b" settings")
             if settings_there.get(b"cas_enabled") == b"no":
@@ -177,9 +172,9 @@ class MemcachedConnection:
 class Memcached:
     """One memcached, and the connections to it. Shared by threads."""
 
-    def __init__(self, host: str, port: int, settings: MemcachedSettings) -> None:
+    def __init__(self, host: str, port: int, connect: Callable[[str, int], MemcachedConnection]) -> None:
         self.name = f"{host}:{port}"
-        self.connections = Connections(lambda: MemcachedConnection(host, port, settings), MemcachedConnection.is_usable)
+        self.connections = Connections(partial(connect, host, port), MemcachedConnection.is_usable)
 
     def rank(self, key: bytes) -> bytes:
         """Return the server's place for a key: the key is kept by the server whose place is the highest."""
@@ -203,11 +198,12 @@ def open_servers(url: str, timeout: float) -> list[Memcached]:
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     tls = _tls(query) if parts.scheme == "memcacheds" else None
-    settings = MemcachedSettings(timeout, unquote(user) if credentials else None, unquote(password), tls)
+    login = {"user": unquote(user) if credentials else None, "password": unquote(password)}
+    connect = partial(MemcachedConnection, timeout=timeout, **login, tls=tls)
     found = []
     for host in hosts.split(","):
         address = urlsplit(f"//{host}")
-        found.append(Memcached(address.hostname or "", address.port or DEFAULT_PORT, settings))
+        found.append(Memcached(address.hostname or "", address.port or DEFAULT_PORT, connect))
     return found
 
 

@@ -179,7 +179,7 @@ class TokenCache:
             if token is not None:
                 self._invalidator.apply([(key, token) for key in keys], published_since="")
             else:
-                self._drop([self._name(key) for key in keys])
+                self._drop(list(dict.fromkeys(keys)))
         except Unavailable as error:
             self._note_unreachable(error)
             return False
@@ -192,19 +192,20 @@ class TokenCache:
         """
         return self.invalidate(*row_keys(templates, rows))
 
-    def _drop(self, names: list[str]) -> None:
+    def _drop(self, keys: list[str]) -> None:
         """Take values and leases out of entries, and keep their tokens. Raises ``Unavailable``."""
-        while names:
-            found, generation = self.store.read(names, generation_key(self.namespace))
+        while keys:
+            found, generation = self.store.read([*map(self._name, keys)], generation_key(self.namespace))
             if self._floors.must_be_read(found):
                 self._floors.read(generation)
             drops = []
-            for name, stored in zip(names, found, strict=True):
+            for key, stored in zip(keys, found, strict=True):
                 entry = decode(stored.meta) if stored else None
                 if stored and entry and entry.state is not State.TOMBSTONE:
-                    drops.append(self._emptied(name, entry, stored.meta))
+                    drops.append(self._emptied(key, entry, stored.meta))
             # A fill may have come between, of a value that was read before.
-            names = list(self.store.compare_and_set(drops)) if drops else []
+            conflicts = self.store.compare_and_set(drops) if drops else {}
+            keys = [key for key in keys if self._name(key) in conflicts]
 
     def _take(self, step: Step, load_many: LoadMany) -> Any:
         if isinstance(step, StoreCall):
@@ -304,7 +305,7 @@ class TokenCache:
             loaded = yield LoadCall({key: _held(lease.entry, floors) for key, lease in leases.items()})
             values = {key: loaded[key] for key in leases}
         except (Exception, CancelledError):
-            yield from self._write([self._release(key, lease) for key, lease in leases.items()])
+            yield from self._write([self._emptied(key, lease.entry, lease.meta) for key, lease in leases.items()])
             raise
         now = self._clock()
         with self._lock:
@@ -316,7 +317,7 @@ class TokenCache:
             entry = filled(lease.entry, values[key], floors, until)
             if entry is None:
                 reads.too_old += 1
-                releases.append(self._release(key, lease))
+                releases.append(self._emptied(key, lease.entry, lease.meta))
             else:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
@@ -337,14 +338,11 @@ class TokenCache:
             self._note_unreachable(error)
             return {write.key for write in writes}
 
-    def _release(self, key: str, lease: _Lease) -> ConditionalWrite:
-        return self._emptied(self._name(key), lease.entry, lease.meta)
-
-    def _emptied(self, name: str, entry: Entry, meta: bytes) -> ConditionalWrite:
+    def _emptied(self, key: str, entry: Entry, meta: bytes) -> ConditionalWrite:
         """Return the write that leaves only the tokens of a lease or a value, if it has any."""
         rest = emptied(entry)
         ttl = self._floors.longest if entry.state is State.VALUE else KEEP
-        return ConditionalWrite(name, meta, None if rest is None else encode(rest, self._nonce()), None, ttl)
+        return ConditionalWrite(self._name(key), meta, None if rest is None else encode(rest, self._nonce()), None, ttl)
 
     def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
         # A lease over a tombstone replaces it and has to last as long: if shorter, a late read could be stored; if
