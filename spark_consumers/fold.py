@@ -205,12 +205,9 @@ def needed_later(truncations: Iterable[EventToken | None]) -> list[EventToken]:
 
 
 def _order_of_row(stored: StoredRow, token: EventToken | None) -> Order:
-    """Return the order of a row relative to a truncation."""
-    return compare(stored.token, token) if stored.token is not None else _order_of_read_row(stored, token)
-
-
-def _order_of_read_row(stored: StoredRow, token: EventToken | None) -> Order:
-    """Return the order of a row without a token: it was read soon after its ``read_as_of``."""
+    """Return the order of a row relative to a truncation. One without a token was read soon after ``read_as_of``."""
+    if stored.token is not None:
+        return compare(stored.token, token)
     if token is None or token.timestamp >= stored.read_as_of + READ_WITHIN:
         return Order.OLDER
     return Order.NEWER if token.timestamp < stored.read_as_of else Order.UNKNOWN

@@ -57,7 +57,7 @@ class CacheConsumer(Consumer):
         self._work = CacheWork.of(config, cache)
         self.topics = topics_of_cache(config, cache)
         self.continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
-        self._alarm = LagAlarm(self.name, cache.tombstone_ttl)
+        self._alarm = LagAlarm(cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._schemas: KnownSchemas
         self._given_up: tuple[bytes, ...]

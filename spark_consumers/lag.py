@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_consumers.running import log_event
 
+_CONSUMER = "cache"
 _CALM = 60.0  # seconds without a late batch that end it, since the batches of one source may be late and others not
 
 
@@ -21,14 +22,8 @@ class LagAlarm:
     """
 
     def __init__(
-        self,
-        consumer: str,
-        tombstone_ttl: float,
-        *,
-        log: Callable[..., None] = log_event,
-        clock: Callable[[], float] = time.time,
+        self, tombstone_ttl: float, *, log: Callable[..., None] = log_event, clock: Callable[[], float] = time.time
     ) -> None:
-        self._consumer = consumer
         self._tombstone_ttl = tombstone_ttl
         self._log = log
         self._clock = clock
@@ -46,13 +41,13 @@ class LagAlarm:
                 self._warn(lag)
         elif self._late_at is not None and not 0 <= now - self._late_at < _CALM:  # the clock may have been set back
             self._late_at = None
-            self._log("no longer behind", self._consumer, lag=lag, tombstone_ttl=self._tombstone_ttl)
+            self._log("no longer behind", _CONSUMER, lag=lag, tombstone_ttl=self._tombstone_ttl)
         return {"lag": lag}
 
     def _warn(self, lag: int) -> None:
         self._log(
             "behind",
-            self._consumer,
+            _CONSUMER,
             lag=lag,
             tombstone_ttl=self._tombstone_ttl,
             error=(

@@ -7,7 +7,6 @@ pack is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from struct import unpack_from
 from typing import TypeVar
 
@@ -52,7 +51,7 @@ class PackedRecords:
 
     def on_workers(self, work: Callable[[Iterable[KafkaRecord]], Iterable[_T]]) -> list[_T]:
         """Return what ``work`` makes of the records of each partition, on Spark's Python workers."""
-        return self._packs(_ANY, together=False).mapPartitions(partial(_work, work)).collect()
+        return self._packs(_ANY, together=False).mapPartitions(lambda packs: work(unpacked(packs))).collect()
 
     def _packs(self, most: int, *, together: bool) -> RDD[bytes]:
         context = self._batch.sparkSession.sparkContext
@@ -77,7 +76,3 @@ def unpacked(packs: Iterable[bytes]) -> Iterator[KafkaRecord]:
                 yield topic, partition, offset, None
             else:
                 raise LargeValueError  # I11
-
-
-def _work(work: Callable[[Iterable[KafkaRecord]], Iterable[_T]], packs: Iterable[bytes]) -> Iterable[_T]:
-    return work(unpacked(packs))

@@ -84,7 +84,7 @@ class _PythonConsumer:
         self._work = CacheWork.of(config, cache)
         self._watch = watch
         self._continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
-        self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
+        self._alarm = LagAlarm(cache.tombstone_ttl)
         # The offsets up to which records were read, and up to which they were applied. The latter is one reference,
         # which only the other thread sets while there is a batch to apply.
         self._reached: Offsets = {}

@@ -11,7 +11,7 @@ class Logged:
     def __init__(self) -> None:
         self.now = 10_000.0
         self.lines: list[dict[str, Any]] = []
-        self.alarm = LagAlarm("cache", 3600.0, log=self._log, clock=lambda: self.now)
+        self.alarm = LagAlarm(3600.0, log=self._log, clock=lambda: self.now)
 
     def _log(self, event: str, consumer: str, **fields: Any) -> None:
         self.lines.append({"event": event, "consumer": consumer, **fields})
