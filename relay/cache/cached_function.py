@@ -90,11 +90,7 @@ class CachedFunction(_Keyed[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the cached result, or call the function. Raises what the function and the codec raise."""
-
-        def load(key: str, compare: Tokens | None) -> LoadedValue:
-            return self.load(*args, **kwargs)
-
-        key = self.key(*args, **kwargs)
+        key, load = self.key(*args, **kwargs), lambda *_: self.load(*args, **kwargs)
         found = self._cache.get_or_load(key, load)
         if found.outcome is Outcome.HIT:
             try:
@@ -135,11 +131,7 @@ class AsyncCachedFunction(_Keyed[P, R]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the cached result, or call the function. Raises what the function and the codec raise."""
-
-        async def load(key: str, compare: Tokens | None) -> LoadedValue:
-            return await self.load(*args, **kwargs)
-
-        key = self.key(*args, **kwargs)
+        key, load = self.key(*args, **kwargs), lambda *_: self.load(*args, **kwargs)
         found = await self._cache.get_or_load(key, load)
         if found.outcome is Outcome.HIT:
             try:

@@ -78,9 +78,6 @@ class MemcachedStore(ClosingStore):
                     _Attempt(connection, [writes[number] for number in part]).make(conflicts)
         return conflicts
 
-    def generation(self, generation_key: str) -> str:
-        return self.read([], generation_key)[1]
-
     def renew(self, generation_key: str) -> str:
         with self._errors:
             return self._set_generation(generation_key, b"")

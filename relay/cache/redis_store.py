@@ -194,9 +194,6 @@ class RedisStore(ClosingStore):
                     start += length
         return conflicts
 
-    def generation(self, generation_key: str) -> str:
-        return self.read([], generation_key)[1]
-
     def renew(self, generation_key: str) -> str:
         with self._errors():
             return self._replace(generation_key, None).partition(" ")[0]

@@ -6,7 +6,7 @@ A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_i
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, Self
 
@@ -60,6 +60,7 @@ class Store(Protocol):
 
     def generation(self, generation_key: str) -> str:
         """Return the generation; if there is none, begin one with a new random id."""
+        return self.read([], generation_key)[1]
 
     def renew(self, generation_key: str) -> str:
         """Begin a new generation and return it. No value of an earlier one is served from then on."""
@@ -71,7 +72,7 @@ class Store(Protocol):
         """
 
 
-class ClosingStore(ABC):
+class ClosingStore(Store):
     """Closes a store at the end of a ``with``."""
 
     def __enter__(self) -> Self:

@@ -33,6 +33,7 @@ class ReplayPlace(Protocol):
     @property
     def location(self) -> str | None:
         """Of the files of its tables, which are in Delta; None in a database."""
+        return None
 
     def content(self, session: SparkSession) -> str | None:
         """Say what of a place that a replay would write to is in the way; None if nothing is."""
@@ -42,9 +43,11 @@ class ReplayPlace(Protocol):
 
     def locks(self, present: str) -> list[Lock]:
         """Return what keeps other writers out while they change places."""
+        return []
 
     def renames(self, present: str, stamp: str) -> Renames:
-        """Return what a swap is to rename, to be written down before; empty if `swap` needs no such list."""
+        """Return what a swap is to rename, to be written down before; empty if it is one transaction."""
+        return ()
 
     def swap(self, stamp: str, renames: Renames) -> None:
         """Let them change places. May be done again, when it was cut off. Raises ``Unavailable``."""

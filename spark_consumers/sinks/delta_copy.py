@@ -27,6 +27,7 @@ from spark_consumers.sinks.target import (
     Item,
     Key,
     SelectedRows,
+    TargetTable,
     Write,
     Written,
     images,
@@ -52,11 +53,8 @@ _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
 
-class DeltaTable:
+class DeltaTable(TargetTable):
     """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
-
-    decides_newest = True
-    keeps_nul = True
 
     def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
         self.name = delta.table(f"{path}/{source}/{table}")

@@ -7,7 +7,7 @@ those whose stored state is still the one that was read. So any number of driver
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
@@ -39,6 +39,7 @@ from spark_consumers.sinks.target import (
     Item,
     Key,
     SelectedRows,
+    TargetTable,
     Write,
     Written,
     images,
@@ -62,7 +63,7 @@ _STAGED = {
 }
 
 
-class PostgresTable:
+class PostgresTable(TargetTable):
     """The copy of one table in PostgreSQL, in the schema of its source.
 
     ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: of the schema's name.
@@ -190,9 +191,6 @@ class PostgresTable:
             conflicts = execute(connection, self._statement()).fetchall()
         return {writes[n].key for (n,) in conflicts}
 
-    def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
-        return {key for part in parts for key in self.write(batch, part)}
-
     @property
     def decides_newest(self) -> bool:
         # The images name columns as the source does.
@@ -305,9 +303,6 @@ class PostgresTable:
         where = "_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < to_timestamp($1)"
         with self._database.transaction() as connection:
             return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
-
-    def maintain(self, batch: DataFrame) -> None:
-        """Do nothing: autovacuum does."""
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         with self._database.transaction() as connection:

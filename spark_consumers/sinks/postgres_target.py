@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from relay.config import Config, CopyConfig
 from relay.errors import ConfigError, Unavailable
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.locks import Lock
-from spark_consumers.sinks.copy_target import Renames
+from spark_consumers.sinks.copy_target import CopyTarget, Renames
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
 from spark_consumers.sinks.postgres import PostgresDatabase, identifier, problems, swap_schemas, used_schemas
 
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
     from spark_consumers.sinks.postgres_copy import PostgresTable
 
 
-class PostgresTarget:
+class PostgresTarget(CopyTarget):
     """The copy of ``copy``. ``prefix``: of the names of its schemas. Raises ``ConfigError`` for a URL that is wrong."""
-
-    location: str | None = None
 
     def __init__(self, config: Config, copy: CopyConfig, prefix: str = "") -> None:
         self._sources = [source.name for source in config.sources]
@@ -63,12 +60,6 @@ class PostgresTarget:
     def refuse_swap(self, present: str) -> None:
         if not self._prefix:
             raise ConfigError("--swap: in PostgreSQL schemas change places in one database: give --into schema:NAME")
-
-    def locks(self, present: str) -> list[Lock]:
-        return []
-
-    def renames(self, present: str, stamp: str) -> Renames:
-        return ()  # they change places in one transaction
 
     def swap(self, stamp: str, renames: Renames) -> None:
         names = self._schemas(self._prefix), self._schemas(), self._schemas(suffix=f"_{stamp}")

@@ -88,9 +88,8 @@ class TargetTable(Protocol):
     Spark uses. Other writers may change the same rows at any time.
     """
 
-    @property
-    def name(self) -> str:
-        """Name the table in messages."""
+    name: str
+    """Names the table in messages."""
 
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
@@ -107,10 +106,12 @@ class TargetTable(Protocol):
     @property
     def decides_newest(self) -> bool:
         """Whether `write_newest` and `write_reads` can write the layouts that the table is prepared for."""
+        return True
 
     @property
     def keeps_nul(self) -> bool:
         """Whether they can write a text that has a NUL character."""
+        return True
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
@@ -130,6 +131,7 @@ class TargetTable(Protocol):
 
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
         """Write as `write` does, but any number of rows without images, of which ``parts`` are in memory by turns."""
+        return {key for part in parts for key in self.write(batch, part)}
 
     def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]: ...
 
@@ -143,7 +145,8 @@ class TargetTable(Protocol):
         """
 
     def maintain(self, batch: DataFrame) -> None:
-        """Keep the table small, if it is time to. Called after each batch that concerns it."""
+        """Keep the table small, if it is time to, unless its server does. Called after each batch that concerns it."""
+        return
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         """Return what ``set_property`` and ``replace_property`` have stored."""
