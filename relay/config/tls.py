@@ -37,12 +37,12 @@ def tls_context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
     """Return what secures a connection, None if it is not encrypted. Raises ``ConfigError`` for a file that is none."""
     if tls is None:
         return None
+    files = tls.get("ca", "")
     try:
-        context = ssl.create_default_context(cafile=tls.get("ca"))
+        context = ssl.create_default_context(cafile=files or None)
         if "cert" in tls:
+            files = f"{tls['cert']} with {tls['key']}"
             context.load_cert_chain(tls["cert"], tls["key"])
     except OSError as error:
-        raise ConfigError(
-            f"`tls`: cannot load {error.filename or tls.get('ca') or tls.get('cert')}: {error}"
-        ) from error
+        raise ConfigError(f"`tls`: cannot load {files}: {error}") from error
     return context

@@ -43,8 +43,8 @@ class RecordBuffer:
         return created, int(meta["sequence_number"]), self.clock()
 
     def push(self, record: Record, shard: StreamShard) -> None:
-        shard.unread += 1
         heapq.heappush(self._heap, (self.order(record, shard), record, shard))
+        shard.unread += 1
 
     def push_all(self, records: Iterable[Record], shard: StreamShard) -> None:
         """Push the records of one shard, in their order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from relay.errors import Unavailable
@@ -33,7 +33,7 @@ class WatchedShard:
         Raises ``Unavailable`` with the reason of each server if none can, and what ``work`` raises.
         """
         problems = []
-        for server in sorted(self.servers, key=lambda server: self._rank(server, is_fresh)):
+        for server in self._by_rank(is_fresh):
             try:
                 return server.run(lambda connection, token: work(connection, self._trusted(token)))
             except Unavailable as error:
@@ -50,6 +50,14 @@ class WatchedShard:
         roles = [server.role for server in self.servers]
         primaries = sum(role is not None and role.is_primary for role in roles)
         return token if primaries <= 1 else None  # I6
+
+    def _by_rank(self, is_fresh: IsFresh) -> Iterator[WatchedServer]:
+        """Yield the first of the best, and rank the others only if that one fails: a query asks for much, and often."""
+        best = next((server for server in self.servers if self._rank(server, is_fresh) == 0), None)
+        if best is not None:
+            yield best
+        others = (server for server in self.servers if server is not best)
+        yield from sorted(others, key=lambda server: self._rank(server, is_fresh))
 
     def _rank(self, server: WatchedServer, is_fresh: IsFresh) -> int:
         if server.has_failed:

@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 import orjson
@@ -33,21 +33,28 @@ def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> I
 
     Raises ``RelayError`` if there is no room for them on the disk.
     """
-    with TemporaryDirectory(prefix="relay-verify-") as folder:
-        file = Path(folder, "rows")  # I11
-        with closing(sqlite3.connect(file, isolation_level=None)) as rows:
-            try:
-                rows.executescript(
-                    "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
-                    f"PRAGMA cache_size = -{_MEMORY};"
-                    "CREATE TABLE digests (key BLOB, side INTEGER, digest TEXT); BEGIN;"
-                )
-                for side, of_side in enumerate((kept, truth)):
-                    lines = ((orjson.dumps(row.key), side, row.digest) for row in of_side)
-                    rows.executemany("INSERT INTO digests VALUES (?, ?, ?)", lines)
-                found = rows.execute("SELECT key, side, digest FROM digests ORDER BY key, rowid")
-            except sqlite3.OperationalError as error:
-                raise RelayError(f"cannot write {file}: {error}") from error
+    with (
+        TemporaryDirectory(prefix="relay-verify-") as folder,
+        closing(sqlite3.connect(Path(folder, "rows"), isolation_level=None)) as rows,  # I11
+    ):
+        try:
+            rows.executescript(
+                "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
+                f"PRAGMA temp_store_directory = {_literal(gettempdir())}; PRAGMA cache_size = -{_MEMORY};"
+                "CREATE TABLE digests (key BLOB, side INTEGER, digest TEXT); BEGIN;"
+            )
+            for side, of_side in enumerate((kept, truth)):
+                lines = ((orjson.dumps(row.key), side, row.digest) for row in of_side)
+                rows.executemany("INSERT INTO digests VALUES (?, ?, ?)", lines)
+            found = rows.execute("SELECT key, side, digest FROM digests ORDER BY key, rowid")
             for key, of_key in groupby(found, itemgetter(0)):
                 sides = {side: digest for _, side, digest in of_key}
                 yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1))
+        except sqlite3.OperationalError as error:
+            raise RelayError(
+                f"cannot sort the rows of both sides in {folder}: {error}: set TMPDIR to a folder with more room"
+            ) from error
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -6,7 +6,6 @@ Has no connection: what vtgate sends is applied event by event. vstreamer.go, uv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
@@ -18,7 +17,7 @@ from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.statements import classify
 from relay.records import ReshardJournal
 from relay.table import TableSchema
-from relay.vitess.failures import BrokenStream, ServerStarted
+from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of
 from relay.vitess.position import VStreamPosition, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -26,6 +25,7 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
 from relay.vitess.statements import StatementEffects, here, refilled
+from relay.vitess.stream_end import ServerStarted, StreamEnd
 from relay.vitess.tables import Tables
 from relay.vitess.transaction import VStreamTransaction
 
@@ -53,8 +53,8 @@ class EventKind(IntEnum):
 class ShardEvents:
     """Applies the events of one stream. Used by one thread.
 
-    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``end``: seconds, no transaction
-    of it or later is read. ``clock``: seconds since the epoch. ``heard``: is told the time of vtgate, in seconds.
+    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``end``: where another stream has
+    to go on. ``clock``: seconds since the epoch. ``heard``: is told the time of vtgate, in seconds.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class ShardEvents:
         position: VStreamPosition,
         *,
         floor: int,
-        end: float = math.inf,
+        end: StreamEnd | None = None,
         clock: Callable[[], float],
         heard: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._clock = clock
         self._heard = heard
-        self._end = end
+        self._end = end or StreamEnd()
         self.shard = shard
         self.settings = settings
         # After the last transaction that ended.
@@ -129,7 +129,9 @@ class ShardEvents:
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        latest = int(min(latest_timestamp(self._clock()), self._end - 1))
+        if self._end.is_reached or self._end.may_be_in(answers, self.shard):
+            return 0
+        latest = int(min(latest_timestamp(self._clock()), self._end.before - 1))
         whole = self.rows.read_whole(answers, room, latest)
         if whole is None or whole.executed is None:
             return 0
@@ -146,8 +148,8 @@ class ShardEvents:
         """
         handler = _HANDLERS.get(event.type)
         if handler is not None:  # others: heartbeats, versions of schemas, and kinds that a later vtgate adds
-            if event.timestamp >= self._end and not self._transaction.is_open:
-                raise ServerStarted(event.timestamp)
+            if (self._end.is_reached or event.timestamp >= self._end.before) and not self._transaction.is_open:
+                raise ServerStarted(min(event.timestamp, latest_timestamp(self._clock())))
             self.is_active = True
             handler(self, event)
         elif event.type == EventKind.HEARTBEAT and event.timestamp:
@@ -220,6 +222,7 @@ class ShardEvents:
         if transaction.has_changes:
             self.changes.end()
         self.position = transaction.position_after(self.position)
+        self._end.note(self.position.executed)
         if seconds := transaction.timestamp or event.timestamp:
             self.progress = float(min(seconds, latest_timestamp(self._clock())))
         self._discard()

@@ -16,14 +16,6 @@ class BrokenStream(Exception):
     """The events do not fit together: reopen the stream at the last position."""
 
 
-class ServerStarted(Exception):
-    """The next transaction came after its server was started: read it with another stream. ``timestamp``: seconds."""
-
-    def __init__(self, timestamp: int) -> None:
-        super().__init__(timestamp)
-        self.timestamp = timestamp
-
-
 class Ending(Enum):
     """What the end of a stream means."""
 

@@ -12,7 +12,7 @@ from relay.records import Gap, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import ShardEvents
-from relay.vitess.failures import BrokenStream, Ending, ServerStarted, ending, hint, unknown_shard
+from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VStreamPosition
@@ -21,6 +21,7 @@ from relay.vitess.server_starts import ServerStarts
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.stream import ShardStream
+from relay.vitess.stream_end import ServerStarted
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import select_all
 from relay.vitess.watch import PositionPurged, Watch
@@ -198,7 +199,7 @@ class VitessShardReader:
             self.tables,
             self.position,
             floor=self.floor,
-            end=self._starts.next_after(self.position.executed),
+            end=self._starts.end_after(self.position.executed),
             clock=self.clock,
             heard=self._heard,
         )

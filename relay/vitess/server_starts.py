@@ -13,7 +13,9 @@ import math
 
 from relay import gtid
 from relay.errors import RelayError
+from relay.gtid import GtidError, GtidSet
 from relay.vitess.start_at_time import ShardHistory
+from relay.vitess.stream_end import StreamEnd
 from relay.vitess.tablets import Tablets
 
 log = logging.getLogger(__name__)
@@ -27,26 +29,29 @@ class ServerStarts:
     def __init__(self, tablets: Tablets, *, silence: float) -> None:
         self._tablets = tablets
         self._history = ShardHistory(tablets, silence=silence)
+        # Seconds: the streams have read up to there.
         self._passed = 0
+        # The starts whose binlog files were listed, and what was executed before each file.
+        self._listed: set[int] = set()
+        self._begins: list[GtidSet] = []
         self._has_warned = False
 
     def passed(self, timestamp: int) -> None:
         """The next stream begins with a transaction of ``timestamp``, in seconds."""
-        self._passed = timestamp
+        self._passed = max(self._passed, timestamp)
 
-    def next_after(self, executed: str) -> float:
-        """Return the first second that a stream which is opened at ``executed`` must not go on in.
-
-        Infinity if all starts are passed, or none is known, which is said once.
-        """
-        starts: set[int] = set()
+    def end_after(self, executed: str) -> StreamEnd:
+        """Return where a stream that is opened at ``executed`` has to end. What is not known of it is said once."""
+        at, starts = gtid.parse(executed), set[int]()
         try:
             for _ in range(1 if self._tablets.kind == "PRIMARY" else _TIMES_ASKED):
-                starts.add(self._tablets.started_at(executed.partition("/")[0]))
-            if self._not_passed(starts):
-                # Servers know only their last start, but begin a file at each.
-                starts.update(self._history.files_after(gtid.parse(executed)))
-        except RelayError as error:
+                starts.add(self._tablets.started_at(at.flavour))
+            # A server begins a file at each start. It knows the time of its last start only, and a replica executes
+            # what has the times of its primary, so times alone do not tell.
+            for start in starts - self._listed:
+                self._begins.extend(self._history.begins_after(at))
+                self._listed.add(start)
+        except (RelayError, GtidError) as error:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
@@ -55,8 +60,7 @@ class ServerStarts:
                     self._tablets.shard.qualified,
                     error,
                 )
-        return min(self._not_passed(starts), default=math.inf)
-
-    def _not_passed(self, starts: set[int]) -> list[int]:
+        self._begins = [begin for begin in self._begins if not at.contains(begin)]
         # A start lies within its second, which may have changes from before and after it.
-        return [end for start in starts for end in (start, start + 1) if end > self._passed]
+        ends = (end for start in starts for end in (start, start + 1) if end > self._passed)
+        return StreamEnd(min(ends, default=math.inf), self._begins)

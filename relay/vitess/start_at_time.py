@@ -53,20 +53,13 @@ class ShardHistory:
                 position = after
         return position
 
-    def files_after(self, executed: GtidSet) -> list[int]:
-        """Return the time of the first transaction, in seconds, of each file that begins after ``executed``.
-
-        Raises ``Unavailable``.
-        """
-        head = self._tablets.head(executed.flavour)
-        found: list[int] = []
+    def begins_after(self, executed: GtidSet) -> Iterator[GtidSet]:
+        """Yield what was executed before each file that begins after ``executed``. Raises ``Unavailable``."""
         for name in reversed(self._files()):
-            begin = self._begin_of(name, head)
+            begin = self._begin_of(name, executed.flavour)
             if executed.contains(begin):
-                break
-            with closing(self._transactions(begin.position, head)) as transactions:
-                found += (timestamp for timestamp, _ in islice(transactions, 1))
-        return found
+                return
+            yield begin
 
     def _file_before(self, wanted: int, head: GtidSet) -> GtidSet:
         """Return where the newest file begins that all transactions before are older than ``wanted``.
@@ -80,7 +73,7 @@ class ShardHistory:
         low, high = 0, len(names)
         while low < high:
             middle = (low + high) // 2
-            begin = self._begin_of(names[middle], head)
+            begin = self._begin_of(names[middle], head.flavour)
             with closing(self._transactions(begin.position, head)) as transactions:
                 times = [at for at, _ in islice(transactions, _FIRST)]
             if times and max(times) < wanted and (len(times) == _FIRST or middle == 0):  # I1
@@ -105,9 +98,9 @@ class ShardHistory:
             raise Unavailable(f"shard {self.shard.name}: its tablets list no binlogs")
         return found
 
-    def _begin_of(self, name: str, head: GtidSet) -> GtidSet:
+    def _begin_of(self, name: str, flavour: str) -> GtidSet:
         """Return what was executed before a file. For the first one of all its first transaction: vtgate needs one."""
-        if head.flavour == "MariaDB":
+        if flavour == "MariaDB":
             ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos({literal(name)}, 4)"))
         else:
             text = self._info(name, "Previous_gtids")
@@ -119,7 +112,7 @@ class ShardHistory:
                 raise Unavailable(f"shard {self.shard.name}: the binlog {name} has no transactions: start at `current`")
             text = first[0]
         try:
-            return parse(f"{head.flavour}/{text}".replace("\n", ""))
+            return parse(f"{flavour}/{text}".replace("\n", ""))
         except GtidError as error:
             raise Unavailable(f"shard {self.shard.name}: the binlog {name} begins with {text!r}: {error}") from None
 

@@ -90,14 +90,6 @@ class Tablets:
             )
         return f"{len(serving)} {self.kind} tablets of the shard are serving: check their logs and that of vtgate"
 
-    def head(self, flavour: str) -> GtidSet:
-        """Return what the server of a tablet has executed. Raises ``RelayError``. ``flavour``: of the shard's GTIDs."""
-        name = "gtid_executed" if flavour == "MySQL56" else "gtid_binlog_pos"
-        found = _first(self.execute(f"select @@global.{name}", 3), flavour)
-        if found is None:
-            raise Unavailable(f"shard {self.shard.qualified}: a tablet does not tell what it has executed")
-        return found
-
     def purged_set(self, flavour: str) -> GtidSet | None:
         """Return the executed set whose binlogs a tablet has purged; None if vtgate does not tell."""
         try:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
 from relay.config import Config, CopyConfig, LogConfig, redacted
+from relay.config.errors import problems_in
 from relay.config.locations import are_nested
 from relay.config.sinks import DeltaConfig, in_database
 from relay.errors import ConfigError
@@ -132,4 +133,4 @@ def _changed(section: S, key: str, into: str) -> S:
     try:
         return type(section).model_validate({**given, key: into})
     except ValidationError as error:
-        raise ConfigError(f"--into {redacted(into)}: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"--into {redacted(into)}: {problems_in(error.errors()[0])[0][1]}") from error

@@ -1,0 +1,47 @@
+"""Where a stream has to end, because another one must read on: see `relay.vitess.server_starts`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relay import gtid
+from relay.gtid import GtidSet
+from relay.vitess.client import events_of
+from relay.vitess.position import position_in
+from relay.vitess.shard import VitessShard
+
+
+class ServerStarted(Exception):
+    """The next transaction came after its server was started: read it with another stream. ``timestamp``: seconds."""
+
+    def __init__(self, timestamp: int) -> None:
+        super().__init__(timestamp)
+        self.timestamp = timestamp
+
+
+@dataclass(slots=True)
+class StreamEnd:
+    """``before``: seconds, no transaction of that time or later is read. ``begins``: executed sets, none read after."""
+
+    before: float = math.inf
+    begins: Sequence[GtidSet] = ()
+    is_reached: bool = False
+    """Whether one of ``begins`` has been executed."""
+
+    def note(self, executed: str) -> None:
+        """Note how far the stream was read."""
+        if self.begins:
+            self.is_reached = self._is_after(executed)
+
+    def may_be_in(self, answers: bytes, shard: VitessShard) -> bool:
+        """Whether one of ``begins`` is executed at the end of ``answers``. Raises `BrokenStream`."""
+        if not self.begins:
+            return False
+        positions = [event.vgtid for event in events_of(answers) if event.HasField("vgtid")]
+        return bool(positions) and self._is_after(position_in(positions[-1], shard)[1])
+
+    def _is_after(self, executed: str) -> bool:
+        done = gtid.parse(executed)
+        return any(done.contains(begin) for begin in self.begins)
