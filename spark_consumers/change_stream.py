@@ -113,7 +113,7 @@ class _BatchConsumer(TableConsumer):
 
     def _plan(self, part: TableBatch) -> BatchPlan:
         self._refuse_others(part.end)
-        statuses = dict(part.records.groupBy("status").count().collect())
+        statuses: dict[str, int] = dict(part.records.groupBy("status").count().collect())
         return BatchPlan(statuses, partial(self._pass_on, part, statuses.get(DecodeStatus.CHANGE, 0)))
 
     def _pass_on(self, part: TableBatch, changes: int, gaps: Sequence[LostChanges]) -> dict[str, int]:

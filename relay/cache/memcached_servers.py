@@ -198,8 +198,13 @@ def open_servers(url: str, timeout: float) -> list[Memcached]:
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     tls = _tls(query) if parts.scheme == "memcacheds" else None
-    login = {"user": unquote(user) if credentials else None, "password": unquote(password)}
-    connect = partial(MemcachedConnection, timeout=timeout, **login, tls=tls)
+    connect = partial(
+        MemcachedConnection,
+        timeout=timeout,
+        user=unquote(user) if credentials else None,
+        password=unquote(password),
+        tls=tls,
+    )
     found = []
     for host in hosts.split(","):
         address = urlsplit(f"//{host}")

@@ -53,8 +53,8 @@ class EventKind(IntEnum):
 class ShardEvents:
     """Applies the events of one stream. Used by one thread.
 
-    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``end``: where another stream has
-    to go on. ``clock``: seconds since the epoch. ``heard``: is told the time of vtgate, in seconds.
+    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``end``: where another stream
+    has to go on. ``clock``: seconds since the epoch. ``heard``: is told the time of vtgate, in seconds.
     """
 
     def __init__(

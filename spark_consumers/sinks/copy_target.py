@@ -26,14 +26,11 @@ Renames = Sequence[tuple[str, str]]
 class ReplayPlace(Protocol):
     """Where the tables of a replay are, and how they take the place of the ``present`` ones, at another location."""
 
-    @property
-    def place(self) -> str:
-        """Names it, whoever logs in."""
+    place: str
+    """Names it, whoever logs in."""
 
-    @property
-    def location(self) -> str | None:
-        """Of the files of its tables, which are in Delta; None in a database."""
-        return None
+    location: str | None = None
+    """Of the files of its tables, which are in Delta; None in a database."""
 
     def content(self, session: SparkSession) -> str | None:
         """Say what of a place that a replay would write to is in the way; None if nothing is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pytest
@@ -19,7 +19,7 @@ from relay.config import CacheConfig, Config
 from relay.records import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
-from spark_consumers.cache_batches import CHUNK, BatchOutcome, chunks
+from spark_consumers.cache_batches import CHUNK, chunks
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
@@ -28,6 +28,8 @@ from spark_consumers.records import DecodeStatus
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 from tests.avro.known import Known
 from tests.spark_consumers.topic import NoSchemas
+
+T = TypeVar("T")
 
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
@@ -188,8 +190,8 @@ class Records(PackedRecords):
     def by_partition(self, most: int) -> Iterator[KafkaRecord]:
         return self.together(most)
 
-    def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]:
-        return work(self._records)
+    def on_workers(self, work: Callable[[Iterable[KafkaRecord]], Iterable[T]]) -> list[T]:
+        return list(work(self._records))
 
 
 def gap_of(source: str) -> bytes:
@@ -338,7 +340,7 @@ def test_a_batch_with_a_large_value_is_applied_by_the_workers(redis_server: Any,
             yield records[0]
             raise LargeValueError
 
-        def on_workers(self, work: Callable[[Iterable[KafkaRecord]], list[BatchOutcome]]) -> list[BatchOutcome]:
+        def on_workers(self, work: Callable[[Iterable[KafkaRecord]], Iterable[T]]) -> list[T]:
             self.is_on_workers = True
             return super().on_workers(work)
 
