@@ -15,7 +15,7 @@ from tests.cache.redis_groups import Cluster, cluster
 @pytest.fixture(scope="session")
 def redis_cluster_server() -> Iterator[Cluster]:
     """A Redis Cluster: ``.url``."""
-    with cluster() as servers:
+    with cluster(node_timeout=60.0) as servers:  # no test replaces one, nor does a busy host
         yield servers
 
 

@@ -63,11 +63,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Start three primaries and a replica."""
+def cluster(node_timeout: float = 2.0) -> Iterator[Cluster]:
+    """Start three primaries and a replica. ``node_timeout``: seconds after which one that is silent is replaced."""
     options = {
         "cluster-enabled": "yes",
-        "cluster-node-timeout": "2000",
+        "cluster-node-timeout": f"{node_timeout * 1000:.0f}",
         "repl-diskless-sync": "yes",
         "repl-diskless-sync-delay": "0",
     }

@@ -82,7 +82,9 @@ def test_an_invalidation_while_a_load_is_awaited_drops_the_fill(cache: AsyncToke
     asyncio.run(main())
 
 
-def test_coroutines_wait_for_the_one_that_loads(cache: AsyncTokenCache) -> None:
+def test_coroutines_wait_for_the_one_that_loads(store: Store, unique: str) -> None:
+    cache = AsyncTokenCache(TokenCache(store, unique, lease_ttl=600.0, lease_wait=600.0))
+
     async def main() -> None:
         source = SlowSource(0.5)
         found = await asyncio.gather(*(cache.get_or_load("k", source.load) for _ in range(50)))

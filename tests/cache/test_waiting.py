@@ -23,7 +23,7 @@ def cache() -> Cache:
 
 def test_readers_wait_for_a_load_that_takes_long_instead_of_loading_too(cache: Cache) -> None:
     """Threads in real time."""
-    shared = TokenCache(cache.memory, "shop")
+    shared = TokenCache(cache.memory, "shop", lease_ttl=600.0, lease_wait=600.0)
     loads: list[str] = []
 
     def load(key: str, compare: Tokens | None) -> LoadedValue:

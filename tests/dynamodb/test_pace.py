@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -68,19 +67,29 @@ def test_calls_that_fail_together_slow_the_pace_down_once() -> None:
 
 def test_threads_that_wait_take_turns() -> None:
     """The budget is one, however many sources there are."""
-    pace, begun = Pace(), []
+    clock, alone = Clock(0.0), threading.Lock()
+    waits: list[float] = []
+    at_once: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        if not alone.acquire(blocking=False):
+            at_once.append(seconds)
+            return
+        time.sleep(0.05)  # the others try meanwhile
+        waits.append(seconds)
+        clock.now += seconds
+        alone.release()
+
+    pace = Pace(sleep=sleep, clock=clock)
     pace.failed(pace.wait())
-
-    def call() -> None:
-        pace.wait()
-        begun.append(time.monotonic())
-
-    threads = [threading.Thread(target=call) for _ in range(5)]
+    threads = [threading.Thread(target=pace.wait) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(later - earlier >= 0.09 for earlier, later in itertools.pairwise(begun))
+    assert at_once == []
+    assert len(waits) == 5
+    assert all(seconds >= 0.09 for seconds in waits)
 
 
 @pytest.fixture

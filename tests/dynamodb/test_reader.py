@@ -14,6 +14,7 @@ from relay.errors import RelayError
 from relay.records import Shard
 from relay.source import UnknownShard
 from relay.token import EventToken
+from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.dynamodb.opened_source import reader, versions
@@ -244,7 +245,7 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
     )
     source = DynamoDBSource(config)
-    stream.set_clock(6030.0 - time.time())
+    stream.set_clock(Clock(6030.0))
     source.connect()
     stream.shard("s")
     stream.put("s", "k", 1, created=6000)
@@ -265,7 +266,7 @@ def test_a_head_is_not_used_if_another_worker_has_made_the_plan(stream: Scripted
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
     )
     source = DynamoDBSource(config)
-    stream.set_clock(6032.0 - time.time())
+    stream.set_clock(Clock(6032.0))
     source.connect()
     stream.shard("s")
     planned_elsewhere = {"since": 6030.0}

@@ -19,7 +19,7 @@ def test_a_worker_that_lacks_a_source_of_another_says_so_until_that_one_stops(
     kafka: Any, unique: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I10: nobody reads the shards of a source whose owner lacks it, and each worker was green."""
-    monkeypatch.setattr(same_sources, "_RELAYED_FOR", 12.0)  # a source that has nothing to relay writes every ten
+    monkeypatch.setattr(same_sources, "_RELAYED_FOR", 20.0)  # a source that has nothing to relay writes every ten
     one, two = ScriptedSource("one"), ScriptedSource("two", shards=8)
     observers = [Observer(unique, keeps_status=True, stalled_after=2.0) for _ in range(2)]
 

@@ -330,7 +330,7 @@ def test_a_server_that_hangs_holds_up_only_the_queries_that_it_got(keyspace: Key
     def quickly(address: str) -> Any:
         asked.append(address)
         account: dict[str, Any] = {"host": "127.0.0.1", "port": port_in(address), "user": USER, "password": PASSWORD}
-        return pymysql.connect(**account, autocommit=True, read_timeout=3, connect_timeout=3)
+        return pymysql.connect(**account, autocommit=True, read_timeout=10, connect_timeout=10)
 
     shards = {"-": [replica.address, primary.address]}
     watch = partial(watching, USER, PASSWORD)
