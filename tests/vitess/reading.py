@@ -118,20 +118,21 @@ def until(reader: ShardReader, enough: Callable[[Page], bool], most: int = 2000)
 
 
 def results_until(reader: ShardReader, enough: Callable[[ReadResult], bool], most: int = 2000) -> list[ReadResult]:
-    """Read up to and including a result that is ``enough``."""
+    """Read up to and including a result that is ``enough``. AssertionError after ``most`` reads and half a minute."""
     results: list[ReadResult] = []
-    for _ in range(most):
+    until = time.monotonic() + 30
+    while len(results) < most or time.monotonic() < until:
         results.append(reader.read())
         if enough(results[-1]):
             return results
         if isinstance(results[-1], Unreadable):
             time.sleep(0.001)  # as a relay waits: time may be what is missing
-    raise AssertionError(f"the condition does not hold after {most} reads; the last was {results[-1]}")
+    raise AssertionError(f"the condition does not hold after {len(results)} reads; the last was {results[-1]}")
 
 
-def failure(reader: ShardReader) -> str:
-    """Read until a read fails, and return why."""
-    return reason(results_until(reader, lambda read: isinstance(read, Unreadable))[-1])
+def failure(reader: ShardReader, text: str = "") -> str:
+    """Read until a read fails for a reason that has ``text``, and return the whole reason."""
+    return reason(results_until(reader, lambda read: isinstance(read, Unreadable) and text in read.reason)[-1])
 
 
 def is_at_head(page: Page) -> bool:

@@ -245,7 +245,8 @@ def test_a_silent_stream_behind_the_head_fails_with_the_reason() -> None:
         "show vitess_tablets": [tablet],
     }
     with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
-        assert "is at MariaDB/0-1-11: no REPLICA tablet of the shard is serving" in failure(reader)
+        # On a busy host heartbeats may be late before.
+        failure(reader, "is at MariaDB/0-1-11: no REPLICA tablet of the shard is serving")
         assert reader.position.to_json() == START
 
 
