@@ -17,6 +17,7 @@ from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config
 from tests.reads import pages_of, read_page
+from tests.waiting import wait_until
 
 
 def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent]) -> BinlogShardReader:
@@ -81,14 +82,8 @@ def test_the_sequence_numbers_of_every_server_in_a_page_are_remembered() -> None
 
     reading = reader(servers, {"gtid": "MariaDB/0-1-50"})
     reading.server.open_events = Binlog(events())
-    gap = None
-    for _ in range(60):
-        gap = next((page.gap for page in pages_of([reading.read()]) if page.gap), None)
-        if gap:
-            break
-        time.sleep(0.1)
+    gap = wait_until(lambda: next((page.gap for page in pages_of([reading.read()]) if page.gap), None))
     reading.close()
-    assert gap is not None
     assert gap.end == {"gtid": "MariaDB/0-1-100"}
 
 

@@ -24,6 +24,7 @@ from relay.services.sql_server import PASSWORD, USER
 from tests.mysql.kept_binlogs import binlogs, purge_binlogs
 from tests.process.processes import gone
 from tests.services.plain_user import needs_root, run_as_plain_user
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -172,8 +173,9 @@ class TestReplicas:
         purge_binlogs(primary)
         with MariaDB() as late:
             late.replicate_from(primary)
+            wait_until(lambda: late.replication["Last_IO_Error"])
             with pytest.raises(Unavailable, match="1236"):
-                late.wait_for(primary.gtid, timeout=2)
+                late.wait_for(primary.gtid, timeout=0.2)
 
 
 PLAIN = """
