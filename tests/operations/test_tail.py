@@ -208,7 +208,8 @@ class TestOnABroker:
 
     @pytest.fixture
     def producer(self, relayed: Config, unique: str) -> Producer:
-        producer = Producer({**relayed.kafka.client(), "transactional.id": unique, "linger.ms": 0})
+        settings = {**relayed.kafka.client(), "transactional.id": unique, "linger.ms": 0}
+        producer = Producer({**settings, "transaction.timeout.ms": 600_000})
         producer.init_transactions(60)
         return producer
 
@@ -255,10 +256,8 @@ class TestOnABroker:
         assert self.shown(relayed) == []
         self.publish(producer, topic, values(2), values(3))
         self.publish(producer, topic, values(4), commit=False)
-        begun = time.monotonic()
         assert self.ids(self.shown(relayed)) == ["event-2", "event-3"]
-        assert time.monotonic() - begun < 40  # the broker ends the open transaction after 60
-        producer.commit_transaction(30)
+        producer.commit_transaction(30)  # it is still open
         assert self.ids(self.shown(relayed)) == ["event-2", "event-3", "event-4"]
 
     def test_by_default_it_starts_at_the_end(
@@ -322,7 +321,7 @@ class TestOnABroker:
         with self.command(file) as process:
             assert process.stdout is not None
             # The first changes may be published before the tail has looked up the end offsets.
-            for number in range(100):
+            for number in range(1000):
                 self.publish(producer, relayed.topic("orders"), values(number))
                 os.set_blocking(process.stdout.fileno(), False)
                 if process.stdout.read(1):

@@ -77,7 +77,7 @@ class Shop:
         (stored,), generation = self.store.read([name], generation_key(self.table))
         meta = encode(Entry(State.VALUE, generation, {}), f"planted-{random.random()}")
         assert not self.store.compare_and_set(
-            [ConditionalWrite(name, stored.meta if stored else None, meta, value, 60.0)]
+            [ConditionalWrite(name, stored.meta if stored else None, meta, value, 3600.0)]
         )
 
     def verify(self, *options: str, code: int = 0, within: float = 1.0) -> dict[str, Any]:
