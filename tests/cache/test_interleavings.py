@@ -84,7 +84,11 @@ def on_servers(request: pytest.FixtureRequest) -> Iterator[OnServers]:
 
 
 @pytest.mark.services
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(moves=MOVES, replicas=st.booleans())
 def test_values_on_servers_are_never_served_stale(
     on_servers: OnServers, unique: str, moves: list[Move], replicas: bool
