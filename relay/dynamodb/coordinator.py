@@ -18,7 +18,7 @@ from functools import partial
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.resume_at_token import resume
-from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, TrimmedData
+from relay.dynamodb.session import Listing, ShardNotFound, StreamSession, TrimmedData
 from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
 from relay.dynamodb.stream_shard import OnGap, StreamShard
@@ -251,7 +251,7 @@ class Coordinator:
         arn = self.session.stream_arn
         try:
             return call()
-        except StreamNotFound as error:
+        except ShardNotFound as error:
             raise InvalidStream(
                 f"stream {arn} does not exist, or no longer: look up the table's LatestStreamArn ({error})"
             ) from error
@@ -262,7 +262,7 @@ class Coordinator:
         names = {shard.id for shard in listing.shards}
         if any(parent not in names for shard in listing.shards for parent in shard.parents):
             # The parent was trimmed, as a rule. If it was only left out, its child must not be read first (I2).
-            listing = Listing((*listing.shards, *self._describe(self.session.describe).shards), listing.status)
+            listing = Listing((*listing.shards, *self._describe(self.session.describe).shards), listing.disabled)
         self._listed_at = self.clock()
         return listing
 

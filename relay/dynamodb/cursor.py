@@ -28,6 +28,14 @@ FETCH_TRIES = 5
 """Fetches in one read before a reader gives up. Each may find that its iterator or its position is no longer valid."""
 
 
+def may_be_from(created: float, since: float) -> bool:
+    """Whether a record with the creation time ``created`` may have been written at ``since`` or later, in seconds.
+
+    DynamoDB rounds the time down to the second, DynamoDB Local to the minute. If in doubt, the record is kept (I1).
+    """
+    return created + (60 if created % 60 == 0 else 1) > since
+
+
 class RawPage(NamedTuple):
     """One answer of GetRecords."""
 

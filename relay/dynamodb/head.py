@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from relay.dynamodb.creation import may_be_from
-from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
+from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, may_be_from
 from relay.dynamodb.session import PAGE_LIMIT
 
 QUIET_SECONDS = 10.0

@@ -6,13 +6,12 @@ import threading
 from typing import Any
 
 from relay.change import Change, ChangeParts
-from relay.dynamodb.creation import may_be_from
-from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor
+from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor, may_be_from
 from relay.dynamodb.head import LATENESS, HeadSearch
 from relay.dynamodb.records import RecordFormat, chosen
 from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
-from relay.records import Gap, Start, StreamId
+from relay.records import Gap, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.stream_token import TRIM_HORIZON, Position
 
@@ -22,11 +21,6 @@ RETENTION = 24 * 3600
 # Shared by the readers of all shards, each on a thread of its own. Threads that make changes at the same time only take
 # the interpreter from each other and from the worker. Not held during a call to the service.
 _ONE_AT_A_TIME = threading.Lock()
-
-
-def starting_position(start: Start) -> Position:
-    """Return the position at which a shard starts by its plan: the horizon if ``start`` is a time."""
-    return Position.from_json(start) if "sequence" in start else TRIM_HORIZON
 
 
 class DynamoDBShardReader:
@@ -53,7 +47,8 @@ class DynamoDBShardReader:
         self.shard = opening.shard
         self.format = record_format
         start, checkpoint = opening.start, opening.checkpoint
-        resumed = Position.from_json(opening.position) if opening.position is not None else starting_position(start)
+        # The start may be a time: then reading begins at the horizon.
+        resumed = Position.from_json(opening.resume) if "sequence" in opening.resume else TRIM_HORIZON
         self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head)
         # Records created before this time, in seconds since the epoch, are dropped; 0: none.
         self.since: float = start.get("since", 0.0)

@@ -43,11 +43,7 @@ class TrimmedData(Exception):
 
 
 class ShardNotFound(Exception):
-    """The stream does not know the shard, or no longer."""
-
-
-class StreamNotFound(ShardNotFound):
-    """The stream does not exist, or no longer: it is removed 24 hours after it was disabled, or with its table."""
+    """The stream does not know the shard, or no longer; or it is gone: 24 hours after it was disabled, or its table."""
 
 
 class Transient(Exception):
@@ -56,15 +52,10 @@ class Transient(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The answer of DescribeStream: shards, and the StreamStatus (``ENABLED``, ...)."""
+    """The answer of DescribeStream. ``disabled``: no shard will get children."""
 
     shards: tuple[Shard, ...]
-    status: str
-
-    @property
-    def disabled(self) -> bool:
-        """Whether no shard will get children."""
-        return self.status == "DISABLED"
+    disabled: bool
 
 
 def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
@@ -109,14 +100,10 @@ class StreamSession:
     def __repr__(self) -> str:
         return f"<StreamSession[{self.stream_arn}]>"
 
-    def shards(self) -> list[Shard]:
-        """Return all shards, across pages. Raises as ``describe`` does."""
-        return list(self.describe().shards)
-
     def describe(self, first_shard: str | None = None) -> Listing:
         """Return all shards, or those listed after ``first_shard``, across pages, and the stream's status.
 
-        A page that fails is requested again, as ``retried`` does. Raises ``StreamNotFound``, ``Unavailable``, or
+        A page that fails is requested again, as ``retried`` does. Raises ``ShardNotFound``, ``Unavailable``, or
         ``RelayError`` on what is final.
         """
         return self._describe({"ExclusiveStartShardId": first_shard} if first_shard is not None else {})
@@ -153,7 +140,7 @@ class StreamSession:
                 # A parent may be listed as open while its children are listed already.
                 for parent in {parent for shard in shards.values() for parent in shard.parents} & shards.keys():
                     shards[parent] = replace(shards[parent], closed=True)
-                return Listing(tuple(shards.values()), description.get("StreamStatus", "ENABLED"))
+                return Listing(tuple(shards.values()), description.get("StreamStatus") == "DISABLED")
             if last in seen:
                 raise RelayError(f"DescribeStream of {self.stream_arn} repeats the page after {last} and never ends")
             seen.add(last)
@@ -161,12 +148,9 @@ class StreamSession:
         raise RelayError(f"DescribeStream of {self.stream_arn} has more than {_MAX_LISTING_PAGES} pages")
 
     def _describe_page(self, arguments: dict[str, Any]) -> Any:
-        try:
-            with translated(self.stream_arn):
-                answer = self.client.describe_stream(StreamArn=self.stream_arn, **arguments)
-                return self._dated(answer)["StreamDescription"]
-        except ShardNotFound as error:
-            raise StreamNotFound(str(error)) from error
+        with translated(self.stream_arn):
+            answer = self.client.describe_stream(StreamArn=self.stream_arn, **arguments)
+            return self._dated(answer)["StreamDescription"]
 
     def iterator(self, shard: str, position: Position) -> str | None:
         """Return an iterator at ``position``; None if the shard is closed and has no records from there on."""

@@ -62,14 +62,9 @@ class DynamoDBSource:
         self._protected = ProtectedItems(rules, image) if rules else None
         self.clock = ServiceClock()
         self._dynamodb, self._streams = describe.clients(config, clock=self.clock)
-        self.snapshots = TableSnapshots(
-            self._dynamodb,
-            config,
-            lambda: self.table,
-            image=self._protected.image if self._protected else image,
-            where=config.conditions(config.table_name),
-            clock=self.clock,
-        )
+        if self._protected is not None:
+            image = self._protected.image
+        self.snapshots = TableSnapshots(self._dynamodb, config, lambda: self.table, image, self.clock)
         # The start of the plan that this source has made, and iterators at the heads of its shards from just before, by
         # shard. Replaced by the thread that makes the plan.
         self._heads: tuple[Start, dict[str, str]] = {}, {}
@@ -178,7 +173,7 @@ class DynamoDBSource:
     def shards(self) -> list[Shard]:
         """Return one complete listing. Raises ``StreamGone``, or ``Unavailable`` if DynamoDB does not answer."""
         try:
-            return self.session.shards()
+            return list(self.session.describe().shards)
         except ShardNotFound as error:
             raise StreamGone(
                 f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"

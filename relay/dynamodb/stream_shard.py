@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from relay.dynamodb.creation import may_be_from
-from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor
+from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor, may_be_from
 from relay.dynamodb.session import IteratorExpired, StreamSession
 from relay.dynamodb.stream_record import Record, stream_record
 from relay.errors import RelayError

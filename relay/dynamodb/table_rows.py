@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from relay.change import Uncarriable
 from relay.dynamodb import config_match, describe
 from relay.dynamodb.pace import Pace
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
-from relay.dynamodb.values import binary, key_value
+from relay.dynamodb.table_snapshots import FoundRow
+from relay.dynamodb.values import binary
 from relay.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 
 _MOST_SEGMENTS = 1_000_000
 
-FoundRow = tuple[Mapping[str, Any], Any]
-"""The key and the image of an item, as a change has them."""
-
 
 class DynamoDBTableRows:
     """The published items of the table of one source. Connects when it is made. All methods raise ``Unavailable``."""
 
     def __init__(self, config: DynamoDBConfig) -> None:
-        self._config = config
         with ExitStack() as stack:
             source = stack.enter_context(closing(DynamoDBSource(config)))
             source.connect()
             self._stack = stack.pop_all()
         self.schema = source.table
-        self._client, self._image = source.snapshots.client, source.snapshots.image
+        self._of = source.snapshots
         self._wanted = config_match.wanted_key(self.schema.key, config.conditions(self.schema.table))
 
     def __repr__(self) -> str:
@@ -73,26 +69,22 @@ class DynamoDBTableRows:
             }
             for key in keys
         ]
-        return self._published(describe.load(self._client, self._config, typed))
+        return self._published(describe.load(self._of.client, self._of.config, typed))
 
     def _published(self, items: Iterable[Mapping[str, Mapping[str, Any]]]) -> Iterator[FoundRow]:
         for item in items:
-            key = {column.name: key_value(item[column.name]) for column in self.schema.key}
-            if not self._wanted.items() <= key.items():
-                continue
-            try:
-                yield key, self._image(item)
-            except ValueError as error:
-                yield key, Uncarriable(item, str(error))
+            key, image = self._of.found(item)
+            if self._wanted.items() <= key.items():
+                yield key, image
 
     def _scan(self, more: Mapping[str, Any]) -> Any:
         table = self.schema.table
 
         def scan() -> Any:
             with translated(table):
-                return self._client.scan(TableName=table, ConsistentRead=True, **more)
+                return self._of.client.scan(TableName=table, ConsistentRead=True, **more)
 
         try:
-            return retried(scan, f"source {self._config.name}: reading the table {table}", Pace())
+            return retried(scan, f"source {self._of.config.name}: reading the table {table}", Pace())
         except ShardNotFound as error:
-            raise Unavailable(f"source {self._config.name}: table {table!r} no longer exists") from error
+            raise Unavailable(f"source {self._of.config.name}: table {table!r} no longer exists") from error

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
-from relay.config.conditions import Conditions
 from relay.dynamodb import config_match, describe
 from relay.dynamodb.records import chosen, key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
-from relay.dynamodb.values import image_json, key_value
+from relay.dynamodb.values import key_value
 from relay.errors import Unavailable
 from relay.records import Plan, ShardCheckpoint, SnapshotPart
 from relay.source import Measured, Page, Segment, Unreadable
@@ -32,45 +31,37 @@ MARGIN = 65.0
 
 DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds."""
 
+FoundRow = tuple[dict[str, str | bytes], Any]
+"""The key and the image of an item, as a change has them."""
+
 SEGMENT_BYTES = 256 << 20
 MOST_SEGMENTS = 64
 
 
+@dataclass(eq=False)
 class TableSnapshots:
-    """Reads the items of a table in parallel segments.
+    """Reads the items of a table in parallel segments, whose threads share it.
 
-    ``table``: returns the table's schema, once it is described. ``image``: returns an item as it is in a change.
-    ``where``: what the published items have. The client, ``table`` and ``image`` are shared by the threads of all
-    segments, which only read them.
+    ``table``: returns the table's schema, once it is described. ``image``: returns an item as it is in a change; raises
+    ValueError if it cannot be carried.
     """
+
+    client: DynamoDBClient
+    config: DynamoDBConfig
+    table: Callable[[], TableSchema]
+    image: Callable[[Mapping[str, Any]], Any]
+    clock: Callable[[], float]
 
     margin = MARGIN
     reads_at_once = 4  # a scan waits for the service
     is_selective = False
 
-    def __init__(
-        self,
-        client: DynamoDBClient,
-        config: DynamoDBConfig,
-        table: Callable[[], TableSchema],
-        *,
-        image: Callable[[Mapping[str, Any]], Any],
-        where: Conditions,
-        clock: Callable[[], float],
-    ) -> None:
-        self.client = client
-        self._clock = clock
-        self._config = config
-        self._table = table
-        self.image = image
-        self._where = where
-
     def is_initial(self, plan: Plan) -> bool:
-        return self._config.snapshot == "initial"
+        return self.config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot of the table has to read. ``tables``: names it, if anything."""
-        size, rows, birth = describe.measure(self.client, self._config)
+        size, rows, birth = describe.measure(self.client, self.config)
         segments = min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES)
         return Measured(segments, rows, [SnapshotPart(created=birth)] * segments)
 
@@ -78,26 +69,16 @@ class TableSnapshots:
         """Always: DynamoDB's times are those of the writes, but for the margin."""
         return True
 
+    def found(self, item: Mapping[str, Any]) -> FoundRow:
+        """Return the key and the image of an item."""
+        key = {column.name: key_value(item[column.name]) for column in self.table().key}
+        try:
+            return key, self.image(item)
+        except ValueError as error:
+            return key, Uncarriable(item, str(error))
+
     def open(self, segment: Segment) -> SegmentReader:
-        table = self._table()
-        wanted = config_match.wanted_key(table.key, self._where)
-        return SegmentReader(self.client, table, segment, image=self.image, wanted=wanted, clock=self._clock)
-
-
-@dataclass(frozen=True, slots=True)
-class ScanPosition:
-    """Where a scan of a segment resumes. ``key``: the last one read, as boto3 has it; None at either end."""
-
-    key: Mapping[str, Any] | None = None
-    rows: int = 0
-    """How many rows were read."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "scan", "key": _json(self.key) if self.key else None, "rows": self.rows}
-
-    @classmethod
-    def from_json(cls, position: Mapping[str, Any]) -> ScanPosition:
-        return cls(_python(position["key"]) if position["key"] else None, position["rows"])
+        return SegmentReader(self, segment)
 
 
 class SegmentReader:
@@ -105,26 +86,17 @@ class SegmentReader:
 
     streams = False
 
-    def __init__(
-        self,
-        client: DynamoDBClient,
-        table: TableSchema,
-        segment: Segment,
-        *,
-        image: Callable[[Mapping[str, Any]], Any] = image_json,
-        wanted: Mapping[str, str] | None = None,
-        clock: Callable[[], float],
-    ) -> None:
-        self.client = client
-        self.table = table
+    def __init__(self, of: TableSnapshots, segment: Segment) -> None:
+        self.table = of.table()
         self.shard = segment.shard
         self.segment = segment
-        # Returns an item as it is in a change. Raises ValueError if it cannot be carried.
-        self.image = image
+        self._of = of
         # What the keys of the published items have.
-        self.wanted = wanted or {}
-        self.clock = clock
-        self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
+        self._wanted = config_match.wanted_key(self.table.key, of.config.conditions(self.table.table))
+        # The last key that was read, as boto3 has it, None at either end; and how many rows were.
+        position = segment.position or {"key": None, "rows": 0}
+        self._last = _python(position["key"]) if position["key"] else None
+        self._rows: int = position["rows"]
         # When the table that the snapshot reads was created.
         self._birth = segment.part.created
         # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
@@ -142,14 +114,13 @@ class SegmentReader:
         A segment does not end in another table of the same name: the end of the snapshot would keep the rows of the one
         before (I7). Where that has a stream, the snapshot begins again beside it.
         """
-        begun = self.clock()
-        key = self._position.key
-        arguments: dict[str, Any] = {"ExclusiveStartKey": key} if key else {}
+        begun = self._of.clock()
+        arguments: dict[str, Any] = {"ExclusiveStartKey": self._last} if self._last else {}
         try:
             with translated(self.table.table):
                 if not self._has_begun:
                     self._require_same_table()
-                answer = self.client.scan(
+                answer = self._of.client.scan(
                     TableName=self.table.table,
                     ConsistentRead=True,
                     Segment=self.segment.number,
@@ -168,18 +139,18 @@ class SegmentReader:
         # At least the snapshot's own, in case the clock has gone back.
         as_of = Snapshot(snapshot.id, max(snapshot.as_of, int(begun - MARGIN)))
         changes = [self._change(item, as_of, begun) for item in answer["Items"]]
-        read = len(changes)
-        if wanted := self.wanted:
-            changes = chosen(changes, wanted)
+        self._rows += len(changes)
+        if self._wanted:
+            changes = chosen(changes, self._wanted)
         self._has_begun = True
-        self._position = ScanPosition(last or None, self._position.rows + read)
+        self._last = dict(last) if last else None
         return self._page(changes, begun, finished=not last)
 
     def _require_same_table(self) -> None:
         """Raises ``Transient`` once the table was deleted and created again: its stream takes the place of this one."""
         if not self._birth:
             return
-        found = self.client.describe_table(TableName=self.table.table)["Table"]
+        found = self._of.client.describe_table(TableName=self.table.table)["Table"]
         if describe.birth(found) != self._birth:
             self._has_begun = False  # from here on, it is looked at before a page is read
             raise Transient(
@@ -188,11 +159,7 @@ class SegmentReader:
             )
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
-        key = {column.name: key_value(item[column.name]) for column in self.table.key}
-        try:
-            new = self.image(item)
-        except ValueError as error:
-            new = Uncarriable(item, str(error))
+        key, new = self._of.found(item)
         return Change(
             event_id=event_id(self.table.source, f"snapshot/{snapshot.id}", self.table.table, key_bytes(key), 0),
             operation=Operation.READ,
@@ -211,7 +178,7 @@ class SegmentReader:
         return Page(
             self.shard,
             changes,
-            self._position.to_json(),
+            {"type": "scan", "key": _json(self._last) if self._last else None, "rows": self._rows},
             None,
             None,
             begun,

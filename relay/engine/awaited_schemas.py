@@ -10,8 +10,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import NoAnswer
@@ -29,12 +29,8 @@ Results = Sequence[tuple[OpenShard, ReadResult]]
 _WARN_AT = {1} | WARN_AT_FAILURES
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """Writers, and by table why it has none yet."""
-
-    writers: list[TopicWriter] = field(default_factory=list)
-    unanswered: dict[TableSchema, NoAnswer] = field(default_factory=dict)
+_Made = TopicWriter | tuple[TableSchema, NoAnswer]
+"""A writer, or a table and why it has none yet."""
 
 
 class AwaitedSchemas:
@@ -44,7 +40,7 @@ class AwaitedSchemas:
         self._writers = writers
         self._clock = clock
         self._held: list[tuple[OpenShard, Page]] = []
-        self._publishing: SlowCall[list[_Made]] | None = None
+        self._publishing: SlowCall[list[list[_Made]]] | None = None
         self._failures = 0
         self._publish_at = -math.inf
 
@@ -75,32 +71,30 @@ class AwaitedSchemas:
         if missing and self._publishing is None and self._clock() >= self._publish_at:
             self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
 
-    def _make(self, tables: Iterable[TableSchema]) -> list[_Made]:
+    def _make(self, tables: Iterable[TableSchema]) -> list[list[_Made]]:
         """In a thread: make writers, for each table by itself. Raises ``RelayError`` on what is final."""
         schemas: dict[tuple[str, str], list[TableSchema]] = {}
         for table in tables:
             schemas.setdefault((table.source, table.table), []).append(table)
         return call_all("schemas", [partial(self._make_in_order, each) for each in schemas.values()])
 
-    def _make_in_order(self, schemas: Iterable[TableSchema]) -> _Made:
+    def _make_in_order(self, schemas: Iterable[TableSchema]) -> list[_Made]:
         """Make the writers of a table, none after one that fails: a registry checks each schema with the one before."""
-        made = _Made()
+        made: list[_Made] = []
         for table in schemas:
             try:
-                made.writers.append(self._writers.make(table))
+                made.append(self._writers.make(table))
             except NoAnswer as error:
-                made.unanswered[table] = error
-                break
+                return [*made, (table, error)]
         return made
 
     def _take_published(self) -> None:
         if self._publishing is None or not self._publishing.done:
             return
         call, self._publishing = self._publishing, None
-        unanswered: dict[TableSchema, NoAnswer] = {}
-        for made in call.result():
-            self._writers.add(made.writers)
-            unanswered |= made.unanswered
+        made = list(chain.from_iterable(call.result()))
+        self._writers.add(each for each in made if isinstance(each, TopicWriter))
+        unanswered = dict(each for each in made if not isinstance(each, TopicWriter))
         if not unanswered:
             if self._failures:
                 log.warning("the schemas are published now, after %d failures", self._failures)

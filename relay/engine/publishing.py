@@ -198,17 +198,13 @@ class Publishing:
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
         """Commit, and return what says whether the view shows the records, without waiting for it.
 
-        ``earlier``: as for `commit_and_see`.
+        ``earlier``: partitions of records that may have been committed before, without such a wait.
         """
         return self._view.watch(self.commit() | earlier)
 
-    def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
-        """Commit, and wait until the view shows the records, so that they are not written twice.
-
-        ``earlier``: partitions of records that may have been committed before, without such a wait.
-        """
-        written = self.commit() | earlier
-        if written:
+    def commit_and_see(self) -> None:
+        """Commit, and wait until the view shows the records, so that they are not written twice."""
+        if written := self.commit():
             self._view.require_end(written, self._group.barrier_timeout)
 
     def again(self, why: Exception) -> None:

@@ -160,7 +160,7 @@ def test_calls_are_signed_with_the_credentials_of_the_role(aws: AwsServer, aws_u
         session = StreamSession(streams, describe(client, source, streams).stream_arn)
         whole: list[None] = []
         streams.meta.events.register("before-call.dynamodb-streams.GetRecords", lambda **_: whole.append(None))
-        (shard,) = session.shards()
+        (shard,) = session.describe().shards
         iterator = session.iterator(shard.id, TRIM_HORIZON)
         assert iterator is not None
         assert [len(session.records(iterator)[0]) for _ in range(2)] == [1, 1]

@@ -53,7 +53,7 @@ def test_a_table_is_described_and_its_stream_listed_as_the_role(
     client, streams = clients(with_role, probe=True)
     found = describe(client, with_role, streams)
     assert found.table == table
-    assert StreamSession(streams, found.stream_arn).shards()
+    assert StreamSession(streams, found.stream_arn).describe().shards
     without = source(aws, table=table)
     client, streams = clients(without, probe=True)
     with pytest.raises(Unavailable, match="not authorized to perform: dynamodb:DescribeTable"):

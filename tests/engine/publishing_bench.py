@@ -149,6 +149,7 @@ class Bench:
         self.view = SimpleNamespace(
             of=CommittedRecords().of,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
+            watch=lambda partitions: self.waited_for.append(set(partitions)),
         )
         self.producers = ScriptedProducers(self.broker)
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())

@@ -304,10 +304,10 @@ def test_what_was_committed_earlier_is_waited_for_with_what_is_committed_now() -
     bench = Bench()
     bench.publishing.commit_and_see()
     assert bench.waited_for == []
-    bench.publishing.commit_and_see({7})
+    bench.publishing.commit_and_watch({7})
     key = STREAM.shard_key("s")
     bench.publishing.record(key, b"{}")
-    bench.publishing.commit_and_see({7})
+    bench.publishing.commit_and_watch({7})
     assert bench.waited_for == [{7}, {7, partition_of(key)}]
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from relay.config.template import Template
 from relay.dynamodb.models import tracking
-from relay.dynamodb.models.attribute import Attribute, column
+from relay.dynamodb.models.attribute import Attribute, Role, column
 from relay.dynamodb.models.errors import InvalidModel, InvalidValue
 from relay.dynamodb.models.indexes import NAME, NAME_IS, Index
 from relay.dynamodb.models.tables import differences
@@ -30,18 +30,13 @@ class Declaration:
     columns: Mapping[str, Attribute[Any]]
     names: frozenset[str]
     indexes: Mapping[str, Index]
-    hash: Attribute[Any]
-    range: Attribute[Any] | None
+    key: tuple[Attribute[Any], ...]
+    """Hash first."""
     stream: ViewType | None
     ttl: Attribute[Any] | None
     cache_keys: tuple[str, ...]
     changeable: frozenset[str]
     """Columns whose values can be changed in place."""
-
-    @property
-    def key(self) -> tuple[Attribute[Any], ...]:
-        """The columns of the key, hash first."""
-        return (self.hash,) if self.range is None else (self.hash, self.range)
 
     def key_names(self) -> frozenset[str]:
         return frozenset(each.name for each in self.key)
@@ -275,8 +270,8 @@ def _column(owner: str, name: str, value: Any) -> Attribute[Any]:
     return copy.copy(value)
 
 
-def _key(owner: str, columns: Mapping[str, Attribute[Any]]) -> tuple[Attribute[Any] | None, Attribute[Any] | None]:
-    """Return the hash and the range key. Raises ``InvalidModel`` where two columns are the same."""
+def _key(owner: str, columns: Mapping[str, Attribute[Any]]) -> tuple[Attribute[Any], ...]:
+    """Return the columns of the key, hash first. Raises ``InvalidModel`` where two columns are the same."""
     roles: dict[str, Attribute[Any]] = {}
     attributes: dict[str, Attribute[Any]] = {}
     for each in columns.values():
@@ -284,26 +279,25 @@ def _key(owner: str, columns: Mapping[str, Attribute[Any]]) -> tuple[Attribute[A
             raise InvalidModel(f"{owner} has two {each.role} keys, {other.name} and {each.name}: a table has one")
         if (other := attributes.setdefault(each.attribute, each)) is not each:
             raise InvalidModel(f"{each.label} and {other.label} are both the attribute {each.attribute!r}")
-    return roles.get("hash"), roles.get("range")
+    return tuple([roles[role] for role in get_args(Role) if role in roles])
 
 
 def _declared(
     cls: type[Model],
     table: str,
     columns: dict[str, Attribute[Any]],
-    key: tuple[Attribute[Any] | None, Attribute[Any] | None],
+    key: tuple[Attribute[Any], ...],
     indexes: dict[str, Index],
     given: Mapping[str, Any],
 ) -> Declaration:
     owner = cls.__name__
     if not NAME.fullmatch(table):
         raise InvalidModel(f"{owner}: a table has {NAME_IS}, not {table!r}")
-    hash, range = key
-    if hash is None:
+    if not key or key[0].role != "hash":
         raise InvalidModel(f"{owner} has no hash key: declare one with hash_key(), or say abstract=True")
     names: set[str] = set()
     for name, index in indexes.items():
-        index.bind(owner, name, columns, [hash.name] if range is None else [hash.name, range.name])
+        index.bind(owner, name, columns, [each.name for each in key])
         setattr(cls, name, index)
         if index.name in names:
             raise InvalidModel(f"{index.label}: there are two indexes named {index.name!r} in the table")
@@ -319,8 +313,7 @@ def _declared(
         columns=columns,
         names=frozenset(columns),
         indexes=indexes,
-        hash=hash,
-        range=range,
+        key=key,
         stream=stream,
         ttl=_ttl(owner, given.get("ttl"), columns),
         cache_keys=given.get("cache_keys", ()),

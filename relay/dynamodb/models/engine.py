@@ -229,7 +229,7 @@ def _condition(
 def _as_seen(declared: Declaration, known: Tracked, placeholders: Placeholders) -> Iterator[str]:
     if known.seen is None:
         # An item always has its key.
-        yield f"(attribute_not_exists({placeholders.path(declared.hash.attribute)}))"
+        yield f"(attribute_not_exists({placeholders.path(declared.key[0].attribute)}))"
         return
     for name, wire in sorted(known.seen.items()):
         path = placeholders.path(name)

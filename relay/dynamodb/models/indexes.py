@@ -32,8 +32,8 @@ class Index:
         self._projection: str | list[str] = projection if isinstance(projection, str) else list(projection)
         self.name = name or ""
         self.label = ""
-        self.hash: Attribute[Any]
-        self.range: Attribute[Any] | None = None
+        self.key: tuple[Attribute[Any], ...] = ()
+        """The columns of its key, hash first."""
         self.columns: frozenset[str] = frozenset()
         """The columns that the index has, by Python name."""
         self.included: frozenset[str] = frozenset()
@@ -41,11 +41,6 @@ class Index:
 
     def __repr__(self) -> str:
         return self.label or f"<{type(self).__name__}[{self.name}]>"
-
-    @property
-    def key(self) -> tuple[Attribute[Any], ...]:
-        """The columns of its key, hash first."""
-        return (self.hash,) if self.range is None else (self.hash, self.range)
 
     @property
     def mode(self) -> str:
@@ -61,10 +56,11 @@ class Index:
             if len(table_key) == 1:
                 raise InvalidModel(f"{self.label} is a local index, so {owner} needs a range key")
             wanted_hash = table_key[0]
-        self.hash = self._key(wanted_hash, columns)
-        self.range = self._key(wanted_range, columns) if wanted_range else None
-        if self.hash is self.range:
-            raise InvalidModel(f"{self.label} has the key {self.hash.label} twice: it needs another range key, or none")
+        wanted = [wanted_hash, *([wanted_range] if wanted_range else [])]
+        self.key = tuple([self._column(each, columns) for each in wanted])
+        if len({*wanted}) < len(wanted):
+            label = self.key[0].label
+            raise InvalidModel(f"{self.label} has the key {label} twice: it needs another range key, or none")
         if isinstance(self._projection, str) and self._projection not in ("all", "keys"):
             raise InvalidModel(f'{self.label}: the projection is "all", "keys" or a list of columns')
         listed = [] if isinstance(self._projection, str) else self._projection
@@ -72,11 +68,11 @@ class Index:
             raise InvalidModel(f"{self.label} projects {unknown[0]!r}, which is no column of {owner}")
         if not NAME.fullmatch(self.name):
             raise InvalidModel(f"{self.label}: an index has {NAME_IS}, not {self.name!r}")
-        keys = {*table_key, wanted_hash, *([wanted_range] if wanted_range else [])}
+        keys = {*table_key, *wanted}
         self.columns = frozenset(columns if self._projection == "all" else keys | set(listed))
         self.included = self.columns - keys
 
-    def _key(self, name: str, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any]:
+    def _column(self, name: str, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any]:
         found = columns.get(name)
         if found is None:
             raise InvalidModel(f"{self.label} has the key {name!r}, which is no column: there are {', '.join(columns)}")

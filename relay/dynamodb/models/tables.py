@@ -40,7 +40,7 @@ def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None
     owner = declared.model.__name__
     where = f"{owner}: table {found['TableName']}"
     types = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}
-    yield from _key_differences(where, declared.hash, declared.range, found["KeySchema"], types)
+    yield from _key_differences(where, declared.key, found["KeySchema"], types)
     described = {
         each["IndexName"]: (each, kind == "LocalSecondaryIndexes")
         for kind in ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
@@ -53,7 +53,7 @@ def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None
         actual, is_local = described[index.name]
         if is_local != index.is_local:
             yield f"{where}: index {index.name} is {'local' if is_local else 'global'}, unlike {index.label}"
-        yield from _key_differences(f"{where}, index {index.name}", index.hash, index.range, actual["KeySchema"], types)
+        yield from _key_differences(f"{where}, index {index.name}", index.key, actual["KeySchema"], types)
         yield from _projection_differences(where, declared, index, actual)
     specification = found.get("StreamSpecification") or {}
     view = specification.get("StreamViewType") if specification.get("StreamEnabled") else None
@@ -76,13 +76,12 @@ def _schema(key: Iterable[Attribute[Any]]) -> list[dict[str, str]]:
 
 def _key_differences(
     where: str,
-    hash: Attribute[Any],
-    range: Attribute[Any] | None,
+    key: Iterable[Attribute[Any]],
     actual: list[Mapping[str, str]],
     types: Mapping[str, str],
 ) -> Iterator[str]:
     found = {each["KeyType"]: each["AttributeName"] for each in actual}
-    for kind, each in (("HASH", hash), ("RANGE", range)):
+    for kind, each in zip(("HASH", "RANGE"), (*key, None), strict=False):
         name = found.get(kind)
         if each is None:
             if name is not None:

@@ -67,8 +67,7 @@ def test_annotations_are_columns_and_class_variables_are_not() -> None:
         "lines",
         "expires",
     ]
-    assert declared.hash is Order.customer
-    assert declared.range is Order.number
+    assert [*map(id, declared.key)] == [id(Order.customer), id(Order.number)]
     assert declared.ttl is Order.expires
     assert (Order.note.name, Order.note.attribute, Order.note.optional) == ("note", "n", True)
     assert (Order.total.attribute, Order.total.type.kind, Order.total.optional) == ("total", "N", False)
@@ -85,7 +84,7 @@ def test_a_class_inherits_columns_indexes_and_options_and_has_a_table_of_its_own
     assert list(declared.columns) == ["id", "version", "body"]
     assert declared.table == "pages"
     assert declared.stream == "NEW_IMAGE"
-    assert declared.indexes["by_version"].hash is Page.version
+    assert declared.indexes["by_version"].key[0] is Page.version
     assert Page.version.attribute == "v"
     assert Versioned.version.attribute == "version"
     assert repr(Page.id) == "Page.id"

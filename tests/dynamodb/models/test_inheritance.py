@@ -39,8 +39,8 @@ def test_of_two_bases_with_one_column_the_first_one_is_taken() -> None:
     assert (First.size.attribute, First.size.type.kind) == ("size-of-resized", "S")
     assert (Second.size.attribute, Second.size.type.kind) == ("size-of-renamed", "N")
     assert declaration_of(First).indexes["by_size"].name == "of-resized"
-    assert declaration_of(First).indexes["by_size"].hash is First.size
-    assert declaration_of(Second).indexes["by_size"].hash is Second.size
+    assert declaration_of(First).indexes["by_size"].key[0] is First.size
+    assert declaration_of(Second).indexes["by_size"].key[0] is Second.size
 
 
 def test_what_a_base_inherits_does_not_hide_what_another_base_declares() -> None:
@@ -72,7 +72,7 @@ def test_a_mixin_need_not_be_a_table() -> None:
     for model in (Before, After):
         declared = declaration_of(model)
         assert set(declared.columns) == {"id", "size", "owner", "team"}
-        assert declared.indexes["by_team"].hash is declared.columns["team"]
+        assert declared.indexes["by_team"].key[0] is declared.columns["team"]
         assert declared.columns["team"].attribute == "t"
         assert repr(declared.columns["owner"]) == f"{model.__name__}.owner"
         assert model(id="a", owner="ada").is_mine("ada")
@@ -98,7 +98,7 @@ def test_a_column_with_another_type_or_key_takes_the_place_of_the_inherited_one(
 
     declared = declaration_of(Numbered)
     assert list(declared.columns) == ["id", "size"]
-    assert (declared.hash.type.kind, declared.range) == ("N", Numbered.size)
+    assert (declared.key[0].type.kind, declared.key[1]) == ("N", Numbered.size)
     assert declared.indexes["by_size"].columns == {"id", "size"}
     assert (Keyed.size.role, Keyed.size.attribute) == (None, "size-of-keyed")
 
@@ -145,7 +145,7 @@ def test_one_column_or_index_may_be_used_in_several_places() -> None:
         ("left", "left", "S"),
     ]
     assert [each.name for each in declaration_of(Right).indexes.values()] == ["by_left", "again"]
-    assert declaration_of(Left).indexes["by_left"].hash is Left.left
+    assert declaration_of(Left).indexes["by_left"].key[0] is Left.left
 
 
 def test_what_is_wrong_with_an_abstract_class_is_said_where_it_is_created() -> None:
