@@ -55,14 +55,14 @@ def _convert(kind: str) -> Convert:
     return CONVERTS[found.kind](found)
 
 
-def _string(value: Mapping[str, Any]) -> str | None:
-    raw = value.get("S")
-    return raw if isinstance(raw, str) and len(value) == 1 else None
+def _as_it_is(kind: str, of: type) -> Convert:
+    """Return the conversion of attributes of DynamoDB's type ``kind`` whose value is that of the column."""
 
+    def convert(value: Mapping[str, Any]) -> Any:
+        raw = value.get(kind)
+        return raw if isinstance(raw, of) and len(value) == 1 else None
 
-def _boolean(value: Mapping[str, Any]) -> bool | None:
-    raw = value.get("BOOL")
-    return raw if isinstance(raw, bool) and len(value) == 1 else None
+    return convert
 
 
 def _bytes(value: Mapping[str, Any]) -> bytes | None:
@@ -74,20 +74,15 @@ def _bytes(value: Mapping[str, Any]) -> bytes | None:
         return None
 
 
-def _set(value: Mapping[str, Any]) -> list[str] | None:
-    raw = value.get("SS")
-    return raw if isinstance(raw, list) and len(value) == 1 else None
-
-
 def _number(fit: Callable[[str], Any]) -> Convert:
     """Return the conversion of numbers. ``fit``: returns the column's value of a canonical number, or None."""
 
+    number = _as_it_is("N", str)
+
     def convert(value: Mapping[str, Any]) -> Any:
-        raw = value.get("N")
-        if not isinstance(raw, str) or len(value) != 1:
-            return None
+        raw = number(value)
         try:
-            return fit(canonical_number(raw))
+            return None if raw is None else fit(canonical_number(raw))
         except ValueError:
             return None
 
@@ -138,11 +133,11 @@ CONVERTS: dict[ColumnKind, Callable[[ColumnType], Convert]] = {
     ColumnKind.LONG: lambda kind: _number(_integer(kind)),
     ColumnKind.DECIMAL: lambda kind: _number(_decimal(kind)),
     ColumnKind.DOUBLE: lambda _: _number(_double),
-    ColumnKind.STRING: lambda _: _string,
+    ColumnKind.STRING: lambda _: _as_it_is("S", str),
     ColumnKind.BYTES: lambda _: _bytes,
-    ColumnKind.BOOLEAN: lambda _: _boolean,
+    ColumnKind.BOOLEAN: lambda _: _as_it_is("BOOL", bool),
     ColumnKind.TIMESTAMP: lambda _: _number(_time),
-    ColumnKind.SET: lambda _: _set,
+    ColumnKind.SET: lambda _: _as_it_is("SS", list),
     ColumnKind.JSON: lambda _: image_json,
 }
 """Makes the conversion to a column type, by its kind: of each that can be declared."""

@@ -73,7 +73,6 @@ class Worker:
         lost: LostState | None = None,
     ) -> None:
         self._lost = lost
-        self.settings = settings
         self._observer = observer
         for source in sources.values():
             observer.metrics.add_source(source.name)
