@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable
 
+from relay.mysql.chunks import quoted
 from relay.mysql.connection import ServerConnection
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ def warn_of_cascades(source: str, server: ServerConnection, database: str, table
     if server.logs_cascades:
         return
     for table in tables:
-        ((_, definition, *_),) = server.execute(f"SHOW CREATE TABLE {_quoted(database)}.{_quoted(table)}")
+        ((_, definition, *_),) = server.execute(f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
         for key, *referenced, rest in _KEY.findall(str(definition)):
             if actions := _ACTION.findall(rest):
                 log.warning(
@@ -34,7 +35,3 @@ def warn_of_cascades(source: str, server: ServerConnection, database: str, table
                     referenced[1] or referenced[0],
                     " and ".join(actions),
                 )
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -18,7 +18,7 @@ from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.compiled_changes import Cell
-from relay.mysql_dialect.definitions import Definition, definitions
+from relay.mysql_dialect.definitions import Definition, definitions, text_of
 from relay.mysql_dialect.members import sets_by_text
 from relay.mysql_dialect.printed import Printed, printed, printed_text
 from relay.mysql_dialect.tables import Row
@@ -78,7 +78,7 @@ class TableDescription:
         """Make it of the rows that `COLUMNS` and `KEY` select."""
         return cls(
             tuple(
-                (str(name), _text(kind), _optional(charset), _optional(collation))
+                (str(name), text_of(kind), _optional(charset), _optional(collation))
                 for name, kind, charset, collation in columns
             ),
             tuple(str(name) for (name,) in key),
@@ -249,10 +249,6 @@ def _hex(raw: bytes) -> str:
 
 def _optional(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def limit_for(rows: int, size: int, most: int, page: int) -> int:

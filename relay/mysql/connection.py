@@ -101,6 +101,24 @@ class ServerConnection:
         except FAULTS as fault:
             raise translated(fault, self.account.address) from None
 
+    def status_by(self, statements: Sequence[str], what: str) -> Sequence[Mapping[str, object]]:
+        """Return the rows of the first of ``statements`` that the server knows: those of newer servers come first.
+
+        Raises ``Denied`` with the missing GRANT, and that the relay must know ``what``; ``Unavailable``.
+        """
+        *newer, last = statements
+        try:
+            for statement in newer:
+                try:
+                    return self.named_rows(statement)
+                except Denied:
+                    raise
+                except Unavailable:
+                    continue
+            return self.named_rows(last)
+        except Denied as error:
+            raise Denied(f"{error}. The relay must know {what}: `{self.grant}`") from None
+
     def raw_rows(self, statement: str) -> Generator[tuple[bytes | None, ...]]:
         """Run one statement and yield its rows as they arrive, each value as the server sends it.
 
@@ -220,17 +238,8 @@ class ServerConnection:
     @cached_property
     def binlog_status(self) -> Mapping[str, object]:
         """The status of its binlog when it was first asked for its filters, which last. Raises ``Unavailable``."""
-        try:
-            try:
-                found = self.named_rows("SHOW MASTER STATUS" if self.is_mariadb else "SHOW BINARY LOG STATUS")
-            except Denied:
-                raise
-            except Unavailable:
-                if self.is_mariadb:
-                    raise
-                found = self.named_rows("SHOW MASTER STATUS")  # before MySQL 8.2
-        except Denied as error:
-            raise Denied(f"{error}. The relay must know what its binlog leaves out: `{self.grant}`") from None
+        newer = () if self.is_mariadb else ("SHOW BINARY LOG STATUS",)
+        found = self.status_by((*newer, "SHOW MASTER STATUS"), "what its binlog leaves out")  # before MySQL 8.2
         return found[0] if found else {}
 
     @property

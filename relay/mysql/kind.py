@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from relay.errors import Unavailable
 from relay.mysql.source import MySQLSource
 from relay.mysql.table_rows import MySQLTableRows
-from relay.mysql_dialect.check import check_tables
+from relay.mysql_dialect.sources import check_tables
 from relay.source import CheckedSource, Finding, SourceKind
 
 if TYPE_CHECKING:

@@ -64,22 +64,15 @@ class Layouts:
 
     def emptied(self, said: Classified) -> list[str]:
         """Return the wanted tables that a statement empties, also if it fills them again."""
-        if said.temporary:
-            return []
         if said.kind is Kind.DROP_DATABASE:
             return self.known() if said.tables and said.tables[0][0] == self.database else []
-        if said.kind in (Kind.TRUNCATE, Kind.DROP) or said.replaces:
-            return [table for database, table in said.tables if self.wanted(database, table)]
-        return []
+        return [table for database, table in said.emptied if self.wanted(database, table)]
 
     def defined(self, said: Classified) -> bool:
         """Whether a statement defines, changes or empties a wanted table."""
-        if said.temporary:
-            return False
         if said.kind is Kind.DROP_DATABASE:
             return said.tables[:1] == ((self.database, ""),)
-        names = {*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else [])}
-        return any(self.wanted(database, table) for database, table in names)
+        return any(self.wanted(database, table) for database, table in said.about)
 
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
         """Return the layout of a table; None if it is not wanted, or has no key and is not named in the config.

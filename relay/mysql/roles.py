@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relay.errors import Unavailable
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import Denied
 from relay.mysql.filters import Filters
 from relay.mysql.gtids import split_mariadb
 
@@ -57,7 +55,8 @@ def role_of(server: ServerConnection) -> Role:
     it would seem to have everything.
     """
     server.refresh()
-    statuses = _replication(server)
+    statements = ["SHOW ALL SLAVES STATUS"] if server.is_mariadb else ["SHOW REPLICA STATUS", "SHOW SLAVE STATUS"]
+    statuses = server.status_by(statements, "whether it is a replica")  # the last one before MySQL 8.0.22
     domains: frozenset[str] = frozenset()
     if statuses and server.is_mariadb:
         ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
@@ -67,21 +66,6 @@ def role_of(server: ServerConnection) -> Role:
     lag = max((_lag(status) for status in statuses), default=unreplicated)
     filters = tuple(Filters.of(status, "Replicate") for status in statuses)
     return Role(is_replica, server.read_only, lag, domains, server.in_group, filters)
-
-
-def _replication(server: ServerConnection) -> Sequence[Mapping[str, object]]:
-    statement = "SHOW ALL SLAVES STATUS" if server.is_mariadb else "SHOW REPLICA STATUS"
-    try:
-        try:
-            return server.named_rows(statement)
-        except Denied:
-            raise
-        except Unavailable:
-            if server.is_mariadb:
-                raise
-            return server.named_rows("SHOW SLAVE STATUS")  # before MySQL 8.0.22
-    except Denied as error:
-        raise Denied(f"{error}. The relay must know whether it is a replica: `{server.grant}`") from None
 
 
 def _lag(status: Mapping[str, object]) -> float:

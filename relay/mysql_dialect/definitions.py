@@ -50,10 +50,10 @@ def ask(
     """
     columns, keys = [], []
     for *column, place in execute(TABLES.format(database=_quoted(database))):
-        table, name, definition = map(_text, column)
+        table, name, definition = map(text_of, column)
         columns.append((table, name, definition))
         if place is not None:
-            keys.append((table, int(_text(place)), name))
+            keys.append((table, int(text_of(place)), name))
     return definitions(columns, [(table, name) for table, _, name in sorted(keys)], wanted)
 
 
@@ -90,7 +90,7 @@ def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace("'", "''")
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

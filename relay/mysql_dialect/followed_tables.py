@@ -292,9 +292,8 @@ _GONE = _Known(None, "statement")
 def _names(said: Classified) -> dict[str, set[str]]:
     """Return the tables that a statement is about, by their name in lower case."""
     found: dict[str, set[str]] = {}
-    if not said.temporary:
-        for _, name in (*said.tables, *(new for _, new in said.renamed), *([said.indexed] if said.indexed else ())):
-            found.setdefault(name.lower(), set()).add(name)
+    for _, name in said.about:
+        found.setdefault(name.lower(), set()).add(name)
     return found
 
 

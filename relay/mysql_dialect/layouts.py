@@ -33,9 +33,8 @@ class LayoutCache:
     def __init__(self, make: Make, patience: float = _PATIENCE) -> None:
         self._make = make
         self._patience = patience
-        # Shared by the threads, under the lock, which is never held while a layout is being made.
-        self._made: dict[Layout, Table | None] = {}
-        self._making: dict[Layout, Future[Table | None]] = {}
+        # Those that are being made, too. Shared by the threads, under the lock, which is not held while one is made.
+        self._made: dict[Layout, Future[Table | None]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
@@ -45,38 +44,27 @@ class LayoutCache:
         """
         layout = table, tuple(columns), tuple(primary)
         with self._lock:
-            if layout in self._made:
-                return self._made[layout]
-            making = self._making.get(layout)
-            if making is None:
-                result = self._making[layout] = Future()
-        if making is None:
-            return self._make_for_all(layout, result)
+            made, is_first = self._made.get(layout), layout not in self._made
+            if made is None:
+                if len(self._made) >= _KEPT:  # I11
+                    self._made = {kept: made for kept, made in self._made.items() if not made.done()}
+                made = self._made[layout] = Future()
+        if is_first:
+            try:
+                made.set_result(self._make(*layout))
+            except BaseException as error:
+                with self._lock:
+                    self._made.pop(layout, None)
+                made.set_exception(error)
         try:
-            return making.result(self._patience)
+            return made.result(self._patience)
         except TimeoutError:
-            if making.done():
-                return making.result()
+            if made.done():
+                return made.result()
             raise Unavailable(
                 f"the layout of table {table} is not known: the lookup that another reader began has not ended after "
                 f"{self._patience:g} s"
             ) from None
-
-    def _make_for_all(self, layout: Layout, result: Future[Table | None]) -> Table | None:
-        try:
-            made = self._make(*layout)
-        except BaseException as error:
-            with self._lock:
-                del self._making[layout]
-            result.set_exception(error)
-            raise
-        with self._lock:
-            if len(self._made) >= _KEPT:  # I11
-                self._made.clear()
-            self._made[layout] = made
-            del self._making[layout]
-        result.set_result(made)
-        return made
 
 
 class SkippedTables:

@@ -1,4 +1,4 @@
-"""What the sources of MySQL's dialect have in common: what they say of themselves, and which rows a snapshot reads."""
+"""What the sources of MySQL's dialect have in common: what they and a check say of them, and what a snapshot reads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from relay.config import MySQLConfig, VitessConfig
 from relay.errors import Unavailable
 from relay.keyrange import KeyRange, shards_covering
 from relay.mysql_dialect.snapshot_times import MARGIN, lowest
-from relay.mysql_dialect.tables import lay_out_keys
+from relay.mysql_dialect.tables import lay_out_keys, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.records import Shard, ShardCheckpoint, SnapshotPart, StreamId
-from relay.source import Measured, Opening
+from relay.source import CheckedSource, CheckedTable, Finding, Measured, Opening, Source
 from relay.table import TableSchema
 
 
@@ -97,3 +97,20 @@ def floor_of(opening: Opening) -> int:
     """Return the earliest timestamp of a token, in seconds: a snapshot may have begun that relies on `lowest` (I7)."""
     before = [*opening.parents.values(), *([opening.checkpoint] if opening.checkpoint is not None else [])]
     return max(opening.floor, *map(lowest, before), 0)
+
+
+def check_tables(entry: VitessConfig | MySQLConfig, source: Source) -> CheckedSource:
+    """Connect as the relay does, and read the layout of every table. Raises ``RelayError`` if one cannot be relayed."""
+    source.connect()
+    tables = source.tables()
+    count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
+    if absent := missing_tables(entry.named_tables, tables):
+        there = "create it, or remove it from `tables` and `where`"
+        raise Unavailable(f"it has no table {', '.join(absent)}: {there}")
+    return CheckedSource([Finding(f"source {entry.name}", f"{entry.database}: {count}")], [*map(_table, tables)])
+
+
+def _table(table: TableSchema) -> CheckedTable:
+    names = [column.name for column in table.key]
+    key = f"key {', '.join(names)}, hashed by {', '.join(names[: table.hash_columns])}"
+    return CheckedTable(table, [Finding(f"table {table.table}", f"{key}{table.protection}")], columns=table.row or ())

@@ -59,6 +59,19 @@ class Classified:
     calls: bool = False
     copied: Name | None = None
 
+    @property
+    def about(self) -> tuple[Name, ...]:
+        """The tables that it defines, changes or empties, by their names before and after it."""
+        if self.temporary:
+            return ()
+        return (*self.tables, *(new for _, new in self.renamed), *([self.indexed] if self.indexed else []))
+
+    @property
+    def emptied(self) -> tuple[Name, ...]:
+        """The tables that it empties, also if it fills them again; not those of a dropped database."""
+        empties = self.kind in (Kind.TRUNCATE, Kind.DROP) or self.replaces
+        return self.tables if empties and not self.temporary else ()
+
 
 # Common words of statements that change rows. They are names only if they are quoted.
 # fmt: off

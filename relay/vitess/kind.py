@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from relay.mysql_dialect.check import check_tables
+from relay.mysql_dialect.sources import check_tables
 from relay.source import CheckedSource, SourceKind
 from relay.vitess.source import VitessSource, connect, definitions
 

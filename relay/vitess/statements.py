@@ -71,10 +71,8 @@ class StatementEffects:
 
 def emptied(parsed: Classified) -> tuple[Name, ...]:
     """Return the tables that have no rows after a statement, or only rows that the statement itself inserts."""
-    if parsed.temporary:
-        return ()
-    if parsed.kind in (Kind.TRUNCATE, Kind.DROP) or parsed.replaces:
-        return parsed.tables
+    if parsed.emptied or parsed.temporary:
+        return parsed.emptied
     # Vitess drops a table by renaming it to a table of its garbage collector. If another table takes the old name in
     # the same statement, that is the cut-over of an online DDL, which keeps the rows.
     taken = {name for _, (_, name) in parsed.renamed}
