@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from relay.avro.compiled_fields import compiled_fields
@@ -35,37 +36,23 @@ _INTEGERS = (table_map.TINY, table_map.SHORT, table_map.INT24, table_map.LONG, t
 _TEXTS = (table_map.VARCHAR, table_map.VAR_STRING, table_map.STRING, table_map.BLOB)
 
 
-class CompiledTables:
-    """The tables of a shard as the core takes their rows. ``shard``: globally qualified."""
+@lru_cache(_KEPT)
+def rows_of(source: str, shard: str, table: Table, decoder: RowDecoder) -> CompiledRows | None:
+    """Return how the core takes the rows that ``decoder`` reads; None if it does not. ``shard``: globally qualified."""
+    if decoder.table.hidden:
+        return None
 
-    def __init__(self, source: str, shard: str) -> None:
-        self.source = source
-        self.shard = shard
-        self._rows: dict[RowDecoder, CompiledRows | None] = {}
+    def read(raw: bytes) -> Row:
+        ((_, row),) = decoder.inserts(raw, 0, len(raw))
+        assert row is not None
+        return row
 
-    def rows(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
-        """Return how the core takes the rows that ``decoder`` reads; None if it does not."""
-        if decoder not in self._rows:
-            if len(self._rows) >= _KEPT:
-                self._rows.clear()
-            self._rows[decoder] = self._made(table, decoder)
-        return self._rows[decoder]
-
-    def _made(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
-        if decoder.table.hidden:
-            return None
-
-        def read(raw: bytes) -> Row:
-            ((_, row),) = decoder.inserts(raw, 0, len(raw))
-            assert row is not None
-            return row
-
-        columns = zip(decoder.table.columns, decoder.readers, strict=True)
-        cells = [(_stored(column, reader), _value(reader), False, False) for column, reader in columns]
-        try:
-            return compiled_rows(table, self.source, self.shard, cells, compiled_fields(table.schema), read)
-        except ValueError:  # no value of a column has the size that its TABLE_MAP says, so Python reads or refuses them
-            return None
+    columns = zip(decoder.table.columns, decoder.readers, strict=True)
+    cells = [(_stored(column, reader), _value(reader), False, False) for column, reader in columns]
+    try:
+        return compiled_rows(table, source, shard, cells, compiled_fields(table.schema), read)
+    except ValueError:  # no value of a column has the size that its TABLE_MAP says, so Python reads or refuses them
+        return None
 
 
 def _stored(column: ColumnLayout, reader: ColumnReader) -> Stored:

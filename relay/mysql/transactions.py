@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relay import native
 from relay.change import Change, ChangeParts, SchemaChange
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
@@ -25,7 +24,8 @@ from relay.mysql.binlog.events import (
     Statement,
     TransactionBegin,
 )
-from relay.mysql.compiled_rows import CompiledTables
+from relay.mysql.binlog.rows import RowDecoder
+from relay.mysql.compiled_rows import rows_of
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.logged_statements import LoggedStatements
@@ -40,7 +40,7 @@ from relay.table import TableSchema
 from relay.token import EventToken
 
 if TYPE_CHECKING:
-    from relay.native._core import ScannedTransactions
+    from relay.native._core import CompiledRows, ScannedTransactions
 
 
 @dataclass(slots=True)
@@ -76,7 +76,6 @@ class ShardTransactions:
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
     ) -> None:
-        self.source = stream.source
         self.layouts = layouts
         self.executed_position = position.gtid
         self.local = position.local
@@ -88,7 +87,6 @@ class ShardTransactions:
         self._last_gtids: dict[str, str] = {}
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
         self._tables: dict[str, Table] = {}
-        self._compiled = CompiledTables(stream.source, stream.qualified(shard)) if native.core() else None
         # The open transaction, whether ``_changes`` has begun it, and its statements.
         self._begun: TransactionBegin | None = None
         self._is_open = False
@@ -244,8 +242,8 @@ class ShardTransactions:
             return True
         # A page has one layout of a table, also if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
-        if has_one_of_each and self._compiled is not None and self._takes_whole(scanned):
-            compiled = [self._compiled.rows(known.table, known.decoder) for known in scanned.tables]
+        if has_one_of_each and self._takes_whole(scanned):
+            compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
             last = self._changes.whole(scanned, compiled, room)
         if last is None:
             self._events.extendleft(reversed(event.pop()))
@@ -298,12 +296,13 @@ class ShardTransactions:
 
     def _are_compiled(self, event: RawRows) -> bool:
         """Whether the compiled core has made the changes of the rows."""
-        if self._compiled is None or event.size > STREAMED_PAGE:  # which Python divides among pages
+        if event.size > STREAMED_PAGE:  # which Python divides among pages
             return False
-        rows = self._compiled.rows(event.table, event.decoder)
-        if rows is None:
-            return False
-        return self._changes.rows(rows, event.operation, event.buffer, event.start, event.end)
+        rows = self._compiled(event.table, event.decoder)
+        return rows is not None and self._changes.rows(rows, event.operation, event.buffer, event.start, event.end)
+
+    def _compiled(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
+        return rows_of(self._changes.source, self._changes.shard, table, decoder)
 
     def _use(self, table: Table) -> None:
         """The page has rows of ``table``."""
