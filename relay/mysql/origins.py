@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -99,6 +99,25 @@ class Parent:
     finished: GtidSet
 
 
+@dataclass(slots=True)
+class _HeldTransaction:
+    """The transaction that is being read. ``begun``: None between two.
+
+    ``held``: its events, and ``size``: the bytes of its rows, of which those that are too many are not held.
+    ``has_emptied``: whether a statement in it empties relayed tables. ``row``: that of the checkpoint table in it, and
+    the position in it before. ``deleted``: by shard, the position of a row that was deleted, and may be inserted again.
+    ``is_published``: None if that is not known yet.
+    """
+
+    begun: TransactionBegin | None = None
+    held: list[BinlogEvent] = field(default_factory=list)
+    size: int = 0
+    has_emptied: bool = False
+    row: tuple[CheckpointRow, GtidSet | None] | None = None
+    deleted: dict[str, GtidSet] = field(default_factory=dict)
+    is_published: bool | None = None
+
+
 class ReplicatedEvents:
     """The events of a target without those that its parents' streams had; the rest says where it was made.
 
@@ -128,18 +147,9 @@ class ReplicatedEvents:
         self._events = open_at(start)
         # The executed position after the last transaction that was returned.
         self._executed = start.position
-        self._begun: TransactionBegin | None = None
-        self._held: list[BinlogEvent] = []
-        self._size = 0
-        self._has_emptied = False
-        # The row of the checkpoint table in this transaction, and the position in it before.
-        self._row: tuple[CheckpointRow, GtidSet | None] | None = None
-        # By shard: the position of a row that was deleted, and may be inserted again.
-        self._deleted: dict[str, GtidSet] = {}
+        self._open = _HeldTransaction()
         # A transaction too big to hold, after its end: its GTID, whether it is published, and its origin.
         self._decided: tuple[str, bool, Origin | None] | None = None
-        # Whether the open transaction is published, None if that is not known yet.
-        self._is_published: bool | None = None
         servers = {server for parent in parents.values() for server in origin_servers(parent.finished)}
         # Two clusters may use the same server ids.
         self._parent_servers = {server for server in servers if own not in (server, server.partition("-")[2])}
@@ -158,21 +168,19 @@ class ReplicatedEvents:
             elif isinstance(event, Commit):
                 if self._commit(event, out):
                     break  # it and the transactions after it are read again
-            elif self._begun is not None and self._is_published is None:
-                self._has_emptied = self._has_emptied or (isinstance(event, Statement) and self._empties(event))
-                self._held.append(event)
-            elif isinstance(event, Statement) and self._is_published is False:
+            elif self._open.begun is not None and self._open.is_published is None:
+                self._open.has_emptied |= isinstance(event, Statement) and self._empties(event)
+                self._open.held.append(event)
+            elif isinstance(event, Statement) and self._open.is_published is False:
                 out += self._unpublished([event])
             else:
                 out.append(event)
         return out
 
     def _begin(self, event: TransactionBegin, out: list[BinlogEvent]) -> None:
-        self._begun, self._held, self._size, self._row, self._is_published = event, [], 0, None, None
-        self._has_emptied = False
-        self._deleted.clear()
+        self._open = _HeldTransaction(event)
         if self._decided is not None and self._decided[0] == event.gtid:
-            _, self._is_published, origin = self._decided
+            _, self._open.is_published, origin = self._decided
             self._decided = None
             out.append(_begin(event, origin))
 
@@ -183,54 +191,54 @@ class ReplicatedEvents:
                 was = self._checkpoints.read(event.table.names, before) if before is not None else None
                 if row is None:
                     if was is not None:
-                        self._deleted[was.shard] = was.position
+                        self._open.deleted[was.shard] = was.position
                 elif row.shard in self._parents:
-                    self._row = row, was.position if was is not None else self._deleted.get(row.shard)
-        elif self._is_published is None:
-            self._size += event.size
-            if self._size <= self._limit:
-                self._held.append(event)
+                    self._open.row = row, was.position if was is not None else self._open.deleted.get(row.shard)
+        elif self._open.is_published is None:
+            self._open.size += event.size
+            if self._open.size <= self._limit:
+                self._open.held.append(event)
             else:
-                self._held.clear()
-        elif self._is_published:
+                self._open.held.clear()
+        elif self._open.is_published:
             out.append(event)
 
     def _commit(self, event: Commit, out: list[BinlogEvent]) -> bool:
         """End a transaction; return whether it is read again, with its rows as they arrive."""
-        begun = self._begun
+        begun = self._open.begun
         if begun is None:
             return False
-        if self._is_published is None:
+        if self._open.is_published is None:
             is_published, origin = self._decide(begun)
-            if self._size > self._limit:
+            if self._open.size > self._limit:
                 self._decided = begun.gtid, is_published, origin
                 self._events.close()
-                self._begun = None
+                self._open = _HeldTransaction()
                 self._events = self._open_at(parse(self._executed))
                 return True
             out.append(_begin(begun, origin))
             # Statements in any case, so that the columns after them are known.
-            out += self._held if is_published else self._unpublished(self._held)
+            out += self._open.held if is_published else self._unpublished(self._open.held)
         out.append(event)
-        self._executed, self._begun, self._held = begun.position, None, []
+        self._executed, self._open = begun.position, _HeldTransaction()
         return False
 
     def _decide(self, begun: TransactionBegin) -> tuple[bool, Origin | None]:
         """Return whether the transaction is published, and where it was made."""
-        if self._row is None:
+        if self._open.row is None:
             if (
-                (self._has_emptied or self._unpublished(self._held))
-                and not self._size
+                (self._open.has_emptied or self._unpublished(self._open.held))
+                and not self._open.size
                 and self._is_finished(begun.gtid)
             ):
-                if self._has_emptied:
+                if self._open.has_emptied:
                     log.warning(
                         "not publishing transaction %s, which empties tables: it was published by the shard that made "
                         "it",
                         begun.gtid,
                     )
                 return False, None  # I3
-            if (self._size or self._has_emptied) and origin_server(begun.gtid) in self._parent_servers:
+            if (self._open.size or self._open.has_emptied) and origin_server(begun.gtid) in self._parent_servers:
                 raise RelayError(
                     f"the transaction {begun.gtid} was replicated from another shard without a row in "
                     f"{self._checkpoints}, so the relay cannot know whether it was already published. Set "
@@ -238,7 +246,7 @@ class ReplicatedEvents:
                     "with a replication that writes one"
                 )
             return True, None
-        row, before = self._row
+        row, before = self._open.row
         parent = self._parents[row.shard]
         if parent.finished.contains(row.position):
             return False, None  # I3: its own shard has published it

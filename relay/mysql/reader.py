@@ -250,7 +250,7 @@ class BinlogShardReader:
         if look is None:
             return
         try:
-            self.transactions.followed.look(look(server))
+            self.transactions.statements.followed.look(look(server))
         except Unavailable as error:
             log.warning(
                 "source %s: shard %s: the columns before its next statements may not be known: %s",

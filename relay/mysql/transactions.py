@@ -90,8 +90,7 @@ class ShardTransactions:
         # The open transaction, whether ``_changes`` has begun it, and its statements.
         self._begun: TransactionBegin | None = None
         self._is_open = False
-        self._statements = LoggedStatements(stream.source, layouts)
-        self.followed = self._statements.followed
+        self.statements = LoggedStatements(stream.source, layouts)
         self._events: deque[BinlogEvent] = deque()
         # The first row of the first event that was not consumed.
         self._row = 0
@@ -163,8 +162,8 @@ class ShardTransactions:
             self._changes.leave()
         self._is_open = False
         self._begun = None
-        self._statements.begin()
-        self.followed.undo()
+        self.statements.begin()
+        self.statements.followed.undo()
 
     def forget(self, gtid: str) -> None:
         """Read the transaction from its beginning: what was read under its GTID is of another one."""
@@ -209,15 +208,15 @@ class ShardTransactions:
                     consumed.replaced = event.gtid
                     return True
                 if self._begun is not None:
-                    self.followed.undo()
+                    self.statements.followed.undo()
                 # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.
                 event.timestamp = min(event.timestamp, latest_timestamp(self._clock()))
                 self._begun = event
                 self._is_open = False
-                self._statements.begin()
+                self.statements.begin()
             elif isinstance(event, Statement):
                 gtid = self._begun.gtid if self._begun else self.executed_position
-                self._statements.read(event, self.executed, gtid)
+                self.statements.read(event, self.executed, gtid)
             elif isinstance(event, Heartbeat) and self._begun is None:
                 consumed.heartbeat = event.timestamp
             events.popleft()
@@ -266,11 +265,11 @@ class ShardTransactions:
         if known is not None and known is not table and self.has_changes:
             return False
         self._use(table)
-        if self._statements.emptied:
+        if self.statements.emptied:
             # The rows after a page that ends inside such a transaction could not be counted.
             raise NotCarried(
                 f"{self._changes.shard}: {self._begun.gtid if self._begun else self.executed_position} replaces the "
-                f"table {self._statements.emptied[0].name} and fills it in one transaction: start after it, or exclude "
+                f"table {self.statements.emptied[0].name} and fills it in one transaction: start after it, or exclude "
                 "the table"
             )
         if not self._is_open:
@@ -307,8 +306,8 @@ class ShardTransactions:
     def _use(self, table: Table) -> None:
         """The page has rows of ``table``."""
         self._tables[table.name] = table
-        if self.followed.layouts.get(table.name) is not table:
-            self.followed.read(table)
+        if self.statements.followed.layouts.get(table.name) is not table:
+            self.statements.followed.read(table)
 
     def _open(self) -> None:
         begun = self._begun
@@ -342,7 +341,7 @@ class ShardTransactions:
         begun = self._begun
         if begun is None:
             return
-        statements = self._statements
+        statements = self.statements
         # Only now, so that no page ends between two of them, or between them and the position after them.
         if (statements.emptied or statements.published) and not self._is_open:
             self._open()
@@ -363,7 +362,7 @@ class ShardTransactions:
 
     def _ended(self, begun: TransactionBegin, consumed: Consumed) -> None:
         """A transaction was read to its end."""
-        self.followed.keep()
+        self.statements.followed.keep()
         if ":" not in begun.gtid:
             self._last_gtids[begun.gtid.rpartition("-")[0]] = begun.gtid
         self.executed_position = begun.position

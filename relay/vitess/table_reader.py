@@ -121,6 +121,22 @@ class PublishedShard:
         return executed.contains(self.executed) and not self.executed.diverges(executed)  # I7
 
 
+@dataclass(slots=True)
+class _OpenCopy:
+    """A copy that is being read. ``opened_at``: seconds, by the clock of the reader.
+
+    ``order``: the `key_order` before it was opened. ``is_same_order``: whether it was the same after that.
+    ``alive_at``: when anything came last, by the monotonic clock. ``advanced_at``: when rows did, or it was opened.
+    """
+
+    copy: TableCopy
+    order: KeyOrder
+    opened_at: float
+    alive_at: float
+    advanced_at: float
+    is_same_order: bool = False
+
+
 class CopiedTableReader:
     """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch."""
 
@@ -149,45 +165,39 @@ class CopiedTableReader:
         self._tables = tables
         self._find = find
         # Of the shard that is read.
-        self._copy: TableCopy | None = None
+        self._open: _OpenCopy | None = None
         # How the core takes the rows that a decoder reads.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
-        self._opened_at = 0.0
         # What the rows have to show. Kept until they do, so that a tablet that is behind can catch up with it.
         self._published: PublishedShard | None = None
         self._shown_at = ""
-        # `key_order` before the copy was opened, and whether it was the same after that.
-        self._order = KeyOrder("", resumes=False)
-        self._is_same_order = False
-        # Monotonic: when anything came last, and when rows did or the copy was opened.
-        self._alive_at = self._advanced_at = 0.0
         # How often in a row it was opened without a row.
         self._reopened = 0
 
     def close(self) -> None:
-        if self._copy is not None:
-            self._copy.close()
-            self._copy = None
+        if self._open is not None:
+            self._open.copy.close()
+            self._open = None
 
     def read(self) -> Page | Unreadable:
         """Return the next page, which has one batch. Raises ``RelayError`` for what no retry can change."""
         begun = self.clock()
-        if self._copy is None:
+        if self._open is None:
             left = _continued(self.position.left, self.segment.published())
             self.position = replace(self.position, left=left)
         if not self.position.left:
             return self._page(begun)
         try:
-            copy = self._copy = self._copy or self._open()
-            batch = copy.take(self.settings.wait)
+            opened = self._open = self._open or self._opened()
+            batch = opened.copy.take(self.settings.wait)
             if batch is not None:
-                return self._publish(copy.shard, batch, begun)
-            if copy.is_complete:
-                self._check_order(copy.shard)
+                return self._publish(opened, batch, begun)
+            if opened.copy.is_complete:
+                self._check_order(opened)
                 self.close()
                 self.position = replace(self.position, left=self.position.left[1:])
                 return self._page(begun)
-            reason = self._silence(copy)
+            reason = self._silence(opened)
         except CallEnded as ended:
             reason = self._explain(ended)
         except BrokenStream as error:
@@ -201,7 +211,7 @@ class CopiedTableReader:
 
     # ------------------------------------------------------------------ the copy
 
-    def _open(self) -> TableCopy:
+    def _opened(self) -> _OpenCopy:
         """Open the copy of what is left. Raises ``Unavailable``."""
         settings = self.settings
         rest = self.position.left[0]
@@ -209,8 +219,8 @@ class CopiedTableReader:
             self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
         shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
         tablets = self._tablets_of(shard)
-        self._order, self._is_same_order = tablets.key_order(self.table), False
-        if rest.after is not None and (why := self._why_again(rest)):
+        order = tablets.key_order(self.table)
+        if rest.after is not None and (why := _why_again(rest, order)):
             log.warning(
                 "source %s: the snapshot of table %s reads shard %s from its beginning again, because %s",
                 self.stream.source,
@@ -221,35 +231,27 @@ class CopiedTableReader:
             rest = ShardRest(rest.shard)  # I1
             self.position = replace(self.position, left=(rest, *self.position.left[1:]))
         log.info("source %s: copying table %s of shard %s", self.stream.source, self.table, rest.shard)
-        self._opened_at = self.clock()
+        opened_at = self.clock()
         self._tables.altered()  # since the copy before this one
         start = tablets.at("", [] if rest.after is None else [rest.after])
         call = tablets.stream([start], {self.table: select_all(self.table)}, settings.heartbeat, copy=[self.table])
-        self._alive_at = self._advanced_at = time.monotonic()
-        return TableCopy(call, shard, self._tables, resumes=self._order.resumes)
-
-    def _why_again(self, rest: ShardRest) -> str:
-        """Return why vtgate would leave out rows if it went on after a key; "" if it does not."""
-        if not self._order.resumes:
-            return "vtgate would leave out rows after that key, or there is none"
-        if rest.order not in (None, self._order.digest):
-            return "its primary key was altered"
-        return ""
+        copy, now = TableCopy(call, shard, self._tables, resumes=order.resumes), time.monotonic()
+        return _OpenCopy(copy, order, opened_at, now, now)
 
     def _tablets_of(self, shard: VitessShard) -> Tablets:
         return Tablets(self.vtgate, shard, self.settings.tablet_type, self.settings.cells)
 
-    def _check_order(self, shard: VitessShard) -> None:
+    def _check_order(self, opened: _OpenCopy) -> None:
         """Raises ``Unavailable`` if the key was altered while the copy was opened, which may have left rows out."""
-        if not self._is_same_order and self._tablets_of(shard).key_order(self.table) != self._order:
+        if not opened.is_same_order and self._tablets_of(opened.copy.shard).key_order(self.table) != opened.order:
             raise Unavailable(
                 f"source {self.stream.source}: the primary key of table {self.table} was altered: copying again"
             )
-        self._is_same_order = True
+        opened.is_same_order = True
 
-    def _publish(self, shard: VitessShard, batch: CopiedBatch, begun: float) -> Page:
+    def _publish(self, opened: _OpenCopy, batch: CopiedBatch, begun: float) -> Page:
         """Return the page of a batch. Raises ``Unavailable`` if it does not show what is published."""
-        published = self._published
+        published, shard = self._published, opened.copy.shard
         assert published is not None
         if batch.executed != self._shown_at:
             if not published.is_shown_at(gtid.parse(batch.executed)):
@@ -259,15 +261,15 @@ class CopiedTableReader:
                     "waiting for a tablet to catch up"
                 )
             self._shown_at = batch.executed
-        self._check_order(shard)
-        self._advanced_at = time.monotonic()
+        self._check_order(opened)
+        opened.advanced_at = time.monotonic()
         self._reopened = 0
-        rest = replace(self.position.left[0], after=batch.end, order=self._order.digest)
+        rest = replace(self.position.left[0], after=batch.end, order=opened.order.digest)
         self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + batch.count)
         if batch.decoder is None:
             return self._page(begun)
         table = batch.decoder.table
-        snapshot = as_of_rows(self.segment.snapshot, published.promised, self._opened_at)
+        snapshot = as_of_rows(self.segment.snapshot, published.promised, opened.opened_at)
         if self._compiled is None or self._compiled[0] is not batch.decoder:
             self._compiled = batch.decoder, rows_of(shard, batch.decoder, copied=True)
         changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", batch.answers, snapshot, begun)
@@ -279,40 +281,40 @@ class CopiedTableReader:
             records=batch.count,
             size=sum(map(len, batch.answers)),
             full=True,
-            rest=self._rest_after(batch.count),
+            rest=self._rest_after(batch.count, opened),
             tables=(table.schema,),
         )
 
-    def _rest_after(self, rows: int) -> float:
+    def _rest_after(self, rows: int, opened: _OpenCopy) -> float:
         """Return the seconds until the next read. vtgate waits while nobody takes the rows that it has sent."""
         pace = self.settings.copied_rows_per_second
         if pace is None:
             return 0.0
         rest = rows / pace
-        if rest > _LONGEST_UNREAD and self._order.resumes:
+        if rest > _LONGEST_UNREAD and opened.order.resumes:
             self.close()
         elif rest > _LONGEST_UNREAD:
             rest = _LONGEST_UNREAD
-        self._alive_at = self._advanced_at = time.monotonic() + rest
+        opened.alive_at = opened.advanced_at = time.monotonic() + rest
         return rest
 
     def _page(self, begun: float) -> Page:
         return Page(self.shard, [], self.position.to_json(), None, None, begun, finished=not self.position.left)
 
-    def _silence(self, copy: TableCopy) -> str | None:
+    def _silence(self, opened: _OpenCopy) -> str | None:
         """Return why nothing comes, once something should have; None before."""
         now, silence = time.monotonic(), self.settings.silence
-        if copy.is_alive:
-            self._alive_at = now
+        if opened.copy.is_alive:
+            opened.alive_at = now
         patience = silence * _PATIENCE * 2 ** min(self._reopened, _DOUBLINGS)
-        if now - self._alive_at > silence:
+        if now - opened.alive_at > silence:
             waited = f"vtgate sent nothing for {silence:g} s"
-        elif now - self._advanced_at > patience:
+        elif now - opened.advanced_at > patience:
             self._reopened += 1
             waited = f"no row of table {self.table} came for {patience:g} s"
         else:
             return None
-        return f"{waited}: {self._tablets_of(copy.shard).explain_silence()}"
+        return f"{waited}: {self._tablets_of(opened.copy.shard).explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
         """Return why the copy has ended; None if its table was dropped, and nothing is left of it.
@@ -333,6 +335,13 @@ class CopiedTableReader:
         if kind is Ending.FINAL:
             raise RelayError(f"source {self.stream.source}: table {self.table} cannot be copied: {ended}{hint(ended)}")
         return f"the copy of table {self.table} has ended: {ended}"
+
+
+def _why_again(rest: ShardRest, order: KeyOrder) -> str:
+    """Return why vtgate would leave out rows if it went on after a key; "" if it does not."""
+    if not order.resumes:
+        return "vtgate would leave out rows after that key, or there is none"
+    return "" if rest.order in (None, order.digest) else "its primary key was altered"
 
 
 def _continued(left: Sequence[ShardRest], published: Mapping[str, ShardCheckpoint]) -> tuple[ShardRest, ...]:

@@ -105,7 +105,7 @@ def played(
         transactions.executed_position,
         transactions.is_between_transactions,
         sorted(transactions.take_last_gtids()),
-        transactions.followed.layouts,
+        transactions.statements.followed.layouts,
     ]
     return outcome
 
