@@ -10,15 +10,24 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from relay.avro.decode import decode
 from relay.demo.truth import PublishedChange, published_change
 from relay.errors import RelayError
+from relay.kafka.changes import read_change
 
 
 def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[PublishedChange]:
     """Read the changes of ``topic`` from its beginning to its current end."""
-    return [published_change(*record) for record in read_changes(client, topic, schemas)]
+    found = read_values(client, topic)
+    return [
+        published_change(read_change(schemas, value, topic, partition, offset)) for partition, offset, value in found
+    ]
 
 
 def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tuple[int, int, dict[str, Any]]]:
     """Return partition, offset and decoded value of each record of ``topic``, as a read_committed consumer sees it."""
+    return [(partition, offset, decode(schemas, value)) for partition, offset, value in read_values(client, topic)]
+
+
+def read_values(client: Mapping[str, Any], topic: str) -> list[tuple[int, int, bytes]]:
+    """Return partition, offset and value of each record of ``topic``, as a read_committed consumer sees it."""
     consumer = Consumer(
         {
             **client,
@@ -44,7 +53,7 @@ def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tu
                 )
             error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
             if error is None:
-                records.append((partition, offset, decode(schemas, message.value() or b"")))
+                records.append((partition, offset, message.value() or b""))
                 offset += 1
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise RelayError(f"topic {topic}: {error.str()}")

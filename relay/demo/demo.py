@@ -25,7 +25,6 @@ import yaml
 from rich.console import Console
 from rich.live import Live
 
-from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
 from relay.demo import report, spark_classes
@@ -103,7 +102,7 @@ class _Demo:
         for (place, consumers), peer in zip(CONSUMERS.items(), config.http.peers, strict=True):
             self._start(place, ["consume", *consumers], ["--checkpoint", checkpoints, "--http", peer])
         self._start("relay", ["run"])
-        watch = TopicWatch(config.client("demo"), topic, config.kafka.partitions, open_schemas(config))
+        watch = TopicWatch(config, TABLE)
         watch.start()
         self.stack.callback(watch.close)
         batches = {

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, version_in
+from relay.kafka.changes import ReceivedChange
 
 _SHOWN = 5
 
@@ -32,20 +33,20 @@ class PublishedChange:
     columns: frozenset[str]
 
 
-def published_change(partition: int, offset: int, change: Mapping[str, Any]) -> PublishedChange:
-    """Return a decoded change in the form of the checks."""
-    new, token = change["new"], change["token"] or {"position": "", "shard": ""}
+def published_change(change: ReceivedChange) -> PublishedChange:
+    """Return a change of an item in the form of the checks."""
+    key, token = change.key or {}, change.token
     return PublishedChange(
-        item=(change["key"][HASH_KEY], str(change["key"][RANGE_KEY])),
-        version=_version(new),
-        operation=change["operation"],
-        partition=partition,
-        offset=offset,
-        event_id=change["event_id"],
-        old_version=_version(change["old"]),
-        position=token["position"],
-        shard=token["shard"],
-        columns=frozenset(new) if isinstance(new, Mapping) else frozenset(),
+        item=(key[HASH_KEY], str(key[RANGE_KEY])),
+        version=_version(change.new),
+        operation=change.operation,
+        partition=change.partition,
+        offset=change.offset,
+        event_id=change.event_id,
+        old_version=_version(change.old),
+        position=token.position if token else "",
+        shard=token.shard if token else "",
+        columns=frozenset(change.new) if isinstance(change.new, Mapping) else frozenset(),
     )
 
 

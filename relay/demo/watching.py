@@ -1,4 +1,4 @@
-"""Watches the demo from outside: the topic as a read_committed consumer, and the consumers by their batch lines."""
+"""Watches the demo from outside: the topic as any program that receives changes, the consumers by their batch lines."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import Any, Self
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from relay.avro.decode import decode
 from relay.change import MARK, Operation
+from relay.config import Config
 from relay.demo.truth import PublishedChange, published_change
-from relay.errors import RelayError
-from relay.kafka.transient_errors import is_transient
+from relay.kafka.changes import ReceivedChange, changes
 
 
 class TopicWatch(threading.Thread):
-    """Reads a topic from its beginning, and records when each change arrived (epoch seconds).
+    """Reads the topic of a table from its beginning, and records when each change arrived (epoch seconds).
 
     ``changes``: those of the stream. ``reads``: the rows of snapshots. ``ended``: the marks of their ends.
     """
 
-    def __init__(self, client: Mapping[str, Any], topic: str, partitions: int, schemas: Any) -> None:
+    def __init__(self, config: Config, table: str) -> None:
         super().__init__(name="topic-watch", daemon=True)
-        self.topic = topic
         # Added to by this thread. Others may ask for the lengths meanwhile, and read the rest after `stop`.
         self.changes: list[PublishedChange] = []
         self.reads: list[PublishedChange] = []
@@ -36,19 +33,8 @@ class TopicWatch(threading.Thread):
         self.ends: dict[int, int] = {}  # by partition, the offset after its last record
         self.arrived: dict[str, float] = {}  # by event id
         self.failure: BaseException | None = None
-        self._schemas = schemas
         self._stop_event = threading.Event()
-        self._consumer = Consumer(
-            {
-                **client,
-                "group.id": f"{topic}.watch",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 100,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+        self._received = changes(config, [table])
 
     def stop(self) -> None:
         """Stop, and wait for the end. Raises the error that ended it early."""
@@ -64,29 +50,20 @@ class TopicWatch(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stop_event.is_set():
-                message = self._consumer.poll(0.1)
-                if message is not None:
-                    self._take(message)
+                if (change := self._received.poll(0.1)) is not None:
+                    self._take(change)
         except BaseException as error:  # raised by stop()
             self.failure = error
         finally:
-            self._consumer.close()
+            self._received.close()
 
-    def _take(self, message: Any) -> None:
-        now = time.time()
-        error: KafkaError | None = message.error()
-        if error is not None:
-            if is_transient(error):
-                return
-            raise RelayError(f"topic {self.topic}: {error.str()}")
-        partition, offset, value = message.partition(), message.offset(), decode(self._schemas, message.value())
-        self.arrived.setdefault(value["event_id"], now)
-        if value["key"] is None:
-            self.ended += value["attributes"].get(MARK) == "end"
+    def _take(self, change: ReceivedChange) -> None:
+        self.arrived.setdefault(change.event_id, time.time())
+        if change.key is None:
+            self.ended += change.attributes.get(MARK) == "end"
         else:
-            change = published_change(partition, offset, value)
-            (self.reads if change.operation == Operation.READ else self.changes).append(change)
-        self.ends[partition] = offset + 1  # last, so that whoever sees it sees the change as well
+            (self.reads if change.operation is Operation.READ else self.changes).append(published_change(change))
+        self.ends[change.partition] = change.offset + 1  # last, so that whoever sees it sees the change as well
 
 
 class BatchLog:

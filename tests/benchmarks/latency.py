@@ -21,7 +21,6 @@ from typing import Any
 import boto3
 import yaml
 
-from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.orders import TABLE
@@ -211,8 +210,7 @@ class _Phase:
                 command += ["--tuned"] if self.name == "noop-tuned" else []
             consumer = self._start(stack, "consumer", *command)
             topic = self.config.topic(self.table.name)
-            schemas = open_schemas(self.config)
-            watch = TopicWatch(self.config.kafka.client(), topic, self.config.kafka.partitions, schemas)
+            watch = TopicWatch(self.config, self.table.name)
             watch.start()
             batches = BatchLog(consumer.log, topic)
             return self._measure(watch, batches)
