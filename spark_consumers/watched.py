@@ -28,11 +28,18 @@ def served(
     Who may look, and TLS, are those of ``http`` in the config. Raises ``ConfigError``, and ``Unavailable`` if it cannot
     listen there.
     """
-    observer = ConsumersObserver(config.name, stalled_after(STALLED_AFTER))
+    observer, limit = ConsumersObserver(config.name), stalled_after(STALLED_AFTER)
     ttls = {"cache": config.cache.tombstone_ttl} if config.cache else {}
     waits = {name: each.apply_every for name, each in (("log", config.log), ("copy", config.copy_)) if each}
-    watches = [
-        observer.watch(name, topics, tombstone_ttl=ttls.get(name), apply_every=waits.get(name, 0.0))
+    observer.watches = watches = [
+        ConsumerWatch(
+            name,
+            topics,
+            observer.counted,
+            tombstone_ttl=ttls.get(name),
+            apply_every=waits.get(name, 0.0),
+            stalled_after=limit,
+        )
         for name, topics in consumers
     ]
     if http is None:

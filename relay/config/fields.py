@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
@@ -305,6 +306,9 @@ StartOfBinlogs = Annotated[
     _starts("current", "gtid", {"type": "object", "minProperties": 1}),
 ]
 
+
+UserName = Annotated[str, Field(min_length=1), TextForm("[^:]*", "cannot have a colon, which ends the name in HTTP")]
+"""A name for HTTP basic authentication."""
 
 _NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]+"
 Name = Annotated[str, TextForm(_NAME, "{} may contain only letters a-z and A-Z, digits, dots, underscores and dashes")]

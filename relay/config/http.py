@@ -8,15 +8,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticKnownError
 
 from relay.config.addresses import Address, RemoteAddress, host_port
-from relay.config.errors import invalid
-from relay.config.fields import ConfigModel
-from relay.config.schema_forms import form, implies
+from relay.config.fields import ConfigModel, UserName
+from relay.config.schema_forms import implies
 
 Secret = Annotated[str, Field(min_length=1)]
 
 _TEXT = {"type": "string"}
 _RULES: list[Any] = [
-    {"properties": {"user": {"pattern": form("[^:]*")}}},
     implies({"user": _TEXT}, {"password": _TEXT}),
     implies({"password": _TEXT}, {"user": _TEXT}),
     implies({"key": _TEXT}, {"certificate": _TEXT}),
@@ -33,7 +31,7 @@ class HttpConfig(ConfigModel):
     """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`. Worker *n* of several on one
     machine uses the *n*-th port above it."""
 
-    user: Secret | None = None
+    user: UserName | None = None
     """Who asks must send this name and `password` (HTTP basic authentication). Browsers ask the user for them."""
 
     password: Secret | None = None
@@ -61,8 +59,6 @@ class HttpConfig(ConfigModel):
     def _belong_together(self) -> Self:
         if (self.user is None) != (self.password is None):
             raise ValueError("`user` and `password` belong together: set both, or none")
-        if self.user is not None and ":" in self.user:
-            raise invalid((("user",), "cannot have a colon, which ends the name in HTTP"))
         if self.certificate is None and (self.key or self.authorities):
             raise ValueError("`key` and `authorities` are for a port with TLS: set `certificate`")
         return self

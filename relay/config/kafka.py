@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, refuse, wrong_settings
-from relay.config.fields import ConfigModel
+from relay.config.fields import ConfigModel, UserName
 from relay.config.schema_forms import VARIABLE, form, implies, named, not_together, texts
 from relay.config.tls import Tls
 from relay.extras import needs
@@ -112,7 +112,7 @@ class SchemaRegistryConfig(ConfigModel):
     url: Annotated[str, Url(("http", "https"))]
     """The URL of a registry with Confluent's API."""
 
-    user: str | None = Field(default=None, min_length=1)
+    user: UserName | None = None
     """The name to log in with (HTTP basic authentication), such as an API key. It may also be in the URL."""
 
     password: str | None = Field(default=None, min_length=1)
@@ -133,8 +133,6 @@ class SchemaRegistryConfig(ConfigModel):
     def _check_access(self) -> Self:
         if (self.user is None) != (self.password is None):
             raise ValueError("`user` and `password` belong together: set both, or none")
-        if self.user is not None and ":" in self.user:
-            raise invalid((("user",), "cannot have a colon, which ends the name in HTTP"))
         in_url = urlsplit(self.url).username is not None
         if [self.user is not None, self.bearer is not None, in_url].count(True) > 1:
             raise ValueError("set one of `user` and `password`, `bearer`, and a name and password in `url`")

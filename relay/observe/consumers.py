@@ -212,11 +212,10 @@ class ConsumerWatch:
 
 
 class ConsumersObserver(Collector):
-    """All consumers of a process, for the HTTP server."""
+    """All consumers of a process, for the HTTP server. ``watches``: added before anybody is served."""
 
-    def __init__(self, name: str, stalled_after: float = STALLED_AFTER) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.stalled_after = stalled_after
         self.watches: list[ConsumerWatch] = []
         self.counted = ConsumerMetrics()
         self.counted.registry.register(self)
@@ -224,21 +223,6 @@ class ConsumersObserver(Collector):
     @property
     def registry(self) -> Any:
         return self.counted.registry
-
-    def watch(
-        self, name: str, topics: Sequence[str], *, tombstone_ttl: float | None = None, apply_every: float = 0.0
-    ) -> ConsumerWatch:
-        """Return the watch of another consumer. Only before anybody is served."""
-        found = ConsumerWatch(
-            name,
-            topics,
-            self.counted,
-            tombstone_ttl=tombstone_ttl,
-            apply_every=apply_every,
-            stalled_after=self.stalled_after,
-        )
-        self.watches.append(found)
-        return found
 
     def stalls(self) -> list[Stall]:
         return [stall for watch in self.watches for stall in watch.stalls()]

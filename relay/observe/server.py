@@ -95,7 +95,12 @@ def serve(observer: Observed, host: str, port: int, setting: str, access: Access
 
     Raises ``Unavailable`` if it cannot listen there.
     """
-    server = _listen(host, port, observer, setting, access)
+    try:
+        server = _StatusServer(host, port, observer, access)
+    except OSError as error:
+        raise Unavailable(
+            f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `{setting}`"
+        ) from error
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True)
     thread.start()
     try:
@@ -245,15 +250,6 @@ def _hang_up(connection: socket.socket) -> None:
     with suppress(OSError):  # it has been closed meanwhile
         # That of TLS would take away what another thread is reading with.
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-
-def _listen(host: str, port: int, observer: Observed, setting: str, access: Access) -> _StatusServer:
-    try:
-        return _StatusServer(host, port, observer, access)
-    except OSError as error:
-        raise Unavailable(
-            f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `{setting}`"
-        ) from error
 
 
 def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from relay.config import Config
 from relay.observe.access import Access
-from relay.observe.consumers import ConsumersObserver
+from relay.observe.consumers import ConsumersObserver, ConsumerWatch
 from relay.observe.history import Totals
 from relay.observe.observer import Observer
 from relay.observe.server import serve, serve_observer
@@ -184,8 +184,8 @@ def _show(observer: Observer, known: WorkerStatus, state: State) -> None:
 def _consumers(state: State) -> ConsumersObserver:
     found = ConsumersObserver("shop")
     for name, lag in state.lags.items():
-        watch = found.watch(name, ["shop.orders"])
-        watch._clock = lambda: NOW
+        watch = ConsumerWatch(name, ["shop.orders"], found.counted, clock=lambda: NOW)
+        found.watches.append(watch)
         watch.start_at({"shop.orders": {"0": 0}})
         if isinstance(lag, str):
             watch.fail(lag, for_good=True)
