@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Self
 
 from relay.errors import Unavailable
 from relay.process.folders import naming
@@ -17,9 +18,9 @@ _POLL = 0.1  # seconds
 
 
 class Lock:
-    """A lock against other processes. ``what``: names the locked thing in errors.
+    """A lock against other processes, for a ``with``. ``what``: names the locked thing in errors.
 
-    A child process that is given ``descriptor`` holds the lock too.
+    A child process that is given ``descriptor`` holds the lock too, and after its release alone.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -27,11 +28,11 @@ class Lock:
         self.what = what
         self.descriptor = -1
 
-    def acquire(self, timeout: float = _TIMEOUT) -> None:
-        """Wait up to ``timeout`` seconds for the lock. Raises ``Unavailable``, which names the holder."""
+    def __enter__(self) -> Self:
+        """Wait for the lock. Raises ``Unavailable``, which names the holder."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,13 +50,11 @@ class Lock:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             self.descriptor = descriptor
-            return
+            return self
 
-    def release(self) -> None:
-        """Release the lock. Child processes that were given the descriptor still hold it."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+    def __exit__(self, *error: object) -> None:
+        os.close(self.descriptor)
+        self.descriptor = -1
 
 
 def lock_of(location: str) -> Lock | None:

@@ -176,12 +176,7 @@ class Runner:
         """
         folder = self.checkpoint.local
         own = None if folder is None else Lock(folder / "lock", f"the checkpoint {folder}")
-        wanted = [own, self.consumer.lock()]
-        locks = [lock for lock in wanted if lock is not None]
-        for lock in locks:
-            lock.acquire()
-            stack.callback(lock.release)
-        return locks
+        return [stack.enter_context(lock) for lock in (own, self.consumer.lock()) if lock is not None]
 
     def _begin(self) -> None:
         """Tell the sink where the consumer resumes, which it may have to make up for."""

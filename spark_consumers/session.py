@@ -22,14 +22,15 @@ from pyspark.sql import SparkSession
 
 from relay.config import SparkConfig
 from relay.errors import ConfigError, Unavailable
+from relay.jvm.jars import CENTRAL, SETS, jars
 from relay.jvm.java import find_java
-from spark_consumers.connectors import connectors
 from spark_consumers.executors import our_code
 from spark_consumers.java_stderr import java_stderr
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
+_INSTALLED = "installed"
 _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
 
 
@@ -279,3 +280,25 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
         if settings.get(key) and spark.conf.get(key)
     }
     return settings | spark.conf | joined
+
+
+def connectors(source: str | None, *, delta: bool) -> list[Path]:
+    """Return the jars for Kafka, Avro and Delta, from ``source`` as ``spark.connectors`` of the config names it.
+
+    Empty: Spark has them itself. Raises ``ConfigError`` if a folder lacks one, ``Unavailable`` if they cannot be
+    fetched.
+    """
+    if source == _INSTALLED:
+        return []
+    if source is None or source.startswith(("http://", "https://")):
+        return jars("spark", source or CENTRAL)
+    folder = Path(source)
+    found = sorted(folder.glob("*.jar"))
+    for artifact in SETS["spark"].artifacts:
+        needed = delta or "delta" not in artifact.name
+        if needed and not any(jar.name.startswith(f"{artifact.name}-{artifact.version}") for jar in found):
+            raise ConfigError(
+                f"spark.connectors: the folder {folder.absolute()} has no {artifact.name}-{artifact.version}.jar: copy "
+                f"all files of {SETS['spark'].folder} there from a machine on which `relay consume` has run"
+            )
+    return found

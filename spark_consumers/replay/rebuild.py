@@ -89,7 +89,7 @@ def run(
     exchange = Swap(target, str(checkpoint or state_folder(config, kind))) if swap else None
     files = StateFile(state_folder(config, ""), kind, target.identity)
     with ExitStack() as stack:
-        _take(stack, Lock(files.path / "lock", f"the replay into {target.name}"))
+        stack.enter_context(Lock(files.path / "lock", f"the replay into {target.name}"))
         if exchange is not None and exchange.is_pending:
             end, kept = exchange.finish(files.remove)
             return ReplayOutcome(kind, target.name, True, None, None, end, kept)
@@ -106,12 +106,6 @@ def run(
     exchange.begin(replay.state.end, replay.state.topics)
     _, kept = exchange.finish(files.remove)
     return replace(replay.outcome(), kept=kept)
-
-
-def _take(stack: ExitStack, lock: Lock) -> Lock:
-    lock.acquire()
-    stack.callback(lock.release)
-    return lock
 
 
 class _Replay:
@@ -143,7 +137,7 @@ class _Replay:
         self._dead_letters = _CountedDeadLetters(self._config, self._consumer.name, self._schemas)
         self._target.refuse_cluster()
         lock = self._consumer.lock()
-        locks = [] if lock is None else [_take(self._stack, lock)]
+        locks = [] if lock is None else [self._stack.enter_context(lock)]
         found = self._files.read()
         if found is not None:
             refuse_another(found, asked, self._ids, self._files.path)

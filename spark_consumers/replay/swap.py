@@ -93,8 +93,7 @@ class Swap:
         of_checkpoint = Lock(self._folder / "lock", f"the checkpoint {self._folder}")
         with ExitStack() as stack:
             for lock in (of_checkpoint, *self._target.place.locks(self._target.present)):
-                lock.acquire()
-                stack.callback(lock.release)
+                stack.enter_context(lock)
             yield
 
 

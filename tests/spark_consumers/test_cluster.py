@@ -16,7 +16,7 @@ from relay.cache.entry import decode
 from relay.cli import app
 from relay.errors import ConfigError
 from relay.jvm.jars import SETS
-from spark_consumers.connectors import connectors
+from spark_consumers.session import connectors
 from tests.log_lines import rows_applied
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.standalone_cluster import StandaloneCluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
@@ -37,12 +37,13 @@ def test_a_start_is_refused_if_another_consumer_begins_the_checkpoint_meanwhile(
     """I1: a person who names a start would take it for the one that counts."""
     folder = topic.folder / "checkpoints" / "log"
     lock = Lock(folder / "lock", "the checkpoint")
-    lock.acquire()
+    held = ExitStack()
+    held.enter_context(lock)
 
     def begin() -> None:
         wait_until(lambda: times_open(lock.path) == 2 or None)
         ConsumerCheckpoint(str(folder)).begin({})
-        lock.release()
+        held.close()
 
     other = Thread(target=begin)
     other.start()
