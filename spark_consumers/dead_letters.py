@@ -76,7 +76,7 @@ class DeadLetterTopic:
         # Filled by delivery reports, which poll and flush call in the thread that sends.
         self._failures: list[KafkaError] = []
 
-    def refuse_unknown_schemas(self, records: Iterable[NonChangeRecord]) -> None:
+    def refuse_unknown_schemas(self, records: Sequence[NonChangeRecord]) -> None:
         """Raise ``UnknownSchemas`` if a record has to wait for its schema, or need not be given up any more.
 
         Raises ``Unavailable``, too.

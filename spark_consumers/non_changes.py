@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from relay.avro.framing import SINGLE_OBJECT_HEADER
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
-from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.records import DecodeStatus
 
 _PLACE = ("status", "topic", "partition", "offset")
@@ -17,33 +16,23 @@ _PART = 32 << 20  # bytes of values that are on the driver at once
 _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
-class NonChanges:
-    """Those among ``batch``, which has the columns of `Decoder.changes`. ``statuses``: all that its records have."""
+def heads(batch: DataFrame, statuses: Iterable[str]) -> list[tuple[NonChangeRecord, int]]:
+    """Return the records that are no changes, and their sizes: gaps in full, of others, which may be large, the header.
 
-    def __init__(self, batch: DataFrame, statuses: Iterable[str]) -> None:
-        self._batch = batch
-        # Without the values of dead letters, which may be large.
-        self._found = _heads(batch) if set(statuses) - set(_EXPECTED) else []
-
-    def refuse_unknown_schemas(self, dead_letters: DeadLetterTopic) -> None:
-        """Raise ``UnknownSchemas`` if a record has to wait for its schema, and ``Unavailable``."""
-        dead_letters.refuse_unknown_schemas([record for record, _ in self._found])
-
-    def gaps(self) -> list[LostChanges]:
-        return lost_changes(record for record, _ in self._found)
-
-    def send(self, dead_letters: DeadLetterTopic) -> int:
-        """Send the undecodable records; return their number. Raises ``Unavailable``."""
-        undecodable = [(record, size) for record, size in self._found if record.is_undecodable]
-        return sum(dead_letters.send(_complete(self._batch, part)) for part in in_parts(undecodable, _PART))
-
-
-def _heads(batch: DataFrame) -> list[tuple[NonChangeRecord, int]]:
-    """Return the records that are no changes, and their sizes: gaps in full, of others the header."""
+    ``batch``: with the columns of `Decoder.changes`. ``statuses``: all that its records have.
+    """
+    if set(statuses) <= set(_EXPECTED):
+        return []
     value = F.col("value")
     head = F.when(F.col("status") == DecodeStatus.GAP, value).otherwise(F.substring(value, 1, SINGLE_OBJECT_HEADER))
     rows = batch.where(~F.col("status").isin(*_EXPECTED)).select(*_PLACE, head, F.octet_length(value))
     return [(NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])), r[5]) for r in rows.collect()]
+
+
+def send(batch: DataFrame, found: Iterable[tuple[NonChangeRecord, int]], dead_letters: DeadLetterTopic) -> int:
+    """Send the undecodable records among ``heads``; return their number. Raises ``Unavailable``."""
+    undecodable = [(record, size) for record, size in found if record.is_undecodable]
+    return sum(dead_letters.send(_complete(batch, part)) for part in in_parts(undecodable, _PART))
 
 
 def _complete(batch: DataFrame, heads: Sequence[NonChangeRecord]) -> list[NonChangeRecord]:

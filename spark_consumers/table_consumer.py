@@ -11,14 +11,13 @@ from pyspark.sql import DataFrame
 
 from relay.config import Config
 from relay.kafka.group_offsets import Offsets
-from spark_consumers import kafka_source
+from spark_consumers import kafka_source, non_changes
 from spark_consumers.batch_parts import cut_batch
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
-from spark_consumers.gaps import LostChanges
+from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.locks import Lock, lock_of
-from spark_consumers.non_changes import NonChanges
 from spark_consumers.records import Layout
 
 
@@ -121,12 +120,13 @@ class TableConsumer(Consumer):
         part.records.persist()
         try:
             with closing(self._rule(part)) as plan:
-                non_changes = NonChanges(part.records, plan.statuses)
-                non_changes.refuse_unknown_schemas(dead_letters)
-                gaps = non_changes.gaps()
+                heads = non_changes.heads(part.records, plan.statuses)
+                records = [record for record, _ in heads]
+                dead_letters.refuse_unknown_schemas(records)
+                gaps = lost_changes(records)
                 counts = plan.write(gaps)
                 # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-                holes = {"gaps": len(gaps), "dead_letters": non_changes.send(dead_letters)}
+                holes = {"gaps": len(gaps), "dead_letters": non_changes.send(part.records, heads, dead_letters)}
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             part.records.unpersist()
