@@ -14,7 +14,8 @@ from spark_consumers.sinks.copy_target import copy_target
 @contextmanager
 def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
     """Open the ``copy`` or the ``log`` of the config, which has it. Raises ``Unavailable``."""
-    if kind == "copy" and config.copy_ is not None:
+    if kind == "copy":
+        assert config.copy_ is not None
         with copy_target(config, config.copy_).kept_rows(config) as opened:
             yield opened
         return

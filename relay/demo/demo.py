@@ -89,6 +89,7 @@ class _Demo:
         self.seconds = seconds
         self.as_json = as_json
         self.processes: dict[str, ManagedProcess] = {}
+        self.watch: TopicWatch | None = None
 
     def run(self) -> None:
         self._prepare()
@@ -102,7 +103,7 @@ class _Demo:
         for (place, consumers), peer in zip(CONSUMERS.items(), config.http.peers, strict=True):
             self._start(place, ["consume", *consumers], ["--checkpoint", checkpoints, "--http", peer])
         self._start("relay", ["run"])
-        watch = TopicWatch(config, TABLE)
+        watch = self.watch = TopicWatch(config, TABLE)
         watch.start()
         self.stack.callback(watch.close)
         batches = {
@@ -244,7 +245,9 @@ class _Demo:
             time.sleep(0.1)
 
     def _poll(self, batches: dict[str, BatchLog]) -> None:
-        """Check that all processes run, and read their new batch lines."""
+        """Check that all processes run and the topic is read, and read their new batch lines."""
+        if self.watch is not None and self.watch.failure is not None:
+            raise self.watch.failure
         for name, process in self.processes.items():
             if not process.alive:
                 raise _unexpected_exit(name, process)

@@ -110,7 +110,7 @@ class MariaDB(SQLServer):
 
     @property
     def server_id(self) -> int:
-        return self.port
+        return int(self.options.get("server-id", self.port))
 
     @property
     def data(self) -> Path:
