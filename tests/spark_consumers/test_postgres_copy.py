@@ -166,7 +166,7 @@ class TestTwoDrivers:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
         assert failed == []
         last = {n % 37: f"v{n}" if n % 5 else None for n in range(1, 600)}
         assert opened.select("id, note") == sorted((id, note) for id, note in last.items() if note)
@@ -281,7 +281,9 @@ def running(table: PostgresTable) -> Any:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=12), st.data())
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_batches_of_any_size_applied_again_from_anywhere_end_as_one_pass(
     opened: Opened, written: list[tuple[int, bool]], data: st.DataObject
 ) -> None:
@@ -300,7 +302,9 @@ def test_batches_of_any_size_applied_again_from_anywhere_end_as_one_pass(
     assert opened.select("id, note") == wanted
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=300
+)
 @given(
     changed=tokens.filter(lambda each: plain_parts(each.to_json())),
     others=st.lists(tokens, max_size=3),
