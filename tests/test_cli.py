@@ -332,7 +332,7 @@ class TestOnServices:
     def test_caught_up_exits_0(self, path: Path, dynamodb: Any, unique: str) -> None:
         self.create(dynamodb, unique, stream=True)
         with self.start(path, "--until-caught-up") as process:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         assert out == ""
 
@@ -349,7 +349,7 @@ class TestOnServices:
 
             wait_until(is_at_work)
             process.send_signal(signum)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=600)
         assert process.returncode == code, err
         assert "Traceback" not in err
 

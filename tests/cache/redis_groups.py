@@ -107,7 +107,7 @@ def _state(server: RedisServer) -> dict[bytes, bytes]:
 
 
 class RedisSentinel(EmbeddedServer):
-    """Watches a primary under the name ``cache``, and replaces it after it was away for a second."""
+    """Watches a primary under the name ``cache``, and replaces it after it was away for four seconds."""
 
     name = "sentinel"
 
@@ -126,7 +126,7 @@ class RedisSentinel(EmbeddedServer):
             "bind": HOST,
             "dir": str(self.folder),
             "sentinel monitor cache": f"{HOST} {self.primary.port} 1",
-            "sentinel down-after-milliseconds cache": "1000",
+            "sentinel down-after-milliseconds cache": "4000",
             "sentinel failover-timeout cache": "5000",
         }
         text = "".join(f"{name} {value}\n" for name, value in {**lines, **self.settings}.items())

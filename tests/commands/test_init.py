@@ -136,7 +136,7 @@ def test_on_a_terminal_it_asks_for_what_is_missing(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         os.close(theirs)
         os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=600)
     os.close(ours)
     assert process.returncode == 0, said
     config = validate(parse(str(file), file.read_text(), {"SHOP_PASSWORD": "x"}), file)

@@ -258,7 +258,7 @@ def test_what_a_reader_refuses_ends_the_relay_even_while_every_transaction_is_ab
     config = config_of(unique, kafka.bootstrap_servers, [source])
     with closing(open_schemas_of(config)) as schemas:
         worker = worker_of(config, [source], schemas, probe=probe)
-        stopping = threading.Timer(60, worker.stop)
+        stopping = threading.Timer(300, worker.stop)
         stopping.start()
         with pytest.raises(RelayError, match="a statement that is refused"):
             worker.run()

@@ -21,7 +21,7 @@ def test_java_starts_without_an_archive_that_is_missing_or_damaged_and_prints_no
     java = str(find_java())
     commands = [java, "--version"], [java, *using(archive), "--version"]
     plain, said = (
-        subprocess.run(each, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        subprocess.run(each, capture_output=True, text=True, timeout=600, check=True).stdout.splitlines()
         for each in commands
     )
     assert said[0] == plain[0]

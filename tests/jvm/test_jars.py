@@ -107,7 +107,7 @@ class TestManyProcesses:
     ) -> None:
         java = use_java(tmp_path, monkeypatch, f"sleep 0.5; {DOWNLOAD}")
         processes = [subprocess.Popen(FETCH, stderr=subprocess.DEVNULL) for _ in range(3)]
-        assert [process.wait(60) for process in processes] == [0, 0, 0]
+        assert [process.wait(600) for process in processes] == [0, 0, 0]
         assert runs(java) == 1
 
     def test_a_killed_download_leaves_no_incomplete_set_and_no_ivy(

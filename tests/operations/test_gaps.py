@@ -137,7 +137,7 @@ def test_a_relay_that_is_started_again_before_a_gap_shows_that_it_waits_for_a_de
 
     def hold(operation: str) -> None:
         if operation in ("GetShardIterator", "GetRecords"):
-            seen.wait(60)
+            seen.wait(600)
 
     stream.before = hold
 

@@ -177,7 +177,7 @@ class TestOnKafka:
         assert (left["state"], left["position"]["sequence"], left["parents"]) == ("reading", newest, [full("root")])
         assert left["token"]["position"] == f"DynamoDB/{newest}"
         assert left["owner"].keys() == {"member", "client", "host"}
-        assert 0 <= left["lag_seconds"] < 3600
+        assert 0 <= left["lag_seconds"] <= time.time() - left["progress"]
         assert left["lag_records"] is None
         assert found["watermark"] == int(left["progress"])
         # A busy broker may not have answered when it left.

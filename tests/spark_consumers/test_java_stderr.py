@@ -45,7 +45,7 @@ def printed_of(text: str, capfd: pytest.CaptureFixture[str]) -> str:
     """Return what is printed of a text, which ends with ``last``, that a process writes."""
     with java_stderr() as stderr:
         process = subprocess.Popen([sys.executable, "-c", f"import sys; sys.stderr.write({text!r})"], stderr=stderr)
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     printed: list[str] = []
 
     def all_printed() -> bool:
@@ -59,5 +59,5 @@ def printed_of(text: str, capfd: pytest.CaptureFixture[str]) -> str:
 def test_java_names_incubator_modules_as_it_did() -> None:
     """Else the line is printed again."""
     command = [str(find_java()), "--add-modules=jdk.incubator.vector", "-version"]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stderr
     assert printed.startswith("WARNING: Using incubator modules: jdk.incubator.vector")

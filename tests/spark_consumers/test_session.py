@@ -34,7 +34,7 @@ def test_java_has_as_much_room_for_the_code_that_spark_compiles_as_by_its_defaul
 
     def reserved(*options: str) -> int:
         command = [str(find_java()), *options, "-XX:+PrintFlagsFinal", "-version"]
-        flags = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        flags = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
         found = re.search(r"ReservedCodeCacheSize += (\d+)", flags)
         assert found is not None
         return int(found[1])

@@ -14,7 +14,7 @@ from relay.table import Column, KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 READ = """
 import json, pathlib, sys
