@@ -64,7 +64,7 @@ def test_a_shard_that_stalls_is_shown_with_its_reason_until_it_goes_on(
         shown = page.text()
         assert f"{full('hot')}: no successful poll of the shard" in shown
         assert f"relay status {scene.path}" in shown
-        assert page.value(node("calm")) == "node current"
+        page.until(f"{node('calm')} === 'node current'")
         page.screenshot(screenshots / "live-stalled.png")
 
         stream.before = lambda operation: None

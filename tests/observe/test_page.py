@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,12 @@ TO_OTHERS = "performance.getEntriesByType('resource').filter(each => !each.name.
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a worker wait for the others for almost as long as the page waits for it, and not for two seconds."""
+    monkeypatch.setattr("relay.observe.peers._SECONDS", 8.0)
 
 
 SHOWN = {
@@ -71,7 +78,7 @@ def test_the_page_shows_the_state_in_light_in_dark_and_on_a_phone(name: str, pag
         for width, dark in ((1280, False), (1280, True), (390, False)):
             page.open(found.url, width=width, dark=dark)
             page.until(LIVE)
-            assert str(page.value(OVERALL)).startswith(overall)
+            page.until(f"{OVERALL}.startsWith({json.dumps(overall)})")
             shown = page.text()
             missing = [text for text in texts if text not in shown]
             # The drawing is not part of the text.
@@ -159,7 +166,7 @@ def test_with_a_password_the_page_and_what_it_asks_for_need_it(page: Browser) ->
         assert "`http`" in page.text()
         page.open(found.url, authorization="Basic b3BzOmh1bnRlcjI=")
         page.until(LIVE)
-        assert "worker 1" in page.text()
+        page.until("document.body.innerText.includes('worker 1')")
 
 
 def test_a_worker_that_hangs_is_shown_as_stalled(page: Browser) -> None:
@@ -168,7 +175,7 @@ def test_a_worker_that_hangs_is_shown_as_stalled(page: Browser) -> None:
         found.workers[0]._turned = NOW - 61
         page.open(found.url)
         page.until(LIVE)
-        assert "the worker's main loop hangs" in page.text()
+        page.until("document.body.innerText.includes('main loop hangs')")
 
 
 def test_the_row_of_a_shard_shows_its_error_from_the_beginning(page: Browser) -> None:
