@@ -174,7 +174,7 @@ def config_of(name: str, servers: str, sources: Sequence[ScriptedSource]) -> Con
     entries = [
         {"name": source.name, "type": "dynamodb", "table": source.name, "region": "us-east-1"} for source in sources
     ]
-    kafka = {"bootstrap_servers": servers, "partitions": 1, "producer": {"transaction.timeout.ms": 2000}}
+    kafka = {"bootstrap_servers": servers, "partitions": 1}
     return Config.model_validate({"name": name, "kafka": kafka, "sources": entries})
 
 
