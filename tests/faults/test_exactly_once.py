@@ -56,8 +56,9 @@ def test_a_worker_paused_in_its_commit_and_woken_after_another_took_over_doubles
     paused = scene.paused_relay(step, 8, delay, transaction_timeout=120_000)
     paused.wait_until_paused()
     other = scene.relay()
-    # Readers see nothing behind the open transaction; time for the group to expel one and take in the other.
-    time.sleep(10.0)
+    # Readers see nothing behind the open transaction. The other one gets its partitions once the group has expelled the
+    # paused one, and then may have to wait for the end of that transaction.
+    wait_until(lambda: other.has_logged("took over") or other.has_logged("waiting for the transaction"))
     paused.wake()
     time.sleep(delay + 3.0)
     history = workload.stop()
