@@ -130,7 +130,7 @@ def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
     (shown_lag,) = re.findall(
         r'^relay_consumer_commit_lag_seconds{consumer="cache"} (.*)$', metrics(port), re.MULTILINE
     )
-    assert float(shown_lag) == log_lines(topic.log, "batch")[0]["lag"]
+    assert float(shown_lag) == log_lines(topic.log, "batch")[-1]["lag"]
     assert (get(port, "/healthz")[0], get(port, "/readyz")[0], get(port, "/")[0]) == (200, 200, 404)
     (shown,) = json.loads(get(port, "/status.json")[2])["consumers"]
     assert (shown["consumer"], shown["state"], shown["lag_records"], shown["lag_seconds"]) == ("cache", "running", 0, 0)
