@@ -18,22 +18,22 @@ import yaml
 
 from relay import __version__
 from relay.config.json_schema import json_schema
-from relay.process.managed import free_port
 from tests.command_line import errors, relay
+from tests.listening import NOBODY
 from tests.waiting import wait_until
 
 
 def content(**others: Any) -> dict[str, Any]:
     return {
         "name": "shop",
-        "kafka": {"bootstrap_servers": f"127.0.0.1:{free_port()}"},
+        "kafka": {"bootstrap_servers": NOBODY},
         "sources": [
             {
                 "name": "orders",
                 "type": "dynamodb",
                 "table": "orders",
                 "region": "us-east-1",
-                "endpoint_url": f"http://127.0.0.1:{free_port()}",
+                "endpoint_url": f"http://{NOBODY}",
             }
         ],
         **others,
@@ -255,7 +255,7 @@ def test_a_setting_is_the_origin_of_its_error(file: Callable[..., Path]) -> None
 
 @pytest.mark.processes
 def test_workers_have_the_settings_too(file: Callable[..., Path]) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = NOBODY
     command = [sys.executable, "-m", "relay.cli", "run", str(file()), "--workers", "2"]
     command += ["--set", f"kafka.bootstrap_servers={address}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -279,7 +279,7 @@ def test_the_version_is_printed() -> None:
 
 
 def test_a_missing_redis_exits_3_when_checked(file: Callable[..., Path]) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = NOBODY
     cache = {"url": f"redis://{address}/0", "namespace": "n", "keys": {"orders": ["{order_id}"]}}
     result = relay("check", file(cache=cache))
     assert result.exit_code == 3

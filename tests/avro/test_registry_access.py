@@ -16,23 +16,22 @@ from relay.avro.schema import change_schema
 from relay.cli import app
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
-from relay.process.managed import free_port
 from relay.table import Column, KeyColumn, TableSchema
 from tests.avro.guarded import Guarded, asking_for_certificates, basic
 from tests.certificates import Authority
+from tests.listening import NOBODY
 
 SCHEMA = change_schema(TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1, (Column("a", "int"),)))
 PASSWORD = "hunter2:with%a/colon é"
 
 
 def data(registry: dict[str, Any]) -> dict[str, Any]:
-    nobody = f"127.0.0.1:{free_port()}"
     source = {"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}
     return {
         "name": "shop",
-        "kafka": {"bootstrap_servers": nobody},
+        "kafka": {"bootstrap_servers": NOBODY},
         "schema_registry": registry,
-        "sources": [{**source, "endpoint_url": f"http://{nobody}"}],
+        "sources": [{**source, "endpoint_url": f"http://{NOBODY}"}],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,13 +14,13 @@ from relay.avro.framing import confluent_header
 from relay.avro.schema_registry import RegistrySchemas
 from relay.avro.topic_schemas import TopicSchemas
 from relay.errors import Unavailable
+from tests.listening import NOBODY
 
 
 @pytest.fixture
 def nobody() -> str:
     """Return an address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    return NOBODY
 
 
 def test_a_broker_that_does_not_answer_is_named(nobody: str) -> None:

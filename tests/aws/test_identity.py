@@ -16,8 +16,8 @@ from botocore.exceptions import ClientError, CredentialRetrievalError
 from relay.aws import AwsIdentity, Refused
 from relay.aws.identity import open_session, region
 from relay.errors import ConfigError
-from relay.process.managed import free_port
 from tests.aws_server import REGION, AwsServer, Keys
+from tests.listening import NOBODY
 
 
 def caller(aws: AwsServer, identity: AwsIdentity) -> str:
@@ -108,7 +108,7 @@ def test_no_credentials_to_assume_a_role_with_are_refused(monkeypatch: pytest.Mo
 
 def test_a_service_that_does_not_answer_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may answer the next time."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://{NOBODY}")
     credentials = credentials_of(AwsIdentity(REGION, role_arn="arn:aws:iam::123456789012:role/relay"))
     with pytest.raises(CredentialRetrievalError, match="Could not connect"):
         credentials.get_frozen_credentials()

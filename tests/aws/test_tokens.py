@@ -14,8 +14,8 @@ from botocore.credentials import CredentialProvider, Credentials
 from relay.aws import AwsIdentity, Refused
 from relay.aws.tokens import LIFETIME, DatabaseTokens, broker_token, broker_tokens
 from relay.errors import ConfigError, Unavailable
-from relay.process.managed import free_port
 from tests.aws_server import REGION, AwsServer, Keys
+from tests.listening import NOBODY
 from tests.signatures import signer_of
 
 HOST = "orders.abc123.eu-west-1.rds.amazonaws.com"
@@ -90,7 +90,7 @@ def test_a_process_has_one_source_of_tokens_for_each_identity() -> None:
 def test_what_has_no_credentials_no_region_or_no_answer_says_so(monkeypatch: pytest.MonkeyPatch, unique: str) -> None:
     role = AwsIdentity(REGION, role_arn=f"arn:aws:iam::123456789012:role/{unique}")
     with monkeypatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
+        patch.setenv("AWS_ENDPOINT_URL_STS", f"http://{NOBODY}")
         for make in (lambda: DatabaseTokens(role).make(HOST, 3306, "relay"), lambda: broker_tokens(role).make()):
             with pytest.raises(
                 Unavailable, match=r"no AWS credentials for a token of .* now: .*Could not connect"

@@ -28,10 +28,10 @@ from relay.cache import (
 from relay.cache.memcached_store import item_key
 from relay.cache.store import FOREVER, KEEP, has_lost
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.process.managed import free_port
 from relay.services.memcached import MemcachedServer
 from relay.token import EventToken
 from tests.certificates import Authority
+from tests.listening import NOBODY
 from tests.waiting import wait_until
 
 TOKEN = EventToken(100, "orders/stream/1", "DynamoDB/5")
@@ -252,7 +252,7 @@ def test_other_servers_begin_a_new_generation(server: MemcachedServer) -> None:
 
 
 def test_an_unreachable_server_is_unavailable_and_its_password_stays_secret() -> None:
-    with MemcachedStore(f"memcached://user:secret@127.0.0.1:{free_port()}") as store:
+    with MemcachedStore(f"memcached://user:secret@{NOBODY}") as store:
         for call in (
             lambda: store.generation("g"),
             lambda: store.renew("g"),

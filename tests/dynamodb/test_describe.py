@@ -15,9 +15,9 @@ import pytest
 from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import Description, clients, describe
 from relay.errors import ConfigError, Unavailable
-from relay.process.managed import free_port
 from relay.table import KeyColumn
 from tests.dynamodb.answering_server import AnsweringServer, Dropped, Refused
+from tests.listening import NOBODY
 
 LABEL = "2026-11-21T06:00:00.000"
 STREAM_ARN = f"arn:aws:dynamodb:us-east-1:123456789012:table/orders/stream/{LABEL}"
@@ -166,7 +166,7 @@ def test_a_table_that_is_deleted_while_it_is_waited_for_is_an_error() -> None:
 
 
 def test_an_endpoint_that_cannot_be_reached_is_named() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{NOBODY}"
     with pytest.raises(Unavailable, match=f"DynamoDB in region us-east-1 at {url} cannot be reached"):
         look(url)
 

@@ -20,8 +20,8 @@ from relay.dynamodb.discover import tagged
 from relay.dynamodb.permissions import refusals
 from relay.dynamodb.session import StreamSession, Transient, translated
 from relay.errors import Unavailable
-from relay.process.managed import free_port
 from tests.aws_server import REGION, AwsServer, Keys
+from tests.listening import NOBODY
 
 READS = ("dynamodb:DescribeTable", "dynamodb:DescribeStream", "dynamodb:ListTables", "dynamodb:ListTagsOfResource")
 
@@ -87,7 +87,7 @@ def test_a_role_that_is_refused_later_ends_the_reading_and_one_that_cannot_be_as
     _, streams = clients(source(aws, stream_arn=arn, role_arn=role, external_id="shop-43"), probe=True)
     with pytest.raises(Unavailable, match=f"may not read {arn}: AWS does not let the relay assume the role {role}"):
         StreamSession(streams, arn).records("iterator")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://{NOBODY}")
     _, streams = clients(source(aws, stream_arn=arn, role_arn=role, external_id="shop-42"), probe=True)
     with pytest.raises(Transient, match="Could not connect"):
         StreamSession(streams, arn).records("iterator")
@@ -107,7 +107,7 @@ def test_check_names_a_refused_role_in_one_line_and_exits_3(
     role = aws.role(unique, *READS, external_id="shop-42")
     settings = {"name": "orders", "type": "dynamodb", "table": table, "region": REGION, "endpoint_url": aws.url}
     settings |= {"role_arn": role, "external_id": "shop-43"}
-    config = {"name": unique, "kafka": {"bootstrap_servers": f"127.0.0.1:{free_port()}"}, "sources": [settings]}
+    config = {"name": unique, "kafka": {"bootstrap_servers": NOBODY}, "sources": [settings]}
     path = tmp_path / "relay.yaml"
 
     def check() -> dict[str, Any]:

@@ -14,10 +14,10 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
-from relay.process.managed import free_port
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import published_versions, start_relay, write_config
+from tests.listening import NOBODY
 from tests.waiting import wait_until
 
 
@@ -47,7 +47,7 @@ def test_aborts_go_on_while_no_broker_says_which_topics_there_are(
     tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeated_aborts, "_TIMEOUT", 0.1)
-    repeated, pauses = aborts(tmp_path, stream, f"127.0.0.1:{free_port()}")
+    repeated, pauses = aborts(tmp_path, stream, NOBODY)
     for _ in range(30):
         repeated.aborted("by the test")
     assert sum(pauses) > 20

@@ -18,8 +18,8 @@ from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import group_offsets, topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets
-from relay.process.managed import free_port
 from tests.kafka.configs import config
+from tests.listening import NOBODY
 
 pytestmark = pytest.mark.services
 
@@ -122,7 +122,7 @@ def test_wrong_offsets_are_refused(relayed: Config, group: GroupOffsets, start: 
 def test_topics_that_no_broker_describes_are_unavailable(monkeypatch: pytest.MonkeyPatch, unique: str) -> None:
     """A ``TimeoutError`` is an ``OSError``, which Spark's runner would take for the end of the JVM."""
     monkeypatch.setattr(group_offsets, "_TIMEOUT", 1.0)
-    address = f"127.0.0.1:{free_port()}"
+    address = NOBODY
     admin = AdminClient({"bootstrap.servers": address}, logger=topics.SILENT_LOG)
     with pytest.raises(Unavailable, match=f"cannot describe the topics at {address}"):
         group_offsets.topic_ids(admin, config(unique, address), ["orders"])

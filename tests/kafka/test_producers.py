@@ -13,10 +13,10 @@ from relay.kafka import producers as opened_producers
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Publisher
 from relay.kafka.settings import KafkaSettings
-from relay.process.managed import free_port
 from tests.kafka.configs import config
 from tests.kafka.proxy import Api, Cut, Pass, ProxiedBroker, Verdict, passing
 from tests.kafka.transactional import create, publish, read_committed
+from tests.listening import NOBODY
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_worker_gives_up_if_no_client_of_several_gets_an_answer(
     """I10"""
     caplog.set_level("INFO", "relay")
     monkeypatch.setattr(opened_producers, "_GIVE_UP_AFTER", 8.0)  # several times what one client takes
-    settings = KafkaSettings.from_config(config(unique, f"127.0.0.1:{free_port()}"))
+    settings = KafkaSettings.from_config(config(unique, NOBODY))
     settings = replace(settings, producer={**settings.producer, "transaction.timeout.ms": 1000})
     with pytest.raises(Unavailable, match=r"init_transactions for 1 s: .*; other clients got no answer for 8 s either"):
         Producers(settings).open()

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from relay.errors import NotDrained, RelayError
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher, TooSlow, _unmasked
-from relay.process.managed import free_port
 from tests.kafka.proxy import Api, Cut, Late, Pass, ProxiedBroker, Verdict, passing
 from tests.kafka.transactional import create, publish, read_committed
+from tests.listening import NOBODY
 
 
 def test_a_call_that_no_broker_answers_is_retried_with_their_address_in_the_log(
@@ -28,7 +28,7 @@ def test_a_call_that_no_broker_answers_is_retried_with_their_address_in_the_log(
 ) -> None:
     """I10"""
     caplog.set_level("INFO", "relay")
-    client = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "logger": logging.getLogger("librdkafka")}
+    client = {"bootstrap.servers": NOBODY, "logger": logging.getLogger("librdkafka")}
     with pytest.raises(NotDrained, match=f"no broker at {client['bootstrap.servers']} answers init_transactions"):
         Publisher(client, unique, stop_by=lambda: 0.0 if "retrying" in caplog.text else math.inf)
     assert f"init_transactions failed at {client['bootstrap.servers']}, retrying" in caplog.text
@@ -152,8 +152,7 @@ def test_a_producer_is_spent_once_a_connection_breaks_and_not_because_it_could_n
     proxied: ProxiedBroker, unique: str
 ) -> None:
     """I3: a connection that never was has carried no request."""
-    nowhere = f"127.0.0.1:{free_port()}"
-    client = {"bootstrap.servers": f"{nowhere},{proxied.bootstrap_servers}"}
+    client = {"bootstrap.servers": f"{NOBODY},{proxied.bootstrap_servers}"}
     create(client, unique)
     publisher = Publisher(client, unique)
     publish(publisher, unique, b"1")

@@ -19,13 +19,13 @@ from relay.config import Config
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction, topics
 from relay.kafka.partition_offsets import offset_bounds
-from relay.process.managed import free_port
 from tests.kafka.configs import config
+from tests.listening import NOBODY
 from tests.waiting import wait_until
 
 
 def test_an_unreachable_broker_is_reported_with_the_reason_in_bounded_time() -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = NOBODY
     begun = time.monotonic()
     with pytest.raises(Unavailable, match=rf"no Kafka broker answers at {address}: .*Connection refused"):
         topics.connect(config("shop", address), timeout=3.0)
@@ -59,7 +59,7 @@ def test_a_setting_that_librdkafka_does_not_accept_is_a_config_error(producer: M
 
 def test_a_broker_that_went_away_since_it_was_connected_to_may_answer_later() -> None:
     """I10: a new table gets its topic then, instead of the relay ending."""
-    relayed = config("shop", f"127.0.0.1:{free_port()}", producer={"socket.timeout.ms": 1500})
+    relayed = config("shop", NOBODY, producer={"socket.timeout.ms": 1500})
     gone = AdminClient(relayed.client("admin"), logger=topics.SILENT_LOG)
     with pytest.raises(NoAnswer, match=r"cannot look up the offsets of shop\.orders\[0\]"):
         offset_bounds(gone, [("shop.orders", 0)], timeout=0.1)
@@ -71,7 +71,7 @@ def test_librdkafka_writes_nothing_to_stderr_about_an_unreachable_broker() -> No
         "from relay.errors import Unavailable\n"
         "from relay.kafka import topics\n"
         "from tests.kafka.configs import config\n"
-        f"try: topics.connect(config('shop', '127.0.0.1:{free_port()}'), timeout=0.5)\n"
+        f"try: topics.connect(config('shop', '{NOBODY}'), timeout=0.5)\n"
         "except Unavailable: print('unavailable')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True)

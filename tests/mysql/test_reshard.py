@@ -17,10 +17,10 @@ from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import Handover, HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.source import MySQLSource
-from relay.process.managed import free_port
 from relay.records import ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
+from tests.listening import NOBODY
 from tests.mysql.fake_servers import A, B, FakeServer
 from tests.mysql.reading import session
 from tests.mysql.resharding import PLAIN, VITESS, World, create_tables, reshard_under_load
@@ -202,11 +202,10 @@ def test_a_shard_is_read_until_its_replication_writes_checkpoints(
 @pytest.mark.services
 def test_a_check_asks_no_server_of_a_shard_that_others_replace(mariadb: Any, unique: str) -> None:
     """It may have ended, and its servers be gone, while the config still lists it."""
-    gone = f"127.0.0.1:{free_port()}"
     halves = {half: [mariadb.address] for half in ("-80", "80-")}
     with session(mariadb, unique):
-        assert MySQLSource(config(unique, {"-": [gone], **halves})).unreadable() == {}
-        assert list(MySQLSource(config(unique, {"-": [gone]})).unreadable()) == [gone]
+        assert MySQLSource(config(unique, {"-": [NOBODY], **halves})).unreadable() == {}
+        assert list(MySQLSource(config(unique, {"-": [NOBODY]})).unreadable()) == [NOBODY]
 
 
 @pytest.mark.services

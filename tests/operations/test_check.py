@@ -23,24 +23,24 @@ from relay.dynamodb.check import check_table
 from relay.kafka import topics
 from relay.mysql_dialect.definitions import carried_column
 from relay.operations import check
-from relay.process.managed import free_port
 from relay.source import CheckedTable
 from relay.table import Column, KeyColumn, TableSchema
 from tests.dynamodb.described import described
+from tests.listening import NOBODY
 from tests.waiting import wait_until
 
 
 def config(**others: Any) -> dict[str, Any]:
     return {
         "name": "shop",
-        "kafka": {"bootstrap_servers": f"127.0.0.1:{free_port()}", "partitions": 2},
+        "kafka": {"bootstrap_servers": NOBODY, "partitions": 2},
         "sources": [
             {
                 "name": "orders",
                 "type": "dynamodb",
                 "table": "orders",
                 "region": "us-east-1",
-                "endpoint_url": f"http://127.0.0.1:{free_port()}",
+                "endpoint_url": f"http://{NOBODY}",
             }
         ],
         **others,
@@ -102,7 +102,7 @@ def test_a_table_without_cache_keys_needs_nothing() -> None:
 
 
 def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Result], tmp_path: Path) -> None:
-    registry, cache = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    registry, cache = NOBODY, "127.0.0.1:2"
     content = config(
         schema_registry={"url": f"http://me:hunter2@{registry}"},
         cache={"url": f"redis://:hunter2@{cache}/0", "namespace": "n", "keys": {"orders": ["{order_id}"]}},

@@ -17,7 +17,6 @@ import yaml
 from relay.config import load
 from relay.errors import RelayError
 from relay.operations.doctor import write
-from relay.process.managed import free_port
 from tests.command_line import errors, relay
 
 CONFIG = """\
@@ -78,7 +77,7 @@ def file(live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("USER_INFO", "you:hunter-21")
     monkeypatch.setenv("DB_PASS", "hunter-24%2F")
     path = tmp_path / "relay.yaml"
-    path.write_text(CONFIG.format(kafka=free_port(), http=live))
+    path.write_text(CONFIG.format(kafka=1, http=live))
     return path
 
 

@@ -21,11 +21,11 @@ from relay.dynamodb import Stream
 from relay.kafka.group import Member
 from relay.kafka.group_offsets import GroupOffsets, count_between
 from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
-from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.scripted_relay import start_relay
 from tests.kafka.proxy import Api, ProxiedBroker, passing
+from tests.listening import NOBODY
 from tests.operating import Operated
 from tests.waiting import wait_until
 
@@ -129,7 +129,7 @@ def test_in_a_pipe_each_shard_is_one_line(
 
 def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
-    relay = Operated(tmp_path, stream, f"127.0.0.1:{free_port()}", "nobody")
+    relay = Operated(tmp_path, stream, NOBODY, "nobody")
     assert "no Kafka broker answers" in relay.command("status", "CONFIG", code=3).stderr
 
 

@@ -20,9 +20,9 @@ from relay.config import load
 from relay.dynamodb import Stream
 from relay.dynamodb.values import image_json
 from relay.operations.verify import verify
-from relay.process.managed import free_port
 from relay.services.sql_server import PASSWORD, USER
 from tests.command_line import errors, relay
+from tests.listening import NOBODY
 from tests.operations.verified_shop import Shop, primary_key
 from tests.waiting import wait_until
 
@@ -256,11 +256,11 @@ def failure(shop: Shop, code: int, *options: str) -> str:
 
 def test_what_cannot_be_reached_ends_the_command_with_code_3(shop: Shop) -> None:
     shop.plant(shop.put(1, 1), None)
-    cache_url, port = shop.cache_url, free_port()
-    shop.cache_url = f"redis://127.0.0.1:{port}/0"
+    cache_url = shop.cache_url
+    shop.cache_url = f"redis://{NOBODY}/0"
     shop.configure()
     assert f"Redis at {shop.cache_url} is not available" in failure(shop, 3)
-    shop.cache_url, shop.endpoint_url = cache_url, f"http://127.0.0.1:{port}"
+    shop.cache_url, shop.endpoint_url = cache_url, f"http://{NOBODY}"
     shop.configure()
     assert "source orders: DynamoDB in region us-east-1" in failure(shop, 3)
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from relay.cli import app
 from relay.errors import ConfigError, Unavailable
-from relay.process.managed import free_port
 from relay.services.postgres import PostgresServer, execute
 from spark_consumers.sinks.postgres import PostgresDatabase, problems
+from tests.listening import NOBODY
 
 pytestmark = pytest.mark.services
 
@@ -39,7 +39,7 @@ def check(folder: Path, command: str, url: str) -> tuple[int, str]:
     source = {"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}
     raw = {
         "name": "shop",
-        "kafka": {"bootstrap_servers": f"127.0.0.1:{free_port()}"},
+        "kafka": {"bootstrap_servers": NOBODY},
         "sources": [source | {"endpoint_url": "http://127.0.0.1:1"}],
         "copy": {"url": url},
     }
@@ -100,7 +100,7 @@ class TestRefused:
         assert "does not exist" in said
 
     def test_a_server_that_does_not_answer(self, tmp_path: Path, command: str) -> None:
-        code, said = check(tmp_path, command, f"postgresql://u:p@127.0.0.1:{free_port()}/db")
+        code, said = check(tmp_path, command, f"postgresql://u:p@{NOBODY}/db")
         assert code == 3
         assert "Connection refused" in said
 
