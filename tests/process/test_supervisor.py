@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -88,11 +87,15 @@ def test_no_worker_outlives_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 def test_sigterm_stops_all_workers_cleanly(tmp_path: Path) -> None:
-    command = script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(600)\n")
+    text = (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"open({str(tmp_path / 'ready')!r} + os.environ['RELAY_WORKER'], 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+    command = script(tmp_path, text)
     program = f"from relay.process.supervisor import run; run({command!r}, 2, until_done=False)"
     parent = subprocess.Popen([sys.executable, "-c", program])
-    wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
-    time.sleep(0.2)
+    wait_until(lambda: all((tmp_path / f"ready{number}").exists() for number in range(2)))
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(120) == 0
     assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
