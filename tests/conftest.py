@@ -33,6 +33,7 @@ from relay.services.memcached import MemcachedServer
 from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
+from relay.services.server import EmbeddedServer
 from relay.services.vitess import Vitess
 from tests import containers, needs, parallel, selection
 from tests.browser import SCREENSHOTS
@@ -69,6 +70,9 @@ spark_classes.use()
 
 if release := os.environ.get("RELAY_TEST_MARIADB"):
     MariaDB.release = release
+
+# Several JVMs may start at once.
+EmbeddedServer.start_timeout = 300.0
 
 # Relays that catch up in this process: what tests draw has fewer empty pages in a row than are the head of a shard.
 head.QUIET_SECONDS = 0.1

@@ -63,7 +63,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(node_timeout: float = 2.0) -> Iterator[Cluster]:
+def cluster(node_timeout: float = 5.0) -> Iterator[Cluster]:
     """Start three primaries and a replica. ``node_timeout``: seconds after which one that is silent is replaced."""
     options = {
         "cluster-enabled": "yes",
