@@ -38,7 +38,7 @@ def read(broker: ProxiedBroker, topic: str, isolation: str = "read_committed") -
         where = TopicPartition(topic, 0, 0)
         reader.assign([where])
         found: list[bytes | None] = []
-        while reader.position([where])[0].offset < reader.get_watermark_offsets(where, 10)[1]:
+        while reader.position([where])[0].offset < reader.get_watermark_offsets(where, 60)[1]:
             found += [message.value() for message in reader.consume(100, 0.2)]
         return found
     finally:

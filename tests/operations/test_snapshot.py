@@ -124,7 +124,7 @@ def test_a_snapshot_is_taken_beside_the_running_relay_and_shown_by_status(
         stream.put("root", "item-1", 2, old=1)
         pace.pages = 1000
         wait_until(lambda: relay.source()["snapshot_requests"] == [] or None, 120)
-        assert state(relay) == "finished"
+        wait_until(lambda: state(relay) == "finished" or None)  # in another partition, whose marker may come later
     assert reads(relay) == once(2)
     assert relay.versions("item-1").count(2) == 3
     partitions = load(relay.path).kafka.partitions
