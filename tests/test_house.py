@@ -27,7 +27,7 @@ WALL_CLOCK = {
     "relay/stream/gap_decisions.py": "says when a record was written",
     "relay/engine/publishing.py": "a lag that is shown, and `relayed_at`",
     "relay/engine/status.py": "the age of what is by a source's clock, for those who look at it here",
-    "relay/stream/watermarks.py": "says when a record was written",
+    "relay/stream/watermark_records.py": "says when a record was written",
     "relay/kafka/checkpoints.py": "passed on to freshness.py",
     "relay/kafka/freshness.py": "while a machine sleeps, the monotonic clock may stand: the later one counts",
     "relay/kafka/group_offsets.py": "a person says since when, such as -1h",

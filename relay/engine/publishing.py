@@ -32,7 +32,7 @@ from relay.reading.open_shard import OpenShard, ShardOwner
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
-from relay.stream.watermarks import Watermarks, key_beside
+from relay.stream.watermark_records import WatermarkRecords, key_beside
 
 if TYPE_CHECKING:
     from relay.native._core import ChangeBlock
@@ -86,7 +86,7 @@ class Publishing:
         self._stop_by = stop_by
         # Published in the open transaction, in order.
         self._unconfirmed: list[_Sent] = []
-        self._watermarks = Watermarks()
+        self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, liveness)
         producers.open()
         self._transaction = OpenTransaction(producers, group, settings.checkpoints)
@@ -153,7 +153,7 @@ class Publishing:
         self._metrics.count_gap(source.name, gap.reason)
 
     def watermarks(self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]]) -> None:
-        """Publish the low watermarks that are due. ``streams``: see ``Watermarks.low``."""
+        """Publish the low watermarks that are due. ``streams``: see ``WatermarkRecords.low``."""
         for key, value in self._watermarks.low(streams, self._group.owned):
             self._transaction.begin()
             self._transaction.require_owned(key)

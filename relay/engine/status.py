@@ -40,7 +40,7 @@ def take(
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
                 snapshots=source.stream.snapshots,
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
-                held_up_since=_here(source, source.succession.held_up_since),
+                held_up_since=_here(source, source.switching.held_up_since),
                 pending_gaps=tuple(
                     pending.gap.published()
                     for pending in all_pending_gaps(group.view, source.stream.source)

@@ -105,14 +105,14 @@ class Upkeep:
         if not self._owns(source.stream.plan_key):
             source.planning.drop()
             return False
-        if source.succession.is_waiting:
+        if source.switching.is_waiting:
             return False
         try:
             made = source.planning.make(source.stream)
         except Unavailable as error:
             if source.planning.before(source.stream) is None:
                 raise
-            source.succession.retry_later(error)
+            source.switching.retry_later(error)
             return False
         if made is None:
             return False

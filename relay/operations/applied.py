@@ -11,7 +11,7 @@ from relay.kafka import topics
 from relay.kafka.committed import read_all_committed
 from relay.kafka.group import members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
-from relay.stream.watermarks import OVERALL
+from relay.stream.watermark_records import OVERALL
 
 
 class AppliedTime:

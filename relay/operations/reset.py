@@ -35,7 +35,7 @@ from relay.source import Source
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning
 from relay.stream.snapshot_after_reset import restarted
-from relay.stream.watermarks import key_beside
+from relay.stream.watermark_records import key_beside
 
 _JOIN_TIMEOUT = 60.0
 """Seconds until this process must be the only member of the group."""

@@ -10,8 +10,8 @@ read only after all its parents have been read to their end (I2).
 from __future__ import annotations
 
 from relay.records.gap import Decision, Gap, PendingGap
-from relay.records.graph import Lineage, ready_shards
 from relay.records.key import RecordKind, StreamId, parse_key
+from relay.records.lineage import Lineage, ready_shards
 from relay.records.listing import ShardListing
 from relay.records.plan import PASSED, Plan
 from relay.records.shard import (

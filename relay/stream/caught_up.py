@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from relay.records import Shard, ShardCheckpoint
 from relay.source import Page
-from relay.stream.watermarks import MARGIN
+from relay.stream.watermark_records import MARGIN
 
 
 class CaughtUp:

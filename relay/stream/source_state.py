@@ -35,7 +35,7 @@ from relay.stream.planning import Planning
 from relay.stream.progress import CommittedProgress
 from relay.stream.pruning import replaced
 from relay.stream.shard_checkpoints import ShardCheckpoints
-from relay.stream.succession import Succession
+from relay.stream.switching import Switching
 from relay.table import TableSchema
 
 
@@ -57,7 +57,7 @@ class SourceState:
         self.source = source
         self.readers = readers
         self.planning = Planning(source, view)
-        self.succession = Succession(source, self.planning)
+        self.switching = Switching(source, self.planning)
         self.look = Look(source.name, view, clock=readers.clock)
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
         self.caught_up = CaughtUp(source.clock(), has_heads=source.has_journals) if until_caught_up else None
@@ -103,18 +103,18 @@ class SourceState:
     # ------------------------------------------------------------------ which stream is read, and when it is looked at
 
     def choose_stream(self) -> None:
-        """See ``Succession.choose``."""
-        self._switch_to(self.succession.choose(self.committed))
+        """See ``Switching.choose``."""
+        self._switch_to(self.switching.choose(self.committed))
 
     def join_planned(self) -> bool:
-        """See ``Succession.join_planned``. Return whether it switches, or is to."""
-        if self.planning.is_asking and self.succession.chosen_elsewhere(self.committed) is not None:
+        """See ``Switching.join_planned``. Return whether it switches, or is to."""
+        if self.planning.is_asking and self.switching.chosen_elsewhere(self.committed) is not None:
             return True  # the source is still being asked
-        return self._switch_to(self.succession.join_planned(self.committed))
+        return self._switch_to(self.switching.join_planned(self.committed))
 
     def advance(self) -> bool:
-        """See ``Succession.advance``. Return whether it switches."""
-        return self._switch_to(self.succession.advance(self.committed, self.discovery, self.snapshots))
+        """See ``Switching.advance``. Return whether it switches."""
+        return self._switch_to(self.switching.advance(self.committed, self.discovery, self.snapshots))
 
     def _switch_to(self, stream: StreamId | None) -> bool:
         """Read ``stream``, to which the source is connected, from here on. Return whether it does, or is to."""
@@ -123,16 +123,16 @@ class SourceState:
             if self.caught_up is not None:
                 self.caught_up.keep(())
             self._read(stream)
-        return stream is not None or self.succession.is_connecting
+        return stream is not None or self.switching.is_connecting
 
     def begin_look(self) -> bool:
         """See ``Look.begin``."""
-        if not self._plan_checked and not self.succession.is_connecting and self.plan is None:
+        if not self._plan_checked and not self.switching.is_connecting and self.plan is None:
             has_answers = not self.planning.is_asking
         else:
             snapshots = self.snapshots
             has_answers = (
-                self.succession.is_connected
+                self.switching.is_connected
                 or self.discovery.is_due
                 or (snapshots is not None and (snapshots.is_measured or snapshots.sees is not None))
             )
@@ -142,8 +142,8 @@ class SourceState:
         """See ``Look.end``."""
         is_unsettled = (
             not self._plan_checked
-            or self.succession.is_connecting
-            or self.succession.is_waiting
+            or self.switching.is_connecting
+            or self.switching.is_waiting
             or self.discovery.successor is not None
             or not self._is_snapshot_settled()
         )

@@ -125,7 +125,7 @@ class Maintained:
         return found
 
     def held_up_since(self) -> float | None:
-        return self.state.succession.held_up_since
+        return self.state.switching.held_up_since
 
     def write(self, shard: str, checkpoint: ShardCheckpoint) -> None:
         """Commit ``checkpoint``, as another worker does."""

@@ -132,10 +132,10 @@ def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_of
     with monkeypatch.context() as patched:
         patched.setattr(source, "connect", refuse)
         source.label = FOLLOWING.label
-        relay.serve_until(lambda: relay.state.succession.is_waiting)
+        relay.serve_until(lambda: relay.state.switching.is_waiting)
         relay.now += 500
         relay.serve()
-        relay.serve_until(lambda: relay.state.succession.is_waiting)
+        relay.serve_until(lambda: relay.state.switching.is_waiting)
         assert relay.held_up_since() == 1000.0
     relay.now += 500
     relay.serve_until(lambda: relay.view.of(FOLLOWING).plan)
@@ -199,7 +199,7 @@ def test_a_stream_that_is_removed_before_it_is_planned_is_passed_over(source: Sc
         relay.write(shard.id, ShardCheckpoint(ShardState.FINISHED, updated_at=999.0))
     source.removed = {FOLLOWING.label}
     source.label = FOLLOWING.label
-    relay.serve_until(lambda: relay.state.succession.is_waiting)
+    relay.serve_until(lambda: relay.state.switching.is_waiting)
     assert relay.state.stream == FOLLOWING
     source.label = LAST.label
     relay.now += 500

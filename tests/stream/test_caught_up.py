@@ -9,7 +9,7 @@ from relay.records import CommittedRecords, Shard, ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.stream.caught_up import CaughtUp
 from relay.stream.source_state import SourceState
-from relay.stream.watermarks import MARGIN
+from relay.stream.watermark_records import MARGIN
 from tests.scripted_source import ScriptedSource
 
 STARTED = 1000.0

@@ -26,7 +26,7 @@ MARGIN = 5.0
 _EVERY = 1.0  # seconds between two records of one key
 
 
-class Watermarks:
+class WatermarkRecords:
     """Decides which watermarks are due. Used by the worker's thread.
 
     ``clock``: monotonic seconds. ``wall``: seconds since the epoch, at which a record was written.

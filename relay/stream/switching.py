@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _RETRY_AFTER = 5.0
 
 
-class Succession:
+class Switching:
     """Used by the worker's thread. While it connects, nothing else must be asked of the source.
 
     A method that returns a stream has connected the source to it: it is read from here on. ``committed``, of each

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from relay.config import load
 from relay.kafka.checkpoints import partition_of
 from relay.records import ShardCheckpoint, ShardState, StreamId
-from relay.stream.watermarks import MARGIN, OVERALL, Watermarks
+from relay.stream.watermark_records import MARGIN, OVERALL, WatermarkRecords
 from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, write_config
@@ -31,7 +31,7 @@ def reading(progress: float, state: ShardState = ShardState.READING) -> ShardChe
 
 def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
     clock = Clock(1000.0)
-    marks = Watermarks(clock=clock, wall=lambda: 5000.0)
+    marks = WatermarkRecords(clock=clock, wall=lambda: 5000.0)
     first = marks.of_shard(ORDERS, "a", reading(10.5))
     assert first is not None
     assert orjson.loads(first[0]) == ["v1", "orders", "l", "a"]
@@ -46,7 +46,7 @@ def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
 def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
     """I11: nobody says so, and none of them ends here."""
     clock = Clock(1000.0)
-    marks = Watermarks(clock=clock)
+    marks = WatermarkRecords(clock=clock)
     for number in range(1000):
         assert marks.of_shard(ORDERS, str(number), reading(10.5))
     clock.now += 1.0
@@ -56,7 +56,7 @@ def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
 
 def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> None:
     clock = Clock(1000.0)
-    marks = Watermarks(clock=clock)
+    marks = WatermarkRecords(clock=clock)
 
     def told(*streams: tuple[StreamId, float | None], owned: set[int] = ALL) -> dict[bytes, float]:
         clock.now += 1.0
