@@ -83,7 +83,6 @@ class Snapshots:
         self.stream = beside.stream
         self.tables = tables
         self.readers = readers
-        self.clock = beside.source.clock
         self._beside = beside
         self._committed = beside.committed
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
@@ -91,7 +90,7 @@ class Snapshots:
         self._latest: dict[str, SegmentCheckpoint] = {}
         # When the progress was shown, or logged, last.
         self._reported_at = 0.0
-        self._measuring = Measuring(beside.source.name, tables, self.clock)
+        self._measuring = Measuring(beside.source.name, tables, beside.source.clock)
         # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
         self.marked = SnapshotTables(beside.source, beside.committed)
@@ -182,7 +181,7 @@ class Snapshots:
         # A database may have many tables, and a look is cheap while nobody asks for them.
         asks = self.tables.is_selective or bool(requests) or is_running(control)
         return Facts(
-            now=self.clock(),
+            now=self.source.clock(),
             margin=self.tables.margin,
             is_selective=self.tables.is_selective,
             is_initial=is_initial,
@@ -297,7 +296,7 @@ class Snapshots:
             return None
         state = ShardState.FINISHED if page.finished else ShardState.READING
         # Not earlier than the worker said that has read the segment before.
-        now = max(before.updated_at, self.clock())
+        now = max(before.updated_at, self.source.clock())
         told = self._beside.unplanned_tables()
         after = replace(before, state=state, position=page.position, updated_at=now, unplanned=told)
         self._latest[page.shard.id] = after
@@ -314,7 +313,7 @@ class Snapshots:
 
     def report_progress(self, show: Show | None = None) -> None:
         """Show the progress or, from time to time, log it with an estimate."""
-        now, control = self.clock(), self.control
+        now, control = self.source.clock(), self.control
         if now - self._reported_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
             return
         done = self.progress()
