@@ -5,7 +5,7 @@ from __future__ import annotations
 from relay.gtid import GtidSet
 from relay.mysql.binlog.events import TransactionBegin
 from relay.mysql.positions import BinlogPosition
-from relay.mysql_dialect.published_rows import PublishedRows, furthest
+from relay.mysql_dialect.streamed_transaction import PublishedRows, furthest
 
 
 class PartlyRead:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.mysql_dialect.published_rows import PublishedRows, position_fields
+from relay.mysql_dialect.streamed_transaction import PublishedRows, position_fields
 from relay.records import Position
 
 

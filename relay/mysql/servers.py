@@ -20,8 +20,7 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import BinlogPurged, Diverged
 from relay.mysql.gtids import Sequences, common, last_sequences, origin_servers, split_mariadb
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.roles import Role, role_of
-from relay.mysql.verdicts import VERDICTS, ServerHistory, ServerVerdict, Standing
+from relay.mysql.roles import VERDICTS, Role, ServerHistory, ServerVerdict, Standing, role_of
 
 log = logging.getLogger(__name__)
 

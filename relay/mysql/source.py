@@ -18,6 +18,7 @@ from relay.keyrange import KeyRange
 from relay.mysql import connection
 from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.events import EventStream, Statement
+from relay.mysql.binlog.files import TooOld, executed_before
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
@@ -31,7 +32,6 @@ from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
-from relay.mysql.start_at_time import TooOld, executed_before
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of
 from relay.mysql_dialect.tables import Table, missing_tables

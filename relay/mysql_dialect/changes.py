@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 from relay import native
 from relay.change import Change, ChangeParts, SchemaChange, event_id
 from relay.errors import RelayError
-from relay.mysql_dialect.compiled_maker import CompiledMaker
 from relay.mysql_dialect.followed_tables import AppliedStatement
-from relay.mysql_dialect.plain_maker import PlainMaker
-from relay.mysql_dialect.published_rows import PublishedRows
-from relay.mysql_dialect.streamed_transaction import StreamedTransaction, Tally
+from relay.mysql_dialect.makers import CompiledMaker, PlainMaker
+from relay.mysql_dialect.streamed_transaction import PublishedRows, StreamedTransaction, Tally
 from relay.mysql_dialect.tables import Table
 from relay.token import EventToken, OriginToken
 

@@ -6,9 +6,18 @@ until the next row or the end, because each says whether it is the last of its t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from relay.token import EventToken
+
+PublishedRows = Mapping[str, int]
+"""How many rows of a partly published transaction were published, by table. Checkpoints hold this.
+
+By table, because other tables may be relayed by the time the rest is read: all rows of a new table remain, and those of
+a dropped one are not read again.
+"""
 
 
 @dataclass(slots=True)
@@ -59,3 +68,20 @@ class Tally:
         done, table = self.rows_of, self.held_table
         done[table] = done.get(table, 0) + 1  # `count` inlined: this runs for every row
         self.token = token
+
+
+def furthest(one: PublishedRows, other: PublishedRows) -> PublishedRows:
+    """Combine two counts of one transaction: one that is read again is behind the earlier read at first."""
+    return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}
+
+
+def position_fields(done: Mapping[str, PublishedRows]) -> dict[str, Any]:
+    """Return the fields of a checkpoint's position for the published rows by GTID, those of the next one first.
+
+    ``transaction`` and ``rows_done`` are for those who look at it.
+    """
+    if not done:
+        return {}
+    following, rows = next(iter(done.items()))
+    by_table = {gtid: dict(of) for gtid, of in done.items()}
+    return {"transaction": following, "rows_done": sum(rows.values()), "rows_of": by_table}

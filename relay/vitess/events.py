@@ -12,9 +12,9 @@ from enum import IntEnum
 
 from relay.errors import RelayError
 from relay.gtid import GtidError
-from relay.mysql_dialect.published_rows import PublishedRows, furthest
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.statements import classify
+from relay.mysql_dialect.streamed_transaction import PublishedRows, furthest
 from relay.records import ReshardJournal
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream

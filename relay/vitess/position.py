@@ -13,7 +13,7 @@ from typing import Any
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
-from relay.mysql_dialect.published_rows import PublishedRows, position_fields
+from relay.mysql_dialect.streamed_transaction import PublishedRows, position_fields
 from relay.records import Position, Start
 from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb

@@ -11,10 +11,10 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
+from relay.mysql.binlog.files import executed_before
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.roles import role_of
-from relay.mysql.start_at_time import executed_before
 from relay.process.managed import free_port
 from relay.services.sql_server import USER
 from relay.source import Page

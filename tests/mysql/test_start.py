@@ -13,9 +13,9 @@ import pytest
 
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
+from relay.mysql.binlog.files import TooOld, executed_before
 from relay.mysql.kind import KIND
 from relay.mysql.source import MySQLSource
-from relay.mysql.start_at_time import TooOld, executed_before
 from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.source import Opening, Page

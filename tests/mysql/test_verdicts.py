@@ -10,8 +10,8 @@ import pytest
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.mysql.errors import BinlogPurged, Diverged
+from relay.mysql.roles import VERDICTS, ServerHistory, ServerVerdict, Standing
 from relay.mysql.servers import LOST, LostPosition
-from relay.mysql.verdicts import VERDICTS, ServerHistory, ServerVerdict, Standing
 from tests.mysql.fake_servers import A, B, FakeServer, FakeShard
 
 READ = f"{A}:1-100"

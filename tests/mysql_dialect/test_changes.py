@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
-from relay.mysql_dialect.published_rows import furthest, position_fields
 from relay.mysql_dialect.snapshot_times import reads
+from relay.mysql_dialect.streamed_transaction import furthest, position_fields
 from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import EventToken, OriginToken

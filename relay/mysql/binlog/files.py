@@ -1,4 +1,7 @@
-"""The binlog files of a server: what was executed before each, and when it was started."""
+"""The binlog files of a server: what was executed before each, when it was started, and the position at a time.
+
+See "Update Stream API Change" in Vitess' update stream design.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from dataclasses import dataclass
 
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
-from relay.mysql.binlog.events import SILENT
+from relay.mysql.binlog.events import SILENT, Commit, TransactionBegin
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import Interrupted, NotCarried
+from relay.mysql.errors import BinlogPurged, Interrupted, NotCarried
 
 PREVIOUS_GTIDS, GTID_LIST = 35, 163
 _TIMEOUT = 30.0  # seconds
@@ -74,3 +78,59 @@ def gtid_list(body: bytes) -> GtidSet:
     count = struct.unpack_from("<I", body)[0] & 0x0FFFFFFF
     gtids = struct.iter_unpack("<IIQ", body[4 : 4 + 16 * count])
     return parse("MariaDB/" + ",".join(f"{domain}-{server}-{sequence}" for domain, server, sequence in gtids))
+
+
+class TooOld(BinlogPurged):
+    """The server's binlogs begin after the wanted time. ``oldest``: seconds, when they begin."""
+
+    def __init__(self, address: str, oldest: int) -> None:
+        super().__init__(f"{address}: its oldest binlog begins after the wanted time")
+        self.address = address
+        self.oldest = oldest
+
+
+def executed_before(server: ServerConnection, since: float) -> GtidSet:
+    """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
+
+    If there is none yet: all that it has executed. Raises ``TooOld`` if its binlogs may no longer have all transactions
+    since then, ``Unavailable``.
+    """
+    wanted = int(since)  # binlogs have whole seconds
+    # What was added to `gtid_purged` is in no file. Asked first, or what is purged meanwhile would be taken for that.
+    unlogged = parse("") if server.is_mariadb else purged(server)
+    return _search(server, _file_before(server, wanted).before | unlogged, wanted)
+
+
+def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
+    head, position = server.executed(), start.position
+    with closing(BinlogEvents(server, start, None)) as events:
+        begun: TransactionBegin | None = None
+        while not parse(position).contains(head):
+            for event in events.read(1.0):
+                if isinstance(event, TransactionBegin):
+                    if event.timestamp >= wanted:
+                        return parse(position)
+                    begun = event
+                elif isinstance(event, Commit) and begun is not None:
+                    position = begun.position
+    return parse(position)
+
+
+def _file_before(server: ServerConnection, wanted: int) -> Binlog:
+    """Return the newest file that was started before ``wanted``: everything in earlier ones is older."""
+    names = server.binlogs()
+    found = None
+    low, high = 0, len(names)
+    while low < high:
+        middle = (low + high) // 2
+        file = look_into(server, names[middle])
+        if file.begun < wanted:
+            found, low = file, middle + 1
+        else:
+            high = middle
+    if found is not None:
+        return found
+    oldest = look_into(server, names[0])
+    if not oldest.before:
+        return oldest  # nothing precedes it
+    raise TooOld(server.account.address, oldest.begun)
