@@ -16,7 +16,6 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.roles import role_of
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
-from relay.records import StreamId
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +28,8 @@ _ROLE_EVERY = 5.0  # seconds between two questions for the server's role and lag
 class CurrentServer:
     """The connection to the server that a shard is read from, if there is one. Used by one thread at a time."""
 
-    def __init__(self, stream: StreamId, shard: str, servers: ShardServers, open_events: OpenEvents) -> None:
-        self.source = stream.source
+    def __init__(self, source: str, shard: str, servers: ShardServers, open_events: OpenEvents) -> None:
+        self.source = source
         self.shard = shard
         self.servers = servers
         self.open_events = open_events

@@ -20,6 +20,7 @@ from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_first, check_followed
 from relay.mysql_dialect.statements import Classified, Kind
 from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys
+from relay.records import StreamId
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Layouts:
     def __init__(self, config: MySQLConfig) -> None:
         self.source = config.name
         self.database = config.database
+        self.stream = StreamId(config.name, config.database)
         self._config = config
         self._named = frozenset(config.tables or ())
         self._made = LayoutCache(self._lay_out)

@@ -21,8 +21,8 @@ class LoggedStatements:
     ``emptied``: the tables that the open transaction empties. ``published``: its statements that are published.
     """
 
-    def __init__(self, source: str, layouts: Layouts) -> None:
-        self.source = source
+    def __init__(self, layouts: Layouts) -> None:
+        self.source = layouts.source
         self.layouts = layouts
         self.followed = layouts.followed()
         self.emptied: list[Table] = []

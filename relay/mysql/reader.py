@@ -26,7 +26,7 @@ from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.snapshot_times import LATENESS
-from relay.records import Gap, Shard, StreamId
+from relay.records import Gap, Shard
 from relay.source import Page, ReadResult, Unreadable
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ class BinlogShardReader:
 
     def __init__(
         self,
-        stream: StreamId,
         shard: Shard,
         position: BinlogPosition,
         servers: ShardServers,
@@ -60,12 +59,12 @@ class BinlogShardReader:
         look: Callable[[ServerConnection], TablesNow] | None = None,
         clock: Callable[[], float],
     ) -> None:
-        self.stream = stream
+        self.stream = layouts.stream
         self.shard = shard
         self.clock = clock
-        self.server = CurrentServer(stream, shard.id, servers, open_events)
+        self.server = CurrentServer(layouts.source, shard.id, servers, open_events)
         self.head = ShardHead(servers, clock)
-        self.transactions = ShardTransactions(stream, shard.id, layouts, position, floor, self._is_local, clock)
+        self.transactions = ShardTransactions(shard.id, layouts, position, floor, self._is_local, clock)
         self._find_handover = find_handover
         # None once it has been called.
         self._look = look

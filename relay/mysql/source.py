@@ -52,9 +52,10 @@ _FIRST_EVENT = 5.0  # seconds in which a server sends the beginning of its binlo
 class MySQLSource(SqlSource):
     """Reads the binlogs of one database. ``connect`` comes first."""
 
+    config: MySQLConfig
+
     def __init__(self, config: MySQLConfig) -> None:
         super().__init__(config)
-        self.config = config
         self.layouts = Layouts(config)
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
         # The servers of each shard; shards that replace others come after those. ``reload`` replaces the mapping in the
@@ -174,7 +175,6 @@ class MySQLSource(SqlSource):
             )
         self.layouts.remember(opening.keys, opening.hashed)
         return BinlogShardReader(
-            self.stream,
             shard,
             self._position(opening),
             self._servers(shard.name),

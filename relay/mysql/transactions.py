@@ -34,7 +34,6 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.tables import Table
-from relay.records import StreamId
 from relay.source import STREAMED_PAGE
 from relay.table import TableSchema
 from relay.token import EventToken
@@ -68,7 +67,6 @@ class ShardTransactions:
 
     def __init__(
         self,
-        stream: StreamId,
         shard: str,
         layouts: Layouts,
         position: BinlogPosition,
@@ -85,12 +83,12 @@ class ShardTransactions:
         self._partial = PartlyRead(position)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
-        self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
+        self._changes = TransactionChanges(layouts.source, layouts.stream.qualified(shard), floor)
         self._tables: dict[str, Table] = {}
         # The open transaction, whether ``_changes`` has begun it, and its statements.
         self._begun: TransactionBegin | None = None
         self._is_open = False
-        self.statements = LoggedStatements(stream.source, layouts)
+        self.statements = LoggedStatements(layouts)
         self._events: deque[BinlogEvent] = deque()
         # The first row of the first event that was not consumed.
         self._row = 0

@@ -26,12 +26,12 @@ class SqlSource(ABC):
     has_journals = True
 
     def __init__(self, config: MySQLConfig | VitessConfig) -> None:
+        self.config = config
         self.name = config.name
         self.start = str(config.start)
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self.stream = StreamId(config.name, config.database)
         self.clock = ServiceClock()
-        self._identity = [config.type, config.database]
 
     def first(self) -> str:
         return self.stream.label
@@ -40,7 +40,8 @@ class SqlSource(ABC):
         return self.stream.label
 
     def config_hash(self) -> str:
-        return hashlib.blake2b(orjson.dumps(self._identity), digest_size=8).hexdigest()
+        identity = orjson.dumps([self.config.type, self.config.database])
+        return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
     @abstractmethod
     def tables(self) -> Sequence[TableSchema]:

@@ -54,9 +54,10 @@ _AS_HIDDEN = "for a table of an online schema change, and does not send its chan
 class VitessSource(SqlSource):
     """Reads the shards of one keyspace. Call ``connect`` first."""
 
+    config: VitessConfig
+
     def __init__(self, config: VitessConfig) -> None:
         super().__init__(config)
-        self.config = config
         self._vtgate = connect(config)
         # The layouts of the wanted tables when `connect` was called. Replaced by `connect`, and not shared: each reader
         # copies it.

@@ -22,7 +22,6 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.tables import Table, lay_out
-from relay.records import StreamId
 from relay.table import TableSchema
 from relay.vitess.events import EventKind, ShardEvents
 from relay.vitess.position import VStreamPosition
@@ -165,7 +164,7 @@ def binlog(rows: int) -> Fed:
 
     def change(events: Sequence[Any]) -> ChangeParts:
         position = BinlogPosition.from_json({"gtid": f"MySQL56/{A}:1-9"})
-        transactions = ShardTransactions(StreamId("s", "shop"), "-", layouts, position, 0, lambda _: False, time.time)
+        transactions = ShardTransactions("-", layouts, position, 0, lambda _: False, time.time)
         transactions.feed(events)
         parts: list[Any] = []
         while transactions.has_events:

@@ -28,7 +28,6 @@ from relay.mysql.binlog.events import (
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
-from relay.records import StreamId
 from relay.source import STREAMED_PAGE
 from tests import needs
 from tests.examples import examples
@@ -75,9 +74,7 @@ def played(
     position = BinlogPosition.from_json({"gtid": "MariaDB/0-1-100", **(partial or {})})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELAY_NATIVE", "required" if compiled else "off")
-        transactions = ShardTransactions(
-            StreamId("shop", "d"), "-", layouts, position, floor, lambda gtid: gtid.startswith(LOCAL), time.time
-        )
+        transactions = ShardTransactions("-", layouts, position, floor, lambda gtid: gtid.startswith(LOCAL), time.time)
     outcome, totals, committed = Outcome(), [0, 0], []
     for first in range(0, len(events), at_once):
         transactions.feed(events[first : first + at_once])
@@ -249,7 +246,7 @@ def test_a_page_ends_inside_a_transaction_that_does_not_fit(monkeypatch: pytest.
     start: dict[str, Any] = {"gtid": "MariaDB/0-1-100"}
     while start["gtid"] != "MariaDB/0-1-101":  # each page by a process of its own
         transactions = ShardTransactions(
-            StreamId("shop", "d"), "-", tables.layouts, BinlogPosition.from_json(start), 0, lambda _: False, time.time
+            "-", tables.layouts, BinlogPosition.from_json(start), 0, lambda _: False, time.time
         )
         transactions.feed(events)
         transactions.consume()
@@ -268,7 +265,7 @@ def test_an_event_of_many_rows_is_divided_among_pages(monkeypatch: pytest.Monkey
     t = tables.table("t", [BIGINT, text(30_000, UTF8MB4)])
     events: list[BinlogEvent] = [begin(101), t.rows(WRITE, [(at, "x" * 10_000) for at in range(100)]), COMMIT]
     start = BinlogPosition.from_json({"gtid": "MariaDB/0-1-100"})
-    transactions = ShardTransactions(StreamId("shop", "d"), "-", tables.layouts, start, 0, lambda _: False, time.time)
+    transactions = ShardTransactions("-", tables.layouts, start, 0, lambda _: False, time.time)
     transactions.feed(events)
     sizes = []
     while transactions.has_events:

@@ -18,7 +18,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck
-from relay.records import Shard, StreamId
+from relay.records import Shard
 from tests.mysql.fake_servers import A, B, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config
@@ -53,7 +53,6 @@ def silent() -> Iterator[SilentServers]:
 
 def reading_of(shard: FakeShard, events: Iterator[list[BinlogEvent]], **more: Any) -> BinlogShardReader:
     return BinlogShardReader(
-        StreamId("shop", "shop"),
         Shard("-"),
         BinlogPosition(f"MySQL56/{A}:1-100"),
         shard.servers,

@@ -12,7 +12,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
-from relay.records import Shard, StreamId
+from relay.records import Shard
 from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config
@@ -22,7 +22,6 @@ from tests.waiting import wait_until
 
 def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent]) -> BinlogShardReader:
     return BinlogShardReader(
-        StreamId("shop", "shop"),
         Shard("-"),
         BinlogPosition.from_json(position),
         servers,

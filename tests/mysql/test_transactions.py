@@ -13,7 +13,6 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
 from relay.mysql_dialect.tables import Table
-from relay.records import StreamId
 from relay.source import STREAMED_PAGE
 from relay.table import Column
 from tests.mysql.shards import config
@@ -29,7 +28,6 @@ class Shard:
         self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
         self.local = ""
         self.transactions = ShardTransactions(
-            StreamId("shop", "d"),
             "-",
             self.layouts,
             BinlogPosition.from_json({"gtid": position, **more}),

@@ -224,12 +224,8 @@ class Dump:
                 raise self._wrong_length(position, length - 1, written)
             if kind in (FORMAT_DESCRIPTION, ROTATE):
                 is_checked = self._negotiate(kind, buffer, at + 5, end)
-            if is_checked:
-                if crc32(view[at + 5 : end - 4]) != _CHECKSUM.unpack_from(buffer, end - 4)[0]:
-                    raise self._wrong_checksum(position)
-                events.append((kind, timestamp, server_id, position, flags, at + 24, end - 4))
-            else:
-                events.append((kind, timestamp, server_id, position, flags, at + 24, end))
+            stop = self._end_of_body(view[at + 5 : end], end, position) if is_checked else end
+            events.append((kind, timestamp, server_id, position, flags, at + 24, stop))
             at = end
             if ends and kind == XID:
                 self._keep(buffer[at:], 4)
@@ -272,17 +268,17 @@ class Dump:
         end = len(payload)
         if written != end - 5:
             raise self._wrong_length(position, end - 5, written)
-        if self._is_checked:
-            end -= 4
-            if crc32(memoryview(payload)[5:end]) != _CHECKSUM.unpack_from(payload, end)[0]:
-                raise self._wrong_checksum(position)
-        return payload, [(kind, timestamp, server_id, position, flags, 24, end)]
+        stop = self._end_of_body(memoryview(payload)[5:], end, position) if self._is_checked else end
+        return payload, [(kind, timestamp, server_id, position, flags, 24, stop)]
 
-    def _wrong_checksum(self, position: int) -> NotCarried:
-        return NotCarried(
-            f"{self.address}: the event before {position} has a wrong checksum: restart the relay, and if this happens "
-            "again, read from another server"
-        )
+    def _end_of_body(self, event: memoryview, end: int, position: int) -> int:
+        """Return where the body of an event ends, before its checksum. Raises ``NotCarried`` if that is wrong."""
+        if crc32(event[:-4]) != _CHECKSUM.unpack(event[-4:])[0]:
+            raise NotCarried(
+                f"{self.address}: the event before {position} has a wrong checksum: restart the relay, and if this "
+                "happens again, read from another server"
+            )
+        return end - 4
 
     def _wrong_length(self, position: int, length: int, written: int) -> NotCarried:
         return NotCarried(

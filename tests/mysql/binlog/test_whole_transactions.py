@@ -21,7 +21,6 @@ from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
-from relay.records import StreamId
 from tests import needs
 from tests.examples import examples
 from tests.mysql.encoder import event, gtid, query, rows, table_map
@@ -197,7 +196,6 @@ def test_whole_transactions_give_the_same_changes_and_positions(
 def consumed(events: Sequence[BinlogEvent], of: Layouts, position: Any, floor: int, local: str) -> Any:
     """Return the changes of events, and what a shard knows after them."""
     transactions = ShardTransactions(
-        StreamId("shop", "d"),
         "-",
         of,
         BinlogPosition.from_json(position),
@@ -263,7 +261,7 @@ def test_a_page_ends_before_a_transaction_that_does_not_fit(
     of = layouts()
     found, _ = read(events, of, is_mariadb=False, compiled=True)
     transactions = ShardTransactions(
-        StreamId("shop", "d"), "-", of, BinlogPosition.from_json({"gtid": START[False]}), 0, lambda _: False, time.time
+        "-", of, BinlogPosition.from_json({"gtid": START[False]}), 0, lambda _: False, time.time
     )
     transactions.feed(found)
     pages = []
