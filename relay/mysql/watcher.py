@@ -118,7 +118,7 @@ class ReplicationWatcher:
         try:
             server.verify()
             role = role_of(server)
-            self.identity = str(server.server_id) if server.is_mariadb else server.uuid.lower()
+            self.identity = server.identity
             executed = server.visible()
             # The next transactions are not much older than the newest binlog file.
             timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
