@@ -1,7 +1,7 @@
 """The catalogue of metrics: their names and meanings. ``README.md`` beside this file says what an operator should do.
 
 Add a metric here and there; a test compares the two. Counters are incremented once per page or transaction, never per
-change. Gauges are computed from the status at each scrape (``relay.observe.gauges``).
+change. Gauges are computed from the status at each scrape (``relay.observe.observer``).
 """
 
 from __future__ import annotations

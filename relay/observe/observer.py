@@ -1,28 +1,32 @@
-"""Hands a worker's counters and status from its thread to the threads that serve HTTP."""
+"""Hands a worker's counters and status from its thread to the threads that serve HTTP.
+
+Gauges are computed from the latest status at each scrape, so they age while a worker hangs.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from relay.observe import health
+from relay.observe import health, metrics
 from relay.observe.bars import SnapshotBars
-from relay.observe.gauges import Gauges, Observation, open_lag
 from relay.observe.history import History
 from relay.observe.liveness import Liveness
-from relay.observe.metrics import Metrics
+from relay.observe.metrics import Metric, Metrics
 from relay.observe.report import report
-from relay.observe.status import WorkerStatus
+from relay.observe.status import SourceView, WorkerStatus
 
 _STATUS_INTERVAL = 1.0
 
 
-class Observer:
+class Observer(Collector):
     """``file``: the config's, for commands that are shown.
 
     ``keeps_status``: whether somebody can ask for the status; without it, only the counters are kept.
@@ -64,7 +68,8 @@ class Observer:
         self._turned: float | None = None
         # Only the worker's thread uses it.
         self._taken = 0.0
-        self.metrics.registry.register(Gauges(self._observe, clock()))
+        self._started = clock()
+        self.metrics.registry.register(self)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -83,7 +88,7 @@ class Observer:
             self.liveness.look(self._status)
             if self.history.is_due(now):
                 wall = self.wall()
-                self.history.add(now, wall, self.metrics.totals(), open_lag(self._status, wall))
+                self.history.add(now, wall, self.metrics.totals(), _open_lag(self._status, wall))
 
     def stalls(self) -> list[health.Stall]:
         """Return everything without progress (I10). Safe from any thread, as are the methods below."""
@@ -107,5 +112,57 @@ class Observer:
             "not_ready": self.not_ready_reasons(),
         }
 
-    def _observe(self) -> Observation:
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Compute the gauges."""
+        status, turned, now, wall = self._observe()
+        yield _family(metrics.UPTIME, [([], now - self._started)])
+        if turned is not None:
+            yield _family(metrics.TURN_AGE, [([], now - turned)])
+        if status is None:
+            return
+        yield _family(metrics.PARTITIONS, [([], float(len(status.owned)))])
+        for metric, value in _OF_SOURCE.items():
+            values = ((source, value(source, now, wall)) for source in status.sources)
+            yield _family(metric, [([s.stream.source], found) for s, found in values if found is not None])
+
+    def _observe(self) -> tuple[WorkerStatus | None, float | None, float, float]:
+        """Return the latest status, when the main loop last turned, and the time by both clocks."""
         return self._status, self._turned, self.clock(), self.wall()
+
+
+def _open_lag(status: WorkerStatus, wall: float) -> float | None:
+    """Return the lag of the shard that is furthest behind among those open in a worker, None without one."""
+    return max((lag for source in status.sources for lag in _shard_lags(source, wall)), default=None)
+
+
+def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:
+    family = metric.gauge()
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _shard_lags(source: SourceView, wall: float) -> Iterator[float]:
+    for shard in source.open:
+        lag = source.shard_lag(shard, wall)
+        if lag is not None:
+            yield lag
+
+
+def _listing_age(source: SourceView, wall: float) -> float | None:
+    return max(0.0, wall - source.listed_at) if source.listed_at else None
+
+
+# Per source: takes the monotonic and the wall clock time; None leaves the gauge out.
+_OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
+    metrics.LAG: lambda source, now, wall: source.lag(wall),
+    metrics.SHARD_LAG: lambda source, now, wall: max(_shard_lags(source, wall), default=None),
+    metrics.WATERMARK: lambda source, now, wall: source.low_watermark,
+    metrics.OPEN: lambda source, now, wall: len(source.open) + len(source.segments),
+    metrics.UNFINISHED: lambda source, now, wall: len(source.unfinished()),
+    metrics.PENDING_GAPS: lambda source, now, wall: len(source.pending_gaps),
+    metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
+    metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,
+    metrics.POLL_AGE: lambda source, now, wall: max((now - poll.polled for _, _, poll in source.polls()), default=None),
+    metrics.LISTING_AGE: lambda source, now, wall: _listing_age(source, wall),
+}
