@@ -26,7 +26,6 @@ from relay.config.sinks import CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.template import Template
-from relay.config.typed_variables import read_as_wanted
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
@@ -266,5 +265,5 @@ def _validated(document: Document, path: Path) -> Config:
         try:
             return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
         except ValidationError as error:
-            if not read_as_wanted(document, error):
+            if not overrides.read_as_wanted(document, error):
                 raise explain(document, error, Config) from None

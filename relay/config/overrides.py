@@ -1,4 +1,7 @@
-"""``--set key=value``: what the command line says in place of the config file."""
+"""What takes the place of the texts in a config file: ``--set key=value``, and numbers and true or false of variables.
+
+The value of a variable is text, until a key wants something else.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from relay.config.errors import fields_of, model_inside
+from relay.config.errors import fields_of, model_inside, without_type_tag
 from relay.config.yaml_file import Document, Location, parse
 from relay.errors import ConfigError
 
 _NUMBERED = re.compile(r"\[(\d+)\]\.(.+)")
+_WANTED: dict[str, type | tuple[type, ...]] = {"int_type": int, "float_type": (int, float), "bool_type": bool}
+
+# YAML reads 010 as eight, 0x10 as sixteen, 1:30 as ninety, and drops what follows ` #`.
+_PLAIN = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]+)?|[A-Za-z]+")
 
 
 def apply(document: Document, settings: Sequence[str], root: type[BaseModel]) -> None:
@@ -70,3 +77,35 @@ def _put(document: Document, location: Location, value: Document, option: str) -
         del document.variables[replaced]
     document.variables |= {(*location, *inside): text for inside, text in value.variables.items()}
     document.options[location] = option
+
+
+def read_as_wanted(document: Document, error: ValidationError) -> bool:
+    """Replace the texts from variables that ``error`` refuses by what YAML reads in them, if that is wanted there.
+
+    Return whether there were any. Texts that the file itself has stay as they are: there, quotes decide.
+    """
+    found = False
+    for detail in error.errors(include_url=False):
+        location, _ = without_type_tag(detail["loc"])
+        wanted = _WANTED.get(detail["type"])
+        if wanted is None or location not in document.variables or not isinstance(detail["input"], str):
+            continue
+        value = _plain(detail["input"])
+        # In Python, True is an integer.
+        if isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool):
+            *parents, last = location
+            holder = document.data
+            for part in parents:
+                holder = holder[part]
+            holder[last] = value
+            found = True
+    return found
+
+
+def _plain(text: str) -> Any:
+    if not _PLAIN.fullmatch(text.strip()):  # I8
+        return None
+    try:
+        return parse("", text, {}).data
+    except ConfigError:
+        return None
