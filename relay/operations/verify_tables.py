@@ -12,15 +12,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
-from relay.config import Config
-from relay.errors import ConfigError
-from relay.operations.applied import AppliedTime
+import orjson
+
+from relay.config import Config, SourceConfig
+from relay.engine.kinds import kind_of
+from relay.errors import ConfigError, Unavailable
+from relay.kafka import topics
+from relay.kafka.checkpoints import read_checkpoints
+from relay.kafka.committed import read_all_committed
+from relay.kafka.group import members
+from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike
 from relay.operations.row_digests import digest_pairs
-from relay.operations.source_rows import source_rows
+from relay.records import Shard
 from relay.source import SourceRows
+from relay.stream.watermark_records import OVERALL
 from spark_consumers.kept_rows import KeptRows
 from spark_consumers.open_kept_rows import kept_rows
 
@@ -116,7 +125,7 @@ def verify_tables(
     if (config.copy_ if kind == "copy" else config.log) is None:
         raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
     with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
-        for rows in source_rows(config, say):
+        for rows in _source_rows(config, say):
             with closing(rows):
                 table = ComparedTable(rows.schema)
                 kept = open_kept(table.layout, table.wanted)
@@ -266,3 +275,83 @@ class TableVerifier:
 
     def _true_rows(self, rows: Iterable[tuple[Any, Any]]) -> Iterator[ComparedRow]:
         return (self._table.of_source(key, image) for key, image in rows)
+
+
+class AppliedTime:
+    """How far the log or the copy, ``kind``, has what was committed at the sources: by watermark and offsets.
+
+    Methods raise ``Unavailable``.
+
+    ``is_running``: whether the relay was, when it was last looked at.
+    """
+
+    def __init__(self, config: Config, kind: str) -> None:
+        self._config = config
+        self._admin = topics.connect(config)
+        self._group = GroupOffsets(config, kind, [*dict.fromkeys(map(config.topic, config.tables))])
+        self._through = 0.0
+        # A time up to which everything was on the topics when they had these ends.
+        self._awaited: tuple[float, Offsets] | None = None
+        self.group = self._group.group
+        self.is_running = True
+
+    def close(self) -> None:
+        self._group.close()
+
+    def through(self) -> float:
+        """Return a time in seconds: what was committed at the sources before it is applied; 0 while that is not known.
+
+        If no relay runs, nothing more comes to the topics, so only their ends count.
+        """
+        if self._awaited is None:
+            published = self._published()  # before the ends
+            self._awaited = published, self._group.locate({})[1]
+        published, ends = self._awaited
+        committed = self._group.committed() or {}
+        if all(
+            max(0, committed.get(topic, {}).get(partition, 0)) >= end
+            for topic, of_topic in ends.items()
+            for partition, end in of_topic.items()
+        ):
+            self._through, self._awaited = max(self._through, published), None
+        return self._through
+
+    def _published(self) -> float:
+        now, config = time.time(), self._config
+        self.is_running = bool(members(self._admin, f"{config.name}.relay", config.internal("checkpoints")))
+        if not self.is_running:
+            return now
+        found = 0.0
+        for message in read_all_committed(self._admin, config, config.internal("watermarks")):
+            if message.key() == OVERALL and message.value():
+                found = max(found, float(orjson.loads(message.value() or b"")["watermark"]))
+        return found
+
+
+def _source_rows(config: Config, say: Callable[[str], None]) -> Iterator[SourceRows]:
+    """Open the tables one after another; the caller closes each. ``say``: told what is left out.
+
+    Raises ``Unavailable``, and ``ConfigError`` if no source can be read.
+    """
+    # A source that is left out needs no packages.
+    opens = [(entry, kind_of(entry).rows if entry.can_read_rows else None) for entry in config.sources]
+    for entry, rows in opens:
+        if rows is None:
+            problem = f"source {entry.name}: `relay verify` cannot read the rows of type {entry.type}"
+            if all(each is None for _, each in opens):
+                raise ConfigError(f"{problem}: only those of dynamodb and mysql")
+            say(f"{problem}: its tables are left out")
+    for entry, rows in opens:
+        if rows is not None:
+            yield from rows(entry, partial(_open_shards, config, entry))
+
+
+def _open_shards(config: Config, entry: SourceConfig) -> list[str]:
+    """Return the shards that have not ended: before a reshard has, its rows are in both."""
+    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
+        committed = view.newest(entry.name)
+        checkpoints = committed.checkpoints if committed is not None else {}
+        found = sorted(Shard(name).name for name, each in checkpoints.items() if not each.state.ended)
+    if not found:
+        raise Unavailable(f"source {entry.name} has not been read yet: start `relay run` first")
+    return found
