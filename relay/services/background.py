@@ -80,10 +80,10 @@ class Service:
         return {"name": self.name, "running": self.running, "address": self.address, "pid": self.pid, "log": self.log}
 
 
-def up(names: Sequence[str] | None = None, detach: bool = True) -> list[Service]:
+def up(names: Sequence[str] | None = None) -> list[Service]:
     """Start those of the named services that are not running, and return all of them.
 
-    Without ``detach`` they end with this process. If one fails, the others are started all the same, and then its
+    They outlive this process. If one fails, the others are started all the same, and then its
     ``Unavailable`` is raised. Raises ``ConfigError`` for an unknown name.
     """
     wanted = list(dict.fromkeys(names or DEFAULT))
@@ -91,7 +91,7 @@ def up(names: Sequence[str] | None = None, detach: bool = True) -> list[Service]
         if name not in KINDS:
             raise ConfigError(f"unknown service {name!r}: use one of {', '.join(KINDS)}")
     with _alone(), ThreadPoolExecutor(len(wanted)) as pool:
-        futures = [pool.submit(_start, name, detach) for name in wanted]
+        futures = [pool.submit(_start, name) for name in wanted]
         return [future.result() for future in futures]
 
 
@@ -139,7 +139,7 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _start(name: str, detach: bool) -> Service:
+def _start(name: str) -> Service:
     """Return the service, after starting it if it is not running."""
     found = next((each for each in _recorded() if each.name == name), None)
     if found is not None:
@@ -149,7 +149,7 @@ def _start(name: str, detach: bool) -> Service:
     # Remove its data: services in memory have lost theirs, and data of only some of them would not fit together.
     folder = state_folder() / "services" / name
     remove_server_folder(folder)
-    server = KINDS[name](folder, detached=detach)
+    server = KINDS[name](folder, detached=True)
     # If this process is killed before the service is ready, `down` still knows it.
     server.on_launch = lambda: _record(_service(name, server))
     try:

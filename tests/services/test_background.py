@@ -158,9 +158,3 @@ class TestRoundTrip:
         os.kill(first, signal.SIGCONT)
         assert [each.pid for each in down()] == [first]
         assert gone(first)
-
-    def test_a_service_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
-        program = "from relay.services.background import up; print(up(['redis'], detach=False)[0].pid)"
-        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert gone(int(answer.stdout))
-        assert [each.running for each in status()] == [False]
