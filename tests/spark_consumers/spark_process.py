@@ -10,11 +10,14 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import patience
 
 _RELAY = "from relay.cli import main; main()"
 
@@ -30,6 +33,7 @@ class SparkProcess:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
+        self._running: RunningInSpark | None = None
         self._scripts = 0
 
     def run(
@@ -47,16 +51,27 @@ class SparkProcess:
         """
         self._scripts += 1
         output, log = self._folder / f"{self._scripts}.out", log or self._folder / f"{self._scripts}.log"
-        code = self._exit_code(script, arguments, output, log, timeout, given=given, compiled=compiled)
-        assert code == 0, log.read_text(errors="replace")
+        started = self._start(script, arguments, output, log, given=given, compiled=compiled)
+        assert self._exit_code(started, timeout) == 0, log.read_text(errors="replace")
         return output.read_text()
 
     def relay(self, *arguments: str, log: Path, code: int = 0, timeout: float = 400.0) -> None:
         """Run the command line of the relay. AssertionError with its log if it ends with another exit code."""
-        found = self._exit_code(_RELAY, arguments, log, log, timeout)
+        found = self._exit_code(self._start(_RELAY, arguments, log, log), timeout)
         assert found == code, log.read_text(errors="replace")
 
+    def start(self, script: str, *arguments: str, log: Path, compiled: bool = False) -> RunningInSpark:
+        """Start a script that runs until SIGTERM. What is started before it ends kills it, and gets a new Spark."""
+        log.touch()
+        self._running = RunningInSpark(self._start(script, arguments, log, log, compiled=compiled), log)
+        return self._running
+
+    def start_relay(self, *arguments: str, log: Path) -> RunningInSpark:
+        """Start the command line of the relay, as ``start`` does a script."""
+        return self.start(_RELAY, *arguments, log=log)
+
     def close(self) -> None:
+        self._kill_running()
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -65,26 +80,30 @@ class SparkProcess:
             finally:
                 self._kill()
 
+    def _kill_running(self) -> None:
+        """Kill what ``start`` has started, with its Spark, if its test has failed before it ended."""
+        if self._running is not None and self._running.is_running:
+            self._kill()
+        self._running = None
+
     def _kill(self) -> None:
         assert self._process is not None
         with self._process:  # closes its pipes
             self._process.kill()
         self._process = None
 
-    def _exit_code(
+    def _start(
         self,
         script: str,
         arguments: tuple[str, ...],
         output: Path,
         log: Path,
-        timeout: float,
         *,
         given: str = "",
         compiled: bool = False,
-    ) -> int:
+    ) -> subprocess.Popen[str]:
         process = self._started()
         assert process.stdin is not None
-        assert process.stdout is not None
         task = {
             "script": script,
             "arguments": arguments,
@@ -93,18 +112,21 @@ class SparkProcess:
             "output": str(output),
             "log": str(log),
         }
-        answer = ""
+        process.stdin.write(f"{json.dumps(task)}\n")
+        process.stdin.flush()
+        return process
+
+    def _exit_code(self, process: subprocess.Popen[str], timeout: float) -> int:
+        code = None
         try:
-            process.stdin.write(f"{json.dumps(task)}\n")
-            process.stdin.flush()
-            if select.select([process.stdout], [], [], timeout)[0]:
-                answer = process.stdout.readline()
+            code = _answer(process, timeout)
         finally:
-            if not answer:
+            if code is None:
                 self._kill()  # the next script gets another one, even if the time of this test is up
-        return int(answer or -1)
+        return -1 if code is None else code
 
     def _started(self) -> subprocess.Popen[str]:
+        self._kill_running()
         if self._process is not None and self._process.poll() is not None:
             self._kill()
         if self._process is None:
@@ -117,6 +139,51 @@ class SparkProcess:
                     text=True,
                 )
         return self._process
+
+
+class RunningInSpark:
+    """A script in a process of Spark that goes on afterwards, and its log."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._code: int | None = None
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def has_logged(self, text: str) -> bool:
+        return text in self._log.read_text(errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        if self._code is None:
+            self._code = _answer(self._process, 0)
+        return self._code is None
+
+    def terminate(self) -> int:
+        """Return the exit code. AssertionError with the log if it hangs."""
+        assert self.is_running, self.log()
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(30)
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code. ``timeout``: seconds on a quiet host. AssertionError with the log if it hangs."""
+        if self._code is None:
+            self._code = _answer(self._process, patience(timeout))
+        assert self._code is not None, f"it has not ended: {self.log()}"
+        return self._code
+
+
+def _answer(process: subprocess.Popen[str], timeout: float) -> int | None:
+    """Return the exit code of the script that runs, -1 if the process has ended; None if neither comes in time."""
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], timeout)[0]:
+        return None
+    if answer := process.stdout.readline():
+        return int(answer)
+    process.wait(60)
+    return -1
 
 
 def serve() -> None:

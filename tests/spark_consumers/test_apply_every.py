@@ -77,13 +77,13 @@ def test_changes_that_wait_are_applied_after_a_restart_and_until_caught_up(topic
         return topic.counts().get("rows", 0)
 
     topic.publish([change("ada", 1)])
-    consumer = topic.start("log", checkpoint="a")
+    consumer = topic.start_in_spark("log", checkpoint="a")
     wait_until(lambda: rows() == 1, 120)
     topic.publish([change("ada", 2), change("bob", 1)])
     time.sleep(5)
     assert rows() == 1
     assert consumer.terminate() == 0
-    consumer = topic.start("log", checkpoint="a")
+    consumer = topic.start_in_spark("log", checkpoint="a")
     wait_until(lambda: rows() == 2, 120)
     topic.publish([change("ada", 3)])
     assert consumer.terminate() == 0

@@ -24,8 +24,9 @@ from relay.kafka import topics
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
+from tests.faults.harness import Relay
 from tests.log_lines import log_lines
-from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.spark_process import RunningInSpark, SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
 from tests.waiting import wait_until
 
@@ -174,7 +175,7 @@ def test_a_table_that_left_the_config_is_read_to_its_end_and_stops_no_consumer(t
 def test_a_topic_that_is_created_again_while_a_consumer_runs_ends_it(topic: Topic, consumer: str, code: int) -> None:
     """I1, I6: it would go on at the offset of the old one, and miss what is before."""
     topic.publish([change("c0", version) for version in (1, 2)])
-    process = topic.start(consumer, checkpoint="one")
+    process = topic.start_in_spark(consumer, checkpoint="one")
     wait_until(lambda: log_lines(topic.log, "batch") or None)
     topic.create_again()
     topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
@@ -285,7 +286,10 @@ def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, 
     late.key = {"customer": "late", "line": b"\x01"}
     [(value, *_)] = finished(TopicWriter(other, topic.name, 2, "hash", unpublished), [late])
     topic.publish_raw(value)
-    process = topic.start("cache", "--until-caught-up", checkpoint="cache", engine=engine)
+    if engine == "spark":
+        process: Relay | RunningInSpark = topic.start_in_spark("cache", "--until-caught-up", checkpoint="cache")
+    else:
+        process = topic.start("cache", "--until-caught-up", checkpoint="cache", engine=engine)
     wait_until(lambda: process.has_logged("schema"), 120)
     assert process.is_running
     _schemas(topic).register(topic.name, change_schema(other))
