@@ -24,6 +24,7 @@ from tests import needs
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Relay
 from tests.log_lines import log_lines
+from tests.spark_consumers.spark_process import RunningInSpark, SparkProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -90,7 +91,7 @@ class Orders:
     def relay(self, *arguments: str) -> Relay:
         return self.start("-m", "relay.cli", "run", str(self.path), *arguments)
 
-    def invalidated(self, key: str, *running: Relay) -> None:
+    def invalidated(self, key: str, *running: Relay | RunningInSpark) -> None:
         """Wait until the cache has an entry for ``key``. ``running``: processes that must not end meanwhile."""
 
         def entry() -> bool | None:
@@ -124,14 +125,16 @@ def clients(path: Path) -> set[str]:
     return {member.client_id for member in found.members}
 
 
-def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_registry(orders: Orders) -> None:
+def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_registry(
+    orders: Orders, spark_process: SparkProcess
+) -> None:
     """I1, I6: one consumer reads both versions, and known schemas need no registry, after a restart either."""
     with SchemaRegistry() as registry:
         orders.raw["schema_registry"] = {"url": registry.url}
         orders.declare(id="string", a="long")
         orders.put("one", a={"N": "1"}, note={"S": "first"})
         run_until_caught_up(orders.path)
-        cache = orders.start("-m", "relay.cli", "consume", "cache", str(orders.path))
+        cache = spark_process.start_relay("consume", "cache", str(orders.path), log=orders.folder / "cache.log")
         orders.invalidated("note:first", cache)
 
         orders.declare(id="string", a="long", note="string")
@@ -144,7 +147,7 @@ def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_regis
         registry.kill()
         orders.put("two", a={"N": "3"}, note={"S": "third"})
         orders.invalidated("note:third", cache, relay)
-        assert cache.stop(signal.SIGTERM, 90) == 0, cache.log()
+        assert cache.terminate() == 0, cache.log()
         orders.put("two", a={"N": "4"}, note={"S": "fourth"})
         again = orders.start("-m", "relay.cli", "consume", "cache", str(orders.path))
         orders.invalidated("note:fourth", again, relay)
@@ -161,12 +164,14 @@ def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_regis
         assert not knows_none.has_logged('"event": "batch"')
 
 
-def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(orders: Orders) -> None:
+def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(
+    orders: Orders, spark_process: SparkProcess
+) -> None:
     """I1, I7"""
     orders.declare(id="string", a="long")
     orders.put("one", a={"N": "1"}, note={"S": "first"})
     run_until_caught_up(orders.path)
-    copy = orders.start("-c", COPY, str(orders.path))
+    copy = spark_process.start(COPY, str(orders.path), log=orders.folder / "copy.log", compiled=True)
     applied = _batches(copy)
     wait_until(lambda: applied() >= 1 or None, 120)
 
@@ -174,7 +179,7 @@ def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(orders: Orde
     orders.put("two", a={"N": "2"}, note={"S": "second"}, more={"BOOL": True})
     run_until_caught_up(orders.path)
     wait_until(lambda: applied() >= 2 or None, 120)
-    assert copy.stop(signal.SIGTERM, 90) == 0, copy.log()
+    assert copy.terminate() == 0, copy.log()
     rows = json.loads((orders.folder / "rows.json").read_text())
     assert rows["one"] == {"id": "one", "a": 1, "note": None, "rest": '{"note":{"S":"first"}}'}
     assert rows["two"] == {"id": "two", "a": 2, "note": "second", "rest": '{"more":{"BOOL":true}}'}
@@ -212,7 +217,7 @@ def test_a_program_in_javascript_reads_both_versions_from_the_registry(orders: O
     ]
 
 
-def _batches(process: Relay) -> Callable[[], int]:
+def _batches(process: RunningInSpark) -> Callable[[], int]:
     """Return a function that counts the rows a consumer has applied."""
 
     def count() -> int:
