@@ -154,7 +154,7 @@ def repeated(step: Callable[[], object]) -> Iterator[None]:
 
 
 def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_found(
-    mariadb: Any, kafka: Any, database_url: str, unique: str, tmp_path: Path
+    mariadb: Any, kafka: Any, database_url: str, unique: str, tmp_path: Path, spark_process: SparkProcess
 ) -> None:
     """The table is MariaDB's. A writer, the relay and the consumer run all the time."""
     mariadb.execute(f"CREATE DATABASE {unique}")
@@ -188,12 +188,9 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
 
     run("INSERT orders SELECT seq, seq / 10, 'b', NOW(6) FROM seq_1000_to_1100")
     assert relay("run", path, "--until-caught-up").exit_code == 0  # makes the topics
-    with (
-        running("run", path, log=tmp_path / "relay.log") as relayed,
-        running(
-            "consume", "copy", path, "--checkpoint", tmp_path / "checkpoint", log=tmp_path / "consumer.log"
-        ) as consumer,
-    ):
+    consume = ("consume", "copy", str(path), "--checkpoint", str(tmp_path / "checkpoint"))
+    with running("run", path, log=tmp_path / "relay.log") as relayed:
+        consumer = spark_process.start_relay(*consume, log=tmp_path / "consumer.log")
         count = "SELECT count(*) FROM shop.orders WHERE NOT _relay_deleted"
 
         def copied() -> bool | None:
@@ -211,6 +208,7 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
             execute(database_url, "UPDATE shop.orders SET total = 1 WHERE id = 1002")
             execute(database_url, "UPDATE shop.orders SET id = 2000 WHERE id = 1003")
             spoilt = verify(4)
+        assert consumer.terminate() == 0, consumer.log()
     writer.close()
     for table in clean:
         assert [table[each] for each in ("missing", "extra", "different", "unknown")] == [0, 0, 0, 0], table
