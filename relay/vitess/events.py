@@ -101,9 +101,10 @@ class ShardEvents:
         """Whether no token is made of a transaction that has not ended."""
         return not self._transaction.has_changes
 
-    def raise_floor(self, timestamp: int) -> None:
-        """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
-        self.changes.floor = max(self.changes.floor, timestamp)
+    def reached_head(self, floor: int) -> None:
+        """Give no token an earlier timestamp than ``floor`` from here on, in seconds. For between transactions."""
+        self.changes.floor = max(self.changes.floor, floor)
+        self._end.begins = ()  # a server that is started ends the stream now
 
     def resume_position(self) -> VStreamPosition:
         """Return where reading resumes once the changes that are ready are published."""
@@ -129,7 +130,7 @@ class ShardEvents:
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        if self._end.is_reached or self._end.may_be_in(answers, self.shard):
+        if not self.rows.reads_whole or self._end.is_reached or self._end.may_be_in(answers, self.shard):
             return 0
         latest = int(min(latest_timestamp(self._clock()), self._end.before - 1))
         whole = self.rows.read_whole(answers, room, latest)
@@ -149,7 +150,7 @@ class ShardEvents:
         handler = _HANDLERS.get(event.type)
         if handler is not None:  # others: heartbeats, versions of schemas, and kinds that a later vtgate adds
             if (self._end.is_reached or event.timestamp >= self._end.before) and not self._transaction.is_open:
-                raise ServerStarted(min(event.timestamp, latest_timestamp(self._clock())))
+                raise ServerStarted(self._end.passed_by(event.timestamp, latest_timestamp(self._clock())))
             self.is_active = True
             handler(self, event)
         elif event.type == EventKind.HEARTBEAT and event.timestamp:

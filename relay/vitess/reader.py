@@ -101,8 +101,10 @@ class VitessShardReader:
             if not self._has_page(stream.events):
                 return self._handle_end(ended, begun)
         except ServerStarted as started:
-            self._starts.passed(started.timestamp)
             self._close_stream()
+            if self._starts.unknown is not None:
+                return Unreadable(self.shard, begun, self._starts.unknown)
+            self._starts.passed(started.timestamp)
             if not self._has_page(stream.events):
                 return self._empty_page(begun)
         except BrokenStream as error:
@@ -181,7 +183,8 @@ class VitessShardReader:
             return False
         assert self.watch.reached is not None
         self.floor = max(self.floor, int(self.watch.reached - LATENESS))
-        events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
+        events.reached_head(self.floor)  # I7: a snapshot relies on `lowest`
+        self._starts.reached_head()
         return True
 
     def _empty_page(self, begun: float) -> Page:

@@ -42,6 +42,11 @@ class ShardRows:
         self._in_page: dict[str, Table] = {}
         self._last: Table | None = None
 
+    @property
+    def reads_whole(self) -> bool:
+        """Whether `read_whole` reads anything."""
+        return self._compiled is not None
+
     def end_page(self, *, inside_transaction: bool) -> list[TableSchema]:
         """Return the schemas of the tables that the page has changes of, and start the next page."""
         schemas = [table.schema for table in self._in_page.values()]

@@ -31,6 +31,10 @@ _ENDS = frozenset({EventKind.COMMIT, EventKind.DDL, EventKind.OTHER})
 _GTID = re.compile(r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:\d+|\d+-\d+-\d+)\b")  # of either flavour
 
 
+class BinlogsHidden(Unavailable):
+    """The user of the tablets may not look into their binlogs."""
+
+
 class ShardHistory:
     """The past of a shard, as far as the binlogs of its tablets go back. ``silence``: seconds without an answer."""
 
@@ -73,7 +77,7 @@ class ShardHistory:
         low, high = 0, len(names)
         while low < high:
             middle = (low + high) // 2
-            begin = self._begin_of(names[middle], head.flavour)
+            begin = self._start_of(names[middle], head.flavour)
             with closing(self._transactions(begin.position, head)) as transactions:
                 times = [at for at, _ in islice(transactions, _FIRST)]
             if times and max(times) < wanted and (len(times) == _FIRST or middle == 0):  # I1
@@ -99,22 +103,26 @@ class ShardHistory:
         return found
 
     def _begin_of(self, name: str, flavour: str) -> GtidSet:
-        """Return what was executed before a file. For the first one of all its first transaction: vtgate needs one."""
+        """Return what was executed before a file."""
         if flavour == "MariaDB":
             ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos({literal(name)}, 4)"))
         else:
             text = self._info(name, "Previous_gtids")
         if text is None:
             raise Unavailable(f"shard {self.shard.name}: the tablet that was asked has no binlog {name}: try again")
-        if not text.strip():
-            first = _GTID.search(self._info(name, "Gtid") or "")
-            if first is None:
-                raise Unavailable(f"shard {self.shard.name}: the binlog {name} has no transactions: start at `current`")
-            text = first[0]
         try:
             return parse(f"{flavour}/{text}".replace("\n", ""))
         except GtidError as error:
             raise Unavailable(f"shard {self.shard.name}: the binlog {name} begins with {text!r}: {error}") from None
+
+    def _start_of(self, name: str, flavour: str) -> GtidSet:
+        """Return the same. For the first file of all its first transaction: vtgate needs one."""
+        if begin := self._begin_of(name, flavour):
+            return begin
+        first = _GTID.search(self._info(name, "Gtid") or "")
+        if first is None:
+            raise Unavailable(f"shard {self.shard.name}: the binlog {name} has no transactions: start at `current`")
+        return parse(f"{flavour}/{first[0]}")
 
     def _info(self, name: str, kind: str) -> str | None:
         rows = self._ask(f"show binlog events in {literal(name)} limit 20")
@@ -126,9 +134,7 @@ class ShardHistory:
         except Unavailable:
             raise
         except RelayError as error:
-            raise Unavailable(
-                f"shard {self.shard.name}: its binlogs cannot be looked into, to start at a time: {error}"
-            ) from error
+            raise BinlogsHidden(f"shard {self.shard.name}: its binlogs cannot be looked into: {error}") from error
 
     # ------------------------------------------------------------------ transactions
 

@@ -30,6 +30,14 @@ class StreamEnd:
     is_reached: bool = False
     """Whether one of ``begins`` has been executed."""
 
+    def passed_by(self, timestamp: int, latest: int) -> int:
+        """Return up to which second a stream has passed starts that begins with a transaction of ``timestamp``.
+
+        ``latest``: the latest that it may have. The clock of the server may be later still.
+        """
+        passed = min(timestamp, latest)
+        return max(passed, int(self.before)) if timestamp >= self.before else passed
+
     def note(self, executed: str) -> None:
         """Note how far the stream was read."""
         if self.begins:

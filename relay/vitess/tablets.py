@@ -116,7 +116,7 @@ class Tablets:
         try:
             return int(found or "")
         except ValueError:
-            raise Unavailable(f"vtgate answers {statement!r} with {found!r}") from None
+            raise RelayError(f"vtgate answers {statement!r} with {found!r}") from None
 
     def row_images(self) -> set[str]:
         """Return the values of binlog_row_image in the databases. Those that do not answer are left out.

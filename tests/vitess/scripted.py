@@ -62,7 +62,12 @@ class ScriptedVtgate:
         self.answers: dict[str, Answer | Callable[[], Answer]] = {
             "select unix_timestamp()": lambda: [{"unix_timestamp()": str(int(time.time()))}],
             "show vitess_shards": shards,
-            STARTED: [{"started": "-1"}],  # before all that is in a log
+            # Started before all that is in a log.
+            STARTED: [{"started": "-1"}],
+            STARTED.replace("information", "performance"): [{"started": "-1"}],
+            "show binary logs": [{"Log_name": "binlog.000001"}],
+            "select binlog_gtid_pos('binlog.000001', 4)": [{"position": ""}],
+            "show binlog events in 'binlog.000001' limit 20": [{"Event_type": "Previous_gtids", "Info": ""}],
             **(answers or {}),
         }
         self.requests: list[pb.VStreamRequest] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import orjson
 import pytest
@@ -144,7 +144,8 @@ def test_purged_binlogs_are_a_gap_and_reading_continues_at_the_head(text: str) -
             yield Fails("UNKNOWN", text)
         yield from log.script(request)
 
-    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+    hidden: dict[str, Answer | Callable[[], Answer]] = {"show binary logs": "denied"}
+    with ScriptedVtgate(script, hidden) as vtgate, opened(vtgate.address, START) as reader:
         pages = until(reader, lambda page: page.gap is not None)
         gap = pages[-1].gap
         log.add(*new(9))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import cycle
 from typing import Any
 
 import pytest
 
 from relay.services.vitess import Vitess, database
+from relay.source import Page
+from relay.vitess.proto import vtgate_pb2 as pb
 from tests import needs
-from tests.vitess.reading import START, is_at_head, new, opened, summary, until
+from tests.reads import reason
+from tests.vitess.reading import START, is_at_head, new, opened, results_until, summary, until
 from tests.vitess.scripted import STARTED, Answer, Log, ScriptedVtgate
 
 _OTHERS = 80  # tables
@@ -105,6 +109,42 @@ def test_binlog_files_are_looked_into_once_for_each_start() -> None:
 
 def test_a_shard_that_is_read_from_after_the_start_needs_one_more_stream_once() -> None:
     assert opened_at(logged(), -9) == ["MariaDB/0-1-10"] * 2
+
+
+def test_a_server_whose_clock_is_ahead_is_read_on_after_its_start() -> None:
+    log, ahead = logged(), int(time.time()) + 600
+    for n, transaction in enumerate(log.transactions):
+        transaction.timestamp = ahead + n
+    assert opened_at(log, ahead + 3 - _FIRST) == ["MariaDB/0-1-10", "MariaDB/0-1-13", "MariaDB/0-1-14"]
+
+
+def test_nothing_is_read_while_vtgate_does_not_tell_when_servers_were_started() -> None:
+    """I1: the server that is down may be starting."""
+    log, answers = logged(), iter([pb.RPCError(message="no healthy tablet", code=14)] * 3)
+    then = starting(3)
+
+    def started() -> Answer:
+        return next(answers, None) or then()
+
+    with ScriptedVtgate(log.script, {STARTED: started, **files(log, 0)}) as vtgate, opened(vtgate.address, START) as at:
+        reads = results_until(at, lambda read: isinstance(read, Page) and is_at_head(read))
+    assert ["no healthy tablet" in reason(read) for read in reads[:3]] == [True] * 3
+    assert [request.vgtid.shard_gtids[0].gtid for request in vtgate.reads] == [
+        f"MariaDB/0-1-{n}" for n in (10, 10, 10, 10, 13, 14)
+    ]
+
+
+def test_the_files_of_several_tablets_are_joined_however_they_answer() -> None:
+    """The first file of one of them begins after what the other has purged, or has not at all."""
+    log = logged()
+    one, other = files(log, 0, 2), files(log, 0, 5)
+    answers: dict[str, Answer | Callable[[], Answer]] = {STARTED: starting(3, 1_000_000)}
+    for statement in one.keys() | other.keys():
+        both = cycle([one.get(statement, "no such file"), other.get(statement, "no such file")])
+        answers[statement] = partial(next, both)
+    with ScriptedVtgate(log.script, answers) as vtgate, opened(vtgate.address, START) as reader:
+        until(reader, is_at_head)
+    assert {f"MariaDB/0-1-{n}" for n in (12, 15)} <= {each.vgtid.shard_gtids[0].gtid for each in vtgate.reads}
 
 
 @pytest.mark.parametrize("answer", ["command denied", [{"started": None}], []], ids=str)
