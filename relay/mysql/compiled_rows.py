@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from relay.avro.compiled_fields import compiled_fields
@@ -18,7 +17,6 @@ from relay.types.columns import MAX_AVRO_PRECISION
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows
 
-_KEPT = 1000  # layouts
 _FORMS = {
     table_map.YEAR: "year",
     table_map.DOUBLE: "double",
@@ -36,7 +34,6 @@ _INTEGERS = (table_map.TINY, table_map.SHORT, table_map.INT24, table_map.LONG, t
 _TEXTS = (table_map.VARCHAR, table_map.VAR_STRING, table_map.STRING, table_map.BLOB)
 
 
-@lru_cache(_KEPT)
 def rows_of(source: str, shard: str, table: Table, decoder: RowDecoder) -> CompiledRows | None:
     """Return how the core takes the rows that ``decoder`` reads; None if it does not. ``shard``: globally qualified."""
     if decoder.table.hidden:

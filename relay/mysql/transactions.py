@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from relay.change import Change, ChangeParts, SchemaChange
@@ -24,7 +25,6 @@ from relay.mysql.binlog.events import (
     Statement,
     TransactionBegin,
 )
-from relay.mysql.binlog.rows import RowDecoder
 from relay.mysql.compiled_rows import rows_of
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
@@ -39,7 +39,10 @@ from relay.table import TableSchema
 from relay.token import EventToken
 
 if TYPE_CHECKING:
-    from relay.native._core import CompiledRows, ScannedTransactions
+    from relay.native._core import ScannedTransactions
+
+
+_LAYOUTS_KEPT = 1000
 
 
 @dataclass(slots=True)
@@ -85,6 +88,7 @@ class ShardTransactions:
         self._last_gtids: dict[str, str] = {}
         self._changes = TransactionChanges(layouts.source, layouts.stream.qualified(shard), floor)
         self._tables: dict[str, Table] = {}
+        self._compiled = lru_cache(_LAYOUTS_KEPT)(partial(rows_of, self._changes.source, self._changes.shard))
         # The open transaction, whether ``_changes`` has begun it, and its statements.
         self._begun: TransactionBegin | None = None
         self._is_open = False
@@ -297,9 +301,6 @@ class ShardTransactions:
             return False
         rows = self._compiled(event.table, event.decoder)
         return rows is not None and self._changes.rows(rows, event.operation, event.buffer, event.start, event.end)
-
-    def _compiled(self, table: Table, decoder: RowDecoder) -> CompiledRows | None:
-        return rows_of(self._changes.source, self._changes.shard, table, decoder)
 
     def _use(self, table: Table) -> None:
         """The page has rows of ``table``."""
