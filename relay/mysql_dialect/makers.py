@@ -119,8 +119,12 @@ class PlainMaker:
         becomes a delete and an insert, so each change has its own key and partition. Raises ``RelayError`` for a value
         that cannot be part of a key.
         """
+        tally = self._tally
         if self._before is not None:
             self._take_over(self._before)
+        elif self._held and not self._transaction.skips:
+            self._held = 0  # it is not the last one, also if this row is refused
+            tally.release(self._transaction.token)
         mapper = self._mapper
         if mapper is None or mapper.table is not table:
             mapper = self._switch_to(table)
@@ -142,7 +146,6 @@ class PlainMaker:
             made = self._change(Operation.INSERT, mapper, after, None, mapper.image(after))
         if self._transaction.skips and self._is_skipped(table.name):
             return
-        tally = self._tally
         if self._held:
             tally.release(self._transaction.token)
         self._held = 1
