@@ -158,6 +158,7 @@ class ShardTransactions:
     def drop_events(self) -> None:
         """Forget the events that were not consumed, and the open transaction: another server may send them again."""
         self._events.clear()
+        self._compiled.cache_clear()  # which decodes by the tables of the server
         self._row = 0
         if self._is_open and self._begun is not None:
             self._partial.leave(self._begun.gtid, self._changes.tally.rows_of)

@@ -80,6 +80,8 @@ class ShardEvents:
         self.changes = self.rows.changes
         # Seconds: the time of the last transaction that ended, None before the first.
         self.progress: float | None = None
+        # Seconds: the time of the last transaction of the stream.
+        self._read = 0
         # Set where the shard ends, once the transaction of the journal has ended.
         self.journal: ReshardJournal | None = None
         # Whether the shard sent anything, and not only vtgate.
@@ -101,10 +103,9 @@ class ShardEvents:
         """Whether no token is made of a transaction that has not ended."""
         return not self._transaction.has_changes
 
-    def reached_head(self, floor: int) -> None:
-        """Give no token an earlier timestamp than ``floor`` from here on, in seconds. For between transactions."""
-        self.changes.floor = max(self.changes.floor, floor)
-        self._end.begins = ()  # a server that is started ends the stream now
+    def raise_floor(self, timestamp: int) -> None:
+        """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
+        self.changes.floor = max(self.changes.floor, timestamp)
 
     def resume_position(self) -> VStreamPosition:
         """Return where reading resumes once the changes that are ready are published."""
@@ -132,13 +133,15 @@ class ShardEvents:
             return 0
         if not self.rows.reads_whole or self._end.is_reached or self._end.may_be_in(answers, self.shard):
             return 0
-        latest = int(min(latest_timestamp(self._clock()), self._end.before - 1))
+        now = self._clock()
+        latest = int(min(latest_timestamp(now), self._end.latest(self._read, now)))
         whole = self.rows.read_whole(answers, room, latest)
         if whole is None or whole.executed is None:
             return 0
         self.is_active = True
         self.position = replace(position, executed=whole.executed)
         self.progress = float(whole.timestamp)
+        self._read = whole.timestamp
         return whole.consumed
 
     def apply(self, event: pb.VEvent) -> None:
@@ -149,8 +152,8 @@ class ShardEvents:
         """
         handler = _HANDLERS.get(event.type)
         if handler is not None:  # others: heartbeats, versions of schemas, and kinds that a later vtgate adds
-            if (self._end.is_reached or event.timestamp >= self._end.before) and not self._transaction.is_open:
-                raise ServerStarted(self._end.passed_by(event.timestamp, latest_timestamp(self._clock())))
+            if not self._transaction.is_open and self._end.is_passed(event.timestamp, now := self._clock()):
+                raise ServerStarted(self._end.passed_by(event.timestamp, latest_timestamp(now)))
             self.is_active = True
             handler(self, event)
         elif event.type == EventKind.HEARTBEAT and event.timestamp:
@@ -225,7 +228,8 @@ class ShardEvents:
         self.position = transaction.position_after(self.position)
         self._end.note(self.position.executed)
         if seconds := transaction.timestamp or event.timestamp:
-            self.progress = float(min(seconds, latest_timestamp(self._clock())))
+            self._read = min(seconds, latest_timestamp(self._clock()))
+            self.progress = float(self._read)
         self._discard()
         if self._pending_journal is not None:
             self.journal, self._pending_journal = self._pending_journal, None

@@ -102,9 +102,8 @@ class VitessShardReader:
                 return self._handle_end(ended, begun)
         except ServerStarted as started:
             self._close_stream()
-            if self._starts.unknown is not None:
-                return Unreadable(self.shard, begun, self._starts.unknown)
-            self._starts.passed(started.timestamp)
+            if (unknown := self._starts.passed(started.timestamp)) is not None:
+                return Unreadable(self.shard, begun, unknown)
             if not self._has_page(stream.events):
                 return self._empty_page(begun)
         except BrokenStream as error:
@@ -183,8 +182,7 @@ class VitessShardReader:
             return False
         assert self.watch.reached is not None
         self.floor = max(self.floor, int(self.watch.reached - LATENESS))
-        events.reached_head(self.floor)  # I7: a snapshot relies on `lowest`
-        self._starts.reached_head()
+        events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
         return True
 
     def _empty_page(self, begun: float) -> Page:
@@ -202,7 +200,7 @@ class VitessShardReader:
             self.tables,
             self.position,
             floor=self.floor,
-            end=self._starts.end_after(self.position.executed),
+            end=self._starts.end_after(self.position.executed, self.clock()),
             clock=self.clock,
             heard=self._heard,
         )

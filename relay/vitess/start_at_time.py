@@ -31,8 +31,8 @@ _ENDS = frozenset({EventKind.COMMIT, EventKind.DDL, EventKind.OTHER})
 _GTID = re.compile(r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:\d+|\d+-\d+-\d+)\b")  # of either flavour
 
 
-class BinlogsHidden(Unavailable):
-    """The user of the tablets may not look into their binlogs."""
+class NoBinlog(Unavailable):
+    """The tablet that was asked does not tell about a binlog file: it may be that of another one."""
 
 
 class ShardHistory:
@@ -59,11 +59,20 @@ class ShardHistory:
 
     def begins_after(self, executed: GtidSet) -> Iterator[GtidSet]:
         """Yield what was executed before each file that begins after ``executed``. Raises ``Unavailable``."""
+        refusal: NoBinlog | None = None
+        has_any = False
         for name in reversed(self._files()):
-            begin = self._begin_of(name, executed.flavour)
+            try:
+                begin = self._begin_of(name, executed.flavour)
+            except NoBinlog as error:
+                refusal = error
+                continue
             if executed.contains(begin):
                 return
+            has_any = True
             yield begin
+        if refusal is not None and not has_any:
+            raise refusal
 
     def _file_before(self, wanted: int, head: GtidSet) -> GtidSet:
         """Return where the newest file begins that all transactions before are older than ``wanted``.
@@ -109,7 +118,7 @@ class ShardHistory:
         else:
             text = self._info(name, "Previous_gtids")
         if text is None:
-            raise Unavailable(f"shard {self.shard.name}: the tablet that was asked has no binlog {name}: try again")
+            raise NoBinlog(f"shard {self.shard.name}: the tablet that was asked has no binlog {name}: try again")
         try:
             return parse(f"{flavour}/{text}".replace("\n", ""))
         except GtidError as error:
@@ -134,7 +143,7 @@ class ShardHistory:
         except Unavailable:
             raise
         except RelayError as error:
-            raise BinlogsHidden(f"shard {self.shard.name}: its binlogs cannot be looked into: {error}") from error
+            raise NoBinlog(f"shard {self.shard.name}: its binlogs cannot be looked into: {error}") from error
 
     # ------------------------------------------------------------------ transactions
 

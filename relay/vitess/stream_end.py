@@ -12,9 +12,15 @@ from relay.vitess.client import events_of
 from relay.vitess.position import position_in
 from relay.vitess.shard import VitessShard
 
+_BEHIND = 30.0
+"""Seconds after which a transaction is read so late that its server may have been started since."""
+
 
 class ServerStarted(Exception):
-    """The next transaction came after its server was started: read it with another stream. ``timestamp``: seconds."""
+    """The next transaction may have come after its server was started: read it with another stream.
+
+    ``timestamp``: seconds.
+    """
 
     def __init__(self, timestamp: int) -> None:
         super().__init__(timestamp)
@@ -23,12 +29,26 @@ class ServerStarted(Exception):
 
 @dataclass(slots=True)
 class StreamEnd:
-    """``before``: seconds, no transaction of that time or later is read. ``begins``: executed sets, none read after."""
+    """``before``: seconds, no transaction of that time or later is read. ``begins``: executed sets, none read after.
+
+    ``asked``: seconds. What started later is not known, so no transaction of that time or later is read with delay.
+    """
 
     before: float = math.inf
     begins: Sequence[GtidSet] = ()
+    asked: float = math.inf
     is_reached: bool = False
     """Whether one of ``begins`` has been executed."""
+
+    def is_passed(self, timestamp: int, now: float) -> bool:
+        """Whether a transaction of ``timestamp`` is for another stream."""
+        if self.is_reached or timestamp >= self.before:
+            return True
+        return timestamp >= self.asked and now - timestamp > _BEHIND
+
+    def latest(self, read: int, now: float) -> float:
+        """Return up to which second transactions are not for another one. ``read``: that of the last one."""
+        return min(self.before, math.inf if now - read <= _BEHIND else self.asked) - 1
 
     def passed_by(self, timestamp: int, latest: int) -> int:
         """Return up to which second a stream has passed starts that begins with a transaction of ``timestamp``.

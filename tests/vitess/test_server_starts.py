@@ -17,7 +17,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from tests import needs
 from tests.reads import reason
 from tests.vitess.reading import START, is_at_head, new, opened, results_until, summary, until
-from tests.vitess.scripted import STARTED, Answer, Log, ScriptedVtgate
+from tests.vitess.scripted import STARTED, Answer, Log, ScriptedVtgate, Step
 
 _OTHERS = 80  # tables
 _FIRST = 1_700_000_011  # seconds: the time of the first transaction of a log, and each has a second of its own
@@ -103,7 +103,7 @@ def test_binlog_files_are_looked_into_once_for_each_start() -> None:
         reader.close()
         log.add(*new(99))
         until(reader, is_at_head)
-    assert first.count("show binary logs") == 1
+    assert first.count("show binary logs") == 3  # until two listings in a row show nothing new
     assert {statement for _, statement in vtgate.statements} == {STARTED}
 
 
@@ -116,6 +116,28 @@ def test_a_server_whose_clock_is_ahead_is_read_on_after_its_start() -> None:
     for n, transaction in enumerate(log.transactions):
         transaction.timestamp = ahead + n
     assert opened_at(log, ahead + 3 - _FIRST) == ["MariaDB/0-1-10", "MariaDB/0-1-13", "MariaDB/0-1-14"]
+
+
+def test_a_start_that_a_stream_which_is_behind_outlives_ends_it() -> None:
+    """I1: vtgate opens a stream of a tablet again by itself, so what was told when it was opened holds no longer."""
+    log, now = logged(), [float(_FIRST + 3)]
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        now[0] += 100
+        yield from log.script(request)
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, clock=lambda: now[0]) as reader:
+        pages = until(reader, is_at_head)
+    assert [change.key for page in pages for change in page.changes] == [{"id": n} for n in range(16)]
+    assert [each.vgtid.shard_gtids[0].gtid for each in vtgate.reads] == ["MariaDB/0-1-10", "MariaDB/0-1-13"]
+
+
+@pytest.mark.parametrize("names", [True, False], ids=["v23", "older"])
+def test_a_stream_that_is_up_to_date_goes_on(names: bool) -> None:
+    log, at = logged(names), int(time.time())
+    for transaction in log.transactions:
+        transaction.timestamp = at
+    assert opened_at(log, -1_000_000) == ["MariaDB/0-1-10"] * 2  # the first one is opened again once
 
 
 def test_nothing_is_read_while_vtgate_does_not_tell_when_servers_were_started() -> None:
