@@ -165,7 +165,7 @@ class MskBroker(KafkaBroker):
     def _prepare(self) -> None:
         client, controller = self.ports
         self.door.target = client
-        self._settings = {
+        self.options = {
             "listeners": f"CLIENT://{HOST}:{client},OWN://{HOST}:{self._internal},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},OWN://{HOST}:{self._internal}",
             "listener.security.protocol.map": "CLIENT:PLAINTEXT,OWN:PLAINTEXT,CONTROLLER:PLAINTEXT",
