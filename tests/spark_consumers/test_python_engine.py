@@ -319,11 +319,12 @@ def test_a_topic_that_is_created_again_while_the_consumer_runs_is_noticed(
             look(consumer)
             consumer.stop(signal.SIGTERM)
 
-    monkeypatch.setattr(_PythonConsumer, "_look_for_partitions", look_after_creation)
-    monkeypatch.setattr(python_engine, "_LOOK", 0.0)
     assert topic.config.cache is not None
-    with pytest.raises(RelayError, match=f"topic {topic.name} was created again"):
-        python_engine.run(topic.config, topic.config.cache, until_caught_up=False, start=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(_PythonConsumer, "_look_for_partitions", look_after_creation)
+        patch.setattr(python_engine, "_LOOK", 0.0)
+        with pytest.raises(RelayError, match=f"topic {topic.name} was created again"):
+            python_engine.run(topic.config, topic.config.cache, until_caught_up=False, start=None)
     before = store.generation(generation_key(topic.config.name))
     topic.consume("cache", checkpoint="one", engine="python")
     assert store.generation(generation_key(topic.config.name)) != before
