@@ -1,4 +1,4 @@
-"""The records of a batch on Spark that are no changes: schemas to wait for, gaps, and dead letters."""
+"""The records of a batch on Spark that are not changes: schemas to wait for, gaps, and dead letters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 def heads(batch: DataFrame, statuses: Iterable[str]) -> list[tuple[NonChangeRecord, int]]:
-    """Return the records that are no changes, and their sizes: gaps in full, of others, which may be large, the header.
+    """Return the records that are not changes, with their sizes: gaps in full, and the header of others.
 
     ``batch``: with the columns of `Decoder.changes`. ``statuses``: all that its records have.
     """

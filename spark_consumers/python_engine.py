@@ -98,8 +98,8 @@ class _PythonConsumer:
         self.stopping = signum
 
     def run(self, stack: ExitStack, start: str | None, *, until_caught_up: bool) -> None:
-        topics.connect(self._config)  # raises a clear error if no broker can be reached
-        self._group = GroupOffsets(self._config, _NAME, self._watch.topics)
+        admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
+        self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin)
         stack.callback(self._group.close)
         first, ends = self._group.locate(self._first_offsets(start))
         # I6: not past the end, which `Continuity.begin` makes up for.

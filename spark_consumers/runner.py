@@ -107,7 +107,7 @@ class Runner:
 
     def connect(self, stack: ExitStack) -> None:
         """Open all but Spark's session and the Kafka group. ``stack``: closes it."""
-        topics.connect(self.config)  # raises a clear error if no broker can be reached
+        self._admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         kept = partial(self.checkpoint.schemas, self._registry)
         self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
         self.schemas.refresh()
@@ -121,9 +121,9 @@ class Runner:
                 f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
                 "the checkpoint and the target may not fit: run that command again first"
             )
-        there = topics.list_topics(topics.connect(self.config), self.config)
+        wanted = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self._admin, self.config))
         # Shared from here on: Kafka's clients may be used by any thread.
-        self.group = GroupOffsets(self.config, self.consumer.name, self.checkpoint.topics(self.consumer.topics, there))
+        self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin)
         stack.callback(self.group.close)
         if not self.checkpoint.exists:
             makes_up = self.consumer.continuity is not None

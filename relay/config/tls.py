@@ -34,7 +34,7 @@ Tls = Annotated[
 
 
 def tls_context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
-    """Return what secures a connection, None if it is not encrypted. Raises ``ConfigError`` for a file that is none."""
+    """Return what secures a connection, None without ``tls``. Raises ``ConfigError`` if a file cannot be loaded."""
     if tls is None:
         return None
     files = tls.get("ca", "")

@@ -13,7 +13,7 @@ from relay.dynamodb.stream_record import Record
 if TYPE_CHECKING:
     from relay.dynamodb.stream_shard import StreamShard
 
-Order = tuple[datetime, int, int]
+SortKey = tuple[datetime, int, int]
 
 
 class RecordBuffer:
@@ -24,7 +24,7 @@ class RecordBuffer:
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self._heap: list[tuple[Order, Record, StreamShard]] = []
+        self._heap: list[tuple[SortKey, Record, StreamShard]] = []
         # The last creation time of each shard since the buffer was empty.
         self._latest: dict[StreamShard, datetime] = {}
         self.clock = clock or itertools.count().__next__
@@ -35,7 +35,7 @@ class RecordBuffer:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def order(self, record: Record, shard: StreamShard) -> Order:
+    def order(self, record: Record, shard: StreamShard) -> SortKey:
         """Return the sort key of ``record``, which is never the same twice."""
         meta = record["meta"]
         created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))

@@ -90,9 +90,12 @@ class StreamSession:
         self.client = client
         self.stream_arn = stream_arn
         self.sleep = sleep
-        of_service = ServiceClock()
-        self.clock = clock or of_service
-        self._dates = AnswerDates(of_service)
+        # Tells the clock the times of answers, if nobody else does.
+        self._dates: AnswerDates | None = None
+        if clock is None:
+            clock = own = ServiceClock()
+            self._dates = AnswerDates(own)
+        self.clock = clock
         self._pace = pace or Pace(sleep=sleep)
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
@@ -185,7 +188,8 @@ class StreamSession:
 
     def _dated(self, answer: Any) -> Any:
         """Note the time of ``answer``, and return it."""
-        self._dates.note(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+        if self._dates is not None:
+            self._dates.note(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
         return answer
 
 

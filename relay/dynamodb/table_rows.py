@@ -14,9 +14,12 @@ from relay.dynamodb import config_match, describe
 from relay.dynamodb.pace import Pace
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
-from relay.dynamodb.table_snapshots import FoundRow
+from relay.dynamodb.table_snapshots import key_of
 from relay.dynamodb.values import binary
 from relay.errors import Unavailable
+
+FoundRow = tuple[dict[str, str | bytes], Any]
+"""The key and the image of an item, as a change has them."""
 
 if TYPE_CHECKING:
     from relay.config import DynamoDBConfig
@@ -73,9 +76,9 @@ class DynamoDBTableRows:
 
     def _published(self, items: Iterable[Mapping[str, Mapping[str, Any]]]) -> Iterator[FoundRow]:
         for item in items:
-            key, image = self._of.found(item)
+            key = key_of(item, self.schema)
             if self._wanted.items() <= key.items():
-                yield key, image
+                yield key, self._of.carried(item)
 
     def _scan(self, more: Mapping[str, Any]) -> Any:
         table = self.schema.table

@@ -31,9 +31,6 @@ MARGIN = 65.0
 
 DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds."""
 
-FoundRow = tuple[dict[str, str | bytes], Any]
-"""The key and the image of an item, as a change has them."""
-
 SEGMENT_BYTES = 256 << 20
 MOST_SEGMENTS = 64
 
@@ -69,16 +66,20 @@ class TableSnapshots:
         """Always: DynamoDB's times are those of the writes, but for the margin."""
         return True
 
-    def found(self, item: Mapping[str, Any]) -> FoundRow:
-        """Return the key and the image of an item."""
-        key = {column.name: key_value(item[column.name]) for column in self.table().key}
+    def carried(self, item: Mapping[str, Any]) -> Any:
+        """Return the image of an item, or that it cannot be carried."""
         try:
-            return key, self.image(item)
+            return self.image(item)
         except ValueError as error:
-            return key, Uncarriable(item, str(error))
+            return Uncarriable(item, str(error))
 
     def open(self, segment: Segment) -> SegmentReader:
         return SegmentReader(self, segment)
+
+
+def key_of(item: Mapping[str, Any], table: TableSchema) -> dict[str, str | bytes]:
+    """Return the key of an item of ``table``, as a change has it."""
+    return {column.name: key_value(item[column.name]) for column in table.key}
 
 
 class SegmentReader:
@@ -159,7 +160,7 @@ class SegmentReader:
             )
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
-        key, new = self._of.found(item)
+        key = key_of(item, self.table)
         return Change(
             event_id=event_id(self.table.source, f"snapshot/{snapshot.id}", self.table.table, key_bytes(key), 0),
             operation=Operation.READ,
@@ -167,7 +168,7 @@ class SegmentReader:
             table=self.table.table,
             key=key,
             old=None,
-            new=new,
+            new=self._of.carried(item),
             images=Images.NEW,
             token=None,
             committed_at=int(begun * 1_000_000),

@@ -145,16 +145,25 @@ def check_start(start: str, *, option: str = "--from", has_group: bool = True) -
 class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is.
 
-    ``name``: the group, by default ``<name>.<consumer>``.
+    ``name``: the group, by default ``<name>.<consumer>``. ``admin``: a client that is open, by default one of its own.
     """
 
-    def __init__(self, config: Config, consumer: str, topics: Sequence[str], *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        name: str | None = None,
+        admin: AdminClient | None = None,
+    ) -> None:
         self._config = config
         self._servers = config.kafka.bootstrap_servers
         self.topics = topics
         self._client = consumer
         self.group = name or group(config, consumer)
         self._consumer = self._open(self.group)
+        self._open_admin = admin
 
     def _open(self, group: str) -> Consumer:
         return Consumer(
@@ -173,7 +182,7 @@ class GroupOffsets:
 
     @cached_property
     def _admin(self) -> AdminClient:
-        return connect(self._config)
+        return self._open_admin or connect(self._config)
 
     def topic_ids(self) -> dict[str, str]:
         """Return the present ids of the topics, as the function of this name."""

@@ -136,7 +136,7 @@ class ShardEvents:
         now = self._clock()
         latest = int(min(latest_timestamp(now), self._end.latest(self._read, now)))
         whole = self.rows.read_whole(answers, room, latest)
-        if whole is None or whole.executed is None:
+        if whole.executed is None:
             return 0
         self.is_active = True
         self.position = replace(position, executed=whole.executed)

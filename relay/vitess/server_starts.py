@@ -16,11 +16,10 @@ from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.stream_end import StreamEnd
-from relay.vitess.tablets import Tablets
+from relay.vitess.tablets import TIMES_ASKED, Tablets
 
 log = logging.getLogger(__name__)
 
-_TIMES_ASKED = 8  # each time another tablet may answer
 _REFUSALS = 5
 """How often changes have to come while tablets do not tell their starts, until they are read all the same."""
 
@@ -32,7 +31,7 @@ class ServerStarts:
         self._tablets = tablets
         self._history = ShardHistory(tablets, silence=silence)
         # How many tablets there may be.
-        self._times = 1 if tablets.kind == "PRIMARY" else _TIMES_ASKED
+        self._times = 1 if tablets.kind == "PRIMARY" else TIMES_ASKED
         # Seconds: the streams have read up to there.
         self._passed = 0
         # The starts whose binlog files were listed, and what was executed before each file that was not passed.

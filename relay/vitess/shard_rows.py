@@ -44,7 +44,7 @@ class ShardRows:
 
     @property
     def reads_whole(self) -> bool:
-        """Whether `read_whole` reads anything."""
+        """Whether there is the compiled core, for `read_whole`."""
         return self._compiled is not None
 
     def end_page(self, *, inside_transaction: bool) -> list[TableSchema]:
@@ -78,14 +78,13 @@ class ShardRows:
             rows = rows_of(self.shard, decoder) if decoder is not None and is_plain else None
             self._compiled.set_table(name.encode(), rows)
 
-    def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions | None:
+    def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions:
         """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.
 
-        Return what was read, up to a transaction with a timestamp after ``latest``; None without the compiled core. For
-        between transactions.
+        Return what was read, up to a transaction with a timestamp after ``latest``. For between transactions, if it
+        `reads_whole`.
         """
-        if self._compiled is None:
-            return None
+        assert self._compiled is not None
         whole = self._compiled.read(answers, self.changes.floor, room, latest)
         blocks = whole.take()
         for block in blocks:

@@ -23,6 +23,9 @@ _SORTED = (
     *(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT),
     *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED),
 )
+TIMES_ASKED = 8
+"""How often tablets are asked for what each may answer otherwise: each time, another one may answer."""
+
 _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 
 

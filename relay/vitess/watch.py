@@ -19,10 +19,9 @@ from relay.vitess.head import Head
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
-from relay.vitess.tablets import Tablets
+from relay.vitess.tablets import TIMES_ASKED, Tablets
 
 _DOUBLINGS = 7
-_TIMES_ASKED = 8  # each time another tablet may answer
 _PRIMARY = "PRIMARY"
 
 
@@ -195,7 +194,7 @@ class Watch:
         A tablet that was restored from a backup lacks what others still have: then it is not purged.
         """
         executed, has_answer = gtid.parse(position.executed), False
-        for _ in range(_TIMES_ASKED):
+        for _ in range(TIMES_ASKED):
             purged = self.tablets.purged_set(executed.flavour)
             if purged is None:
                 break
