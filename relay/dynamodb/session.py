@@ -90,12 +90,9 @@ class StreamSession:
         self.client = client
         self.stream_arn = stream_arn
         self.sleep = sleep
-        # Tells the clock the times of answers, if nobody else does.
-        self._dates: AnswerDates | None = None
-        if clock is None:
-            clock = own = ServiceClock()
-            self._dates = AnswerDates(own)
-        self.clock = clock
+        own = ServiceClock()
+        self.clock = clock or own
+        self._dates = AnswerDates(own) if clock is None else None
         self._pace = pace or Pace(sleep=sleep)
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True

@@ -149,13 +149,7 @@ class GroupOffsets:
     """
 
     def __init__(
-        self,
-        config: Config,
-        consumer: str,
-        topics: Sequence[str],
-        *,
-        name: str | None = None,
-        admin: AdminClient | None = None,
+        self, config: Config, consumer: str, topics: Sequence[str], *, name: str = "", admin: AdminClient | None = None
     ) -> None:
         self._config = config
         self._servers = config.kafka.bootstrap_servers

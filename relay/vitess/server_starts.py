@@ -69,7 +69,14 @@ class ServerStarts:
             if self._refused < _REFUSALS:
                 self._unknown = str(error)
                 return StreamEnd(0)
-            self._warn(error)
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "%s: when its servers were started is not fully known, and Vitess may leave out changes where a "
+                    "stream reads across such a start: %s",
+                    self._tablets.shard.qualified,
+                    error,
+                )
         self._begins = {begin for begin in self._begins if not at.contains(begin)}
         # A start lies within its second, which may have changes from before and after it.
         ends = (end for start in starts for end in (start, start + 1) if end > self._passed)
@@ -84,16 +91,6 @@ class ServerStarts:
             fruitless = 0 if found else fruitless + 1
             if fruitless == 2:
                 return
-
-    def _warn(self, error: RelayError) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "%s: when its servers were started is not fully known, and Vitess may leave out changes where a "
-                "stream reads across such a start: %s",
-                self._tablets.shard.qualified,
-                error,
-            )
 
 
 def _first(begins: set[GtidSet]) -> list[GtidSet]:
