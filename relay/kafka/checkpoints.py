@@ -6,6 +6,7 @@ the owner of its shard.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -31,8 +32,12 @@ from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transient_errors import is_transient
 from relay.records import CommittedRecords
 
+log = logging.getLogger(__name__)
+
 _READ_PATIENCE = 60.0
 """Seconds without progress after which a command gives up reading."""
+
+_TELL_AFTER = 2.0  # seconds without progress
 
 _ASK_TIMEOUT = 5.0  # seconds, for the end offsets
 
@@ -150,14 +155,24 @@ class CheckpointView(CommittedRecords):
             raise Unavailable(f"cannot read topic {self.topic}: no answer about its end offsets for {patience:.0f} s")
         advanced_at = self.clock()
         before: dict[int, int] = {}
+        is_told = False
         # Only what is missing counts as progress: other partitions may grow for ever.
         while missing := self._missing(ends):
+            waited = self.clock() - advanced_at
             if missing != before:
                 advanced_at, before = self.clock(), missing
-            elif self.clock() - advanced_at > patience:
+            elif waited > patience:
                 raise Unavailable(
                     f"cannot read topic {self.topic} to its end: nothing could be read for {patience:.0f} s in "
                     f"{_listed(missing, ends)}"
+                )
+            elif waited > _TELL_AFTER and not is_told:
+                is_told = True
+                log.info(
+                    "topic %s: waiting up to %.0f s for the transaction of another worker to end in %s",
+                    self.topic,
+                    patience,
+                    _listed(missing, ends),
                 )
             self._check_stop()
             self._take(0.02)

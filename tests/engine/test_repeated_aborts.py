@@ -90,7 +90,7 @@ def test_a_topic_that_is_deleted_under_a_running_relay_ends_it_and_the_next_run_
     run_until_caught_up(path)
     assert published_versions(path)[0] == {"k": [1]}
     relay = start_relay(path)
-    wait_until(lambda: relay.has_logged("took over"), 60)
+    relay.wait_for("took over")
     stream.put("root", "k", 2, old=1)
     wait_until(lambda: published_versions(path)[0] == {"k": [1, 2]}, 60)
     admin.delete_topics([topic])[topic].result(120)

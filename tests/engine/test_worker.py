@@ -151,7 +151,7 @@ def test_an_idle_shard_writes_down_how_far_it_has_come(scene: Scene) -> None:
         view.close()
         return found[0] if found and found[0] else None
 
-    wait_until(lambda: relay.has_logged("reading shard"), 60)
+    relay.wait_for("reading shard")
     # An idle shard counts as read once it has been quiet for a minute.
     first = wait_until(progress, 180)
     assert wait_until(lambda: later if (later := progress() or 0) > first else None, 180) > first

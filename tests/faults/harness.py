@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,17 @@ class Relay:
 
     def has_logged(self, text: str) -> bool:
         return text in self._log.read_text(errors="replace")
+
+    def wait_for(self, *texts: str, timeout: float = 60.0) -> None:
+        """Wait until the log has one of ``texts``. AssertionError with the log if the process ends or hangs.
+
+        ``timeout``: seconds on a quiet host.
+        """
+        deadline = time.monotonic() + patience(timeout)
+        while not any(map(self.has_logged, texts)):
+            assert self.is_running, f"it has ended without {texts}: {self.log()}"
+            assert time.monotonic() < deadline, f"it has not logged {texts}: {self.where_it_hangs()}"
+            time.sleep(0.05)
 
     def kill(self) -> None:
         self._process.kill()

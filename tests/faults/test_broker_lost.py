@@ -13,7 +13,6 @@ from relay.services.kafka import KafkaBroker
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, write_config
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -36,7 +35,7 @@ def test_a_relay_that_has_lost_its_broker_still_stops_and_loses_nothing(
         run_until_caught_up(path)
         relay = start_relay(path)
         table.write(30)
-        wait_until(lambda: relay.has_logged("reading shard"), 90)
+        relay.wait_for("reading shard", timeout=90)
         broker.kill()
         table.write(30)
         time.sleep(3)

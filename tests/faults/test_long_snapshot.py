@@ -112,7 +112,7 @@ class World:
         self.pass_hours(1)
         self.pages_allowed = pages
         relay = self.start()
-        wait_until(lambda: relay.has_logged("reading shard"), 60)  # its topics exist
+        relay.wait_for("reading shard")  # its topics exist
         self.wait_until_published()
         wait_until(lambda: self.pages >= pages or None, 60)
         return relay

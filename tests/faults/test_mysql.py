@@ -60,7 +60,7 @@ def test_kills_failovers_and_a_change_of_columns_lose_double_and_disorder_nothin
     """Its seed is ``RELAY_SEED``."""
     chance = random.Random(world.seed)
     relay = world.start()
-    wait_until(lambda: relay.has_logged("to read shard"), 60)
+    relay.wait_for("to read shard")
     world.start_writers()
     steps = ["relay"] * 4 + ["restart", "restart", "replica", "switch", "fail over", "columns"]
     chance.shuffle(steps)

@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from relay.services.sql_server import PASSWORD, USER
 from tests.faults.audited import ITEMS, audit, changes_in, history, opened, problems
-from tests.faults.world import World, wait_for
+from tests.faults.world import World
 from tests.mysql.group import Group
 from tests.waiting import wait_until
 
@@ -81,7 +81,7 @@ def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[Grouped]:
 def test_primaries_and_relays_that_are_killed_lose_double_and_disorder_nothing(world: Grouped) -> None:
     chance = random.Random(world.seed)
     relay = world.start()
-    wait_for(relay, "to read shard")
+    relay.wait_for("to read shard")
     world.start_writers()
     killed = []
     for _ in range(2):

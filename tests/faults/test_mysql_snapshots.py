@@ -14,7 +14,6 @@ from relay.services.mariadb import MariaDB
 from tests.faults.audited import TABLE
 from tests.faults.scripted_relay import tail_topic
 from tests.faults.snapshotted import PACE, Snapshotted
-from tests.faults.world import wait_for
 from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.server import MySQL
 
@@ -38,13 +37,13 @@ def test_a_copy_equals_the_table_though_it_is_written_to_and_the_relay_is_killed
         chance = random.Random(world.seed)
         world.start_writers()
         relay = world.start()
-        wait_for(relay, f"reading table {TABLE} from {servers[1].address}")
+        relay.wait_for(f"reading table {TABLE} from {servers[1].address}")
         for _ in range(2):
             time.sleep(chance.uniform(0.3, 1.0))
             relay.kill()
             relay = world.start()
-            wait_for(relay, f"reading table {TABLE} from")
-        wait_for(relay, "is finished")
+            relay.wait_for(f"reading table {TABLE} from")
+        relay.wait_for("is finished")
         world.stop_writers()
         assert relay.terminate() == 0, relay.log()
         world.catch_up()

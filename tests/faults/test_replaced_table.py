@@ -135,7 +135,7 @@ def test_a_table_without_a_stream_that_takes_the_place_of_another_is_not_scanned
         BillingMode="PAY_PER_REQUEST",
     )
     scanned.may_scan.set()
-    wait_until(lambda: relay.has_logged("failure 3 in a row: table"), 60)
+    relay.wait_for("failure 3 in a row: table")
     assert relay.has_logged("was deleted and created again during its snapshot")
     assert scanned.scans == 2
     assert relay.terminate() == 0, relay.log()

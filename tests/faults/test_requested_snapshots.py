@@ -26,7 +26,6 @@ from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay
 from tests.faults.scripted_relay import start_relay
 from tests.faults.snapshotted import Snapshotted
-from tests.faults.world import wait_for
 from tests.mysql.server import MySQL
 from tests.topic_changes import read_changes
 from tests.waiting import wait_until
@@ -79,9 +78,9 @@ def test_a_snapshot_of_one_table_equals_it_though_it_is_stopped_and_the_relay_is
         world.path.write_text(yaml.safe_dump(content))
         world.start_writers()
         relay = world.start()
-        wait_for(relay, "reading shard")
+        relay.wait_for("reading shard")
         command(world.path, "snapshot", "legacy", TABLE)
-        wait_for(relay, f"reading table {TABLE} from {replica.address}")
+        relay.wait_for(f"reading table {TABLE} from {replica.address}")
         for _ in range(2):
             time.sleep(chance.uniform(0.2, 0.6))
             assert "stops where it is" in command(world.path, "snapshot", "legacy", "--stop")
@@ -89,8 +88,8 @@ def test_a_snapshot_of_one_table_equals_it_though_it_is_stopped_and_the_relay_is
             time.sleep(chance.uniform(0.2, 0.6))
             relay.kill()
             relay = world.start()
-            wait_for(relay, f"reading table {TABLE} from")
-        wait_for(relay, "is finished")
+            relay.wait_for(f"reading table {TABLE} from")
+        relay.wait_for("is finished")
         world.stop_writers()
         assert relay.terminate() == 0, relay.log()
         world.catch_up()
@@ -195,7 +194,7 @@ def test_a_snapshot_of_dynamodb_equals_the_table_though_it_is_stopped_and_the_re
     path.write_text(yaml.safe_dump({"name": f"r{unique}", "kafka": servers, "sources": [source]}))
     relay = start_relay(path)
     try:
-        wait_for(relay, "reading shard")
+        relay.wait_for("reading shard")
         items.start()
         command(path, "snapshot", "s")
         relay = _disturb(path, relay)
@@ -226,10 +225,10 @@ def test_a_snapshot_of_dynamodb_equals_the_table_though_it_is_stopped_and_the_re
 
 def _disturb(path: Path, relay: Relay) -> Relay:
     """Kill the relay in the middle of the snapshot, and stop and resume what is left of it."""
-    wait_for(relay, "starts, about")
+    relay.wait_for("starts, about")
     relay.kill()
     command(path, "snapshot", "s", "--stop")
     relay = start_relay(path)
-    wait_for(relay, "reading shard")
+    relay.wait_for("reading shard")
     command(path, "snapshot", "s")
     return relay

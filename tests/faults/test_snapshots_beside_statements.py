@@ -10,7 +10,6 @@ import pytest
 
 from relay.change import MARK
 from tests.faults.altered import Altered
-from tests.faults.world import wait_for
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -51,7 +50,7 @@ def test_copies_equal_the_tables_whatever_is_done_to_them_during_their_snapshot(
         altered.fill(f"{what}_now", ROWS)
         altered.fill(f"{what}_first", ROWS // 10)  # the largest are read first
     relay = altered.start("--until-caught-up")
-    wait_for(relay, "starts, about")
+    relay.wait_for("starts, about")
     for what, statements in STATEMENTS.items():
         altered.within(*(each.format(f"{what}_first") for each in statements))
     for what, statements in STATEMENTS.items():
@@ -73,7 +72,7 @@ def test_a_table_that_is_dropped_while_the_relay_is_down_ends_in_its_snapshot(
     altered.fill("t", ROWS)
     altered.fill("kept", 10)
     relay = altered.start()
-    wait_for(relay, "starts, about")
+    relay.wait_for("starts, about")
     wait_until(lambda: altered.is_read("t"), 120)
     relay.kill()
     altered.within("drop table t")

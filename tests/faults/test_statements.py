@@ -125,7 +125,7 @@ class Stage:
     def played(self, chance: random.Random, shards: Sequence[str], keys: Callable[[str], int], count: int) -> None:
         """Execute the same ``count`` statements on each shard, at different times, while the relay is killed."""
         relay = self.start()
-        wait_until(lambda: relay.has_logged(" shard "))
+        relay.wait_for(" shard ")
         todo = {shard: list(statements(random.Random(5), count)) for shard in shards}
         for shard in shards:
             self.insert(shard, keys(shard))
@@ -143,8 +143,8 @@ class Stage:
                 relay.kill()
                 relay = self.start()
                 if chance.random() < 0.5:
-                    wait_until(lambda relay=relay: relay.has_logged(" shard "))  # type: ignore[misc]
-        wait_until(lambda: relay.has_logged("took over"))
+                    relay.wait_for(" shard ")
+        relay.wait_for("took over")
         assert relay.terminate() == 0, relay.log()
         last = self.start("--until-caught-up")
         assert last.wait(300) == 0, last.log()

@@ -75,7 +75,7 @@ def test_a_relay_that_waits_for_kafka_while_it_runs_can_be_stopped_and_loses_not
         # Longer than a busy host takes to send the signal: afterwards the client is given up, and nothing is open.
         write_config(path.parent, stream, broker.bootstrap_servers, unique, transaction_timeout=30_000)
     relay = start_relay(path)
-    wait_until(lambda: relay.has_logged("reading shard"), 60)
+    relay.wait_for("reading shard")
     broker.proxy.lose(*apis)
     stream.put("root", "k", 2, old=1)
     if Api.LEAVE_GROUP not in apis:

@@ -36,7 +36,7 @@ def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(
     """Its seed is ``RELAY_SEED``."""
     chance = random.Random(world.seed)
     relay = world.start()
-    wait_until(lambda: relay.has_logged("reading shard c0-"), 60)
+    relay.wait_for("reading shard c0-")
     world.start_writers()
     steps = ["relay"] * 5 + ["vtgate"] * 2 + ["database"]
     chance.shuffle(steps)

@@ -18,7 +18,6 @@ from tests import needs
 from tests.command_line import relay
 from tests.faults.audited import ITEMS, TABLE, history, problems
 from tests.faults.resharded import AUDIT, VSCHEMA, Sharded
-from tests.faults.world import wait_for
 from tests.vitess.cluster import KEYSPACE, VitessCluster
 from tests.vitess.tablet_databases import TabletMariaDB
 from tests.waiting import wait_until
@@ -80,7 +79,7 @@ def test_a_copy_equals_its_table_though_the_primary_is_killed_and_the_shard_is_r
     world.start_writers()
     asked = relay("snapshot", world.path, KEYSPACE)
     assert asked.exit_code == 0, asked.output
-    wait_for(world.relays[-1], f"copying table {TABLE} of shard 0")
+    world.relays[-1].wait_for(f"copying table {TABLE} of shard 0")
     world.cluster.crash("0")
     world.reshard(["0"], ["-80", "80-"])
     assert world.snapshot()["state"] == "reading"

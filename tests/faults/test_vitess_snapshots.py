@@ -23,7 +23,6 @@ from tests import command_line, needs
 from tests.faults.audited import changes_in, problems
 from tests.faults.clustered import Cluster, cluster_of
 from tests.faults.harness import Relay
-from tests.faults.world import wait_for
 from tests.mysql.kept_binlogs import purge_binlogs
 from tests.topic_changes import read_changes
 from tests.waiting import wait_until
@@ -97,13 +96,13 @@ def test_copies_equal_the_table_whatever_is_killed_and_however_often_it_is_copie
     chance = random.Random(world.seed)
     world.fill(ROWS)
     relay = world.start()
-    wait_until(lambda: relay.has_logged("reading shard c0-"), 60)
+    relay.wait_for("reading shard c0-")
     world.start_writers()
     relay = disturbed(world, relay, chance, ["relay", "relay", "vtgate", "database"])
     wait_until(lambda: is_done(world), 120)
 
     relay = world.going(relay)
-    wait_for(relay, "took over")  # one that has only just been started handles no signal yet
+    relay.wait_for("took over")  # one that has only just been started handles no signal yet
     assert relay.terminate() == 0, relay.log()
     command(world, "snapshot", "commerce", "items")
     relay = disturbed(world, world.start(), chance, ["relay", "relay", "vtgate", "split"])
@@ -148,7 +147,7 @@ def test_what_is_deleted_in_a_gap_or_before_a_reset_leaves_the_copy_and_an_added
     configure(world, snapshot_rows_per_second=50)  # so that a kill meets the copy
     command(world, "reset", "commerce", "--to", "copy")
     relay = world.start()
-    wait_for(relay, "copying table items of shard")
+    relay.wait_for("copying table items of shard")
     relay.kill()
     world.catch_up()
     assert len(world.rows()) == ROWS // 30

@@ -17,7 +17,6 @@ from tests.faults.altered import Altered
 from tests.faults.audited import opened
 from tests.faults.clustered import SHARDS, cluster_of
 from tests.faults.harness import Relay
-from tests.faults.world import wait_for
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -108,7 +107,7 @@ def test_copies_equal_the_tables_whatever_vtgate_does_to_them_during_their_copy(
     for table in STATEMENTS:
         keyspace.fill(table, ROWS)
     relay = keyspace.start("--until-caught-up")
-    wait_for(relay, "starts, about")
+    relay.wait_for("starts, about")
     for table, statements in STATEMENTS.items():
         wait_until(lambda name=table: keyspace.is_read(name), 120)  # type: ignore[misc]
         if table in RESUMED:

@@ -19,7 +19,6 @@ from tests.faults.audited import TABLE, Connect, Writer
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay, relay_command
 from tests.topic_changes import read_changes
-from tests.waiting import wait_until
 
 
 class World:
@@ -79,7 +78,7 @@ class World:
         """Stop the writers, end ``relay`` once it reads what it took over, and let another one read the rest."""
         self.stop_writers()
         relay = self.going(relay)
-        wait_for(relay, "took over")
+        relay.wait_for("took over")
         assert relay.terminate() == 0, relay.log()
         self.catch_up()
 
@@ -120,8 +119,3 @@ class World:
             writer.end()
         for relay in self.relays:
             relay.kill()
-
-
-def wait_for(relay: Relay, text: str) -> None:
-    """Wait until the log of a relay has a text."""
-    wait_until(lambda: relay.has_logged(text), 60)

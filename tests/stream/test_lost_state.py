@@ -217,7 +217,7 @@ def test_checkpoints_that_are_deleted_under_a_running_relay_end_it(
     """I3: and what it says is true: a restart would not help."""
     relay.publish(start="trim_horizon")
     running = start_relay(relay.path)
-    wait_until(lambda: running.has_logged("reading shard"))
+    running.wait_for("reading shard")
     relay.delete("checkpoints")
     if created_again:
         relay.create()
