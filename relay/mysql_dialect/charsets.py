@@ -172,6 +172,11 @@ def charset(collation: int) -> str:
     return known
 
 
+def is_single_byte(name: str) -> bool:
+    """Whether each character of a character set is one byte."""
+    return name in _SINGLE
+
+
 def collation_of(name: str) -> int:
     """Return the id of a collation of a character set. Raises ValueError for an unknown character set."""
     for id_, of in _CHARSETS.items():

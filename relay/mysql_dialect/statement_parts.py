@@ -19,7 +19,7 @@ def after_table(words: Sequence[Token], first: str) -> Sequence[Token]:
     at += 1
     while at < len(words) and words[at].is_word("IF", "NOT", "EXISTS"):
         at += 1
-    at += 1
+    at += 2 if at < len(words) and is_sign(words[at], ".") else 1
     if at + 1 < len(words) and is_sign(words[at], "."):
         at += 2
     while at < len(words) and (words[at].is_word("WAIT", "NOWAIT") or words[at].text.isdigit()):

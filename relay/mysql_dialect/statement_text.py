@@ -16,14 +16,15 @@ _VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
 MASKED = "***"
 """Stands for a literal in a statement that is shown without its values."""
 
+# As the servers have it: blanks are six characters of ASCII, and each character beyond ASCII is one of a name.
 _TOKEN = re.compile(
     r"""
-      \s+ | (?P<executed>/\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | \*/)
+      [\x09-\x0d\x20]+ | (?P<executed>/\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | \*/)
     | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\s\x00-\x1f]|\Z)[^\n]*)
     | `(?P<tick>(?:[^`]|``)*)`
     | "(?P<double>(?:[^"\\]|\\.|"")*)"
     | (?P<single>'(?:[^'\\]|\\.|'')*')
-    | (?P<word>[^\W\d][\w$]*|[\w$]+)
+    | (?P<word>[0-9A-Za-z_$\x80-\U0010ffff]+)
     | (?P<sign>.)
     """,
     re.VERBOSE | re.DOTALL,
@@ -65,6 +66,13 @@ def tokens(sql: str, ansi_quotes: bool) -> Iterator[Token]:
             yield Token(found["word"], True)
         elif found["sign"] is not None:
             yield Token(found["sign"], False)
+
+
+def with_plain_blanks(sql: str) -> str:
+    """Return a statement from a character set of single bytes, in which a no-break space separates words as well."""
+    return "".join(
+        found[0] if found["word"] is None else found[0].replace("\xa0", " ") for found in _TOKEN.finditer(sql)
+    )
 
 
 def shown(sql: str) -> str:

@@ -117,14 +117,12 @@ class StatementScanner:
             self.step()
 
     def name(self) -> Name | None:
-        """Read ``table`` or ``database.table``."""
-        if not self.now.is_name:
-            return None
-        first = self.named()
-        if self.at("."):
-            self.step()
-            return (first, self.named()) if self.now.is_name else None
-        return self._database, first
+        """Read ``table``, ``database.table``, or ``.table``, which servers take for ``table``."""
+        database = None if self.at(".") or not self.now.is_name else self.named()
+        if not self.at("."):
+            return None if database is None else (self._database, database)
+        self.step()
+        return (self._database if database is None else database, self.named()) if self.now.is_name else None
 
     def named(self) -> str:
         """Skip a name, and return it as the server has it."""
@@ -155,10 +153,27 @@ class StatementScanner:
                 found[name] = None
         return tuple(found)
 
+    def unknown(self) -> Classified:
+        """Return what a statement does that is not known here: it may change each table whose name is in its rest."""
+        return Classified(Kind.CHANGE, names=self.all_names())  # I1
+
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH")
 # Logged only for the rows that a function changes.
-_CALLS = ("SELECT", "DO", "CALL")
+_CALLS = ("SELECT", "DO", "CALL", "(", "VALUES", "TABLE")
+# How other statements begin that servers log and that change no rows.
+# fmt: off
+_HARMLESS = (
+    "", "BEGIN", "CHECK", "CHECKSUM", "COMMIT", "FLUSH", "GRANT", "INSTALL", "OPTIMIZE", "REPAIR", "REVOKE", "START",
+    "UNINSTALL",
+)
+# What CREATE, ALTER, DROP and RENAME may be about beside tables and indexes, and the words that may come before it.
+_OBJECTS = (
+    "AGGREGATE", "ALGORITHM", "CATALOG", "DATABASE", "DEFINER", "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE",
+    "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SQL", "TABLESPACE",
+    "TRIGGER", "UNDO", "USER", "VIEW",
+)
+# fmt: on
 
 
 def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: bool = False) -> Classified:
@@ -167,7 +182,9 @@ def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: 
     ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
     """
     reader = StatementScanner(sql, database, ansi_quotes, lower_case)
-    if reader.skip("SET") and reader.skip("STATEMENT"):
+    if reader.skip("SET"):
+        if not reader.skip("STATEMENT"):
+            return Classified(Kind.OTHER)
         while reader.now is not END and not reader.now.is_word("FOR"):
             reader.step()
         reader.step()
@@ -178,7 +195,7 @@ def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: 
     if first.is_word("DROP"):
         return _drop(reader)
     if first.is_word("RENAME"):
-        return _rename(reader) if reader.skip("TABLE", "TABLES") else Classified(Kind.OTHER)
+        return _rename(reader) if reader.skip("TABLE", "TABLES") else _object(reader)
     if first.is_word("ALTER"):
         return _alter(reader)
     if first.is_word("CREATE"):
@@ -194,7 +211,10 @@ def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: 
         if reader.skip("START", "BEGIN"):
             return Classified(Kind.XA_START)
         return Classified(Kind.XA_END if reader.now.is_word("END") else Kind.OTHER)
-    return Classified(Kind.OTHER)
+    if first.is_word("ANALYZE"):  # a table, or a statement, which it executes
+        reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        return Classified(Kind.OTHER) if reader.now.is_word("TABLE", "TABLES") else reader.unknown()
+    return Classified(Kind.OTHER) if first.is_word(*_HARMLESS) else reader.unknown()
 
 
 def _drop(reader: StatementScanner) -> Classified:
@@ -239,11 +259,11 @@ def _alter(reader: StatementScanner) -> Classified:
     while reader.now.is_word("ONLINE", "IGNORE"):
         ignores = reader.step().is_word("IGNORE") or ignores
     if not reader.skip("TABLE"):
-        return Classified(Kind.OTHER)
+        return _object(reader)
     reader.skip_if_exists()
     table = reader.name()
     if table is None:
-        return Classified(Kind.OTHER)
+        return reader.unknown()
     renamed: Sequence[tuple[Name, Name]] = ()
     # Tables whose rows are added or removed without a row event.
     silently: list[Name] = []
@@ -263,6 +283,10 @@ def _alter(reader: StatementScanner) -> Classified:
         ):
             # The table that a partition is exchanged with, or that becomes a partition.
             silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
+        elif depth == 0 and token.is_word("ENGINE"):
+            if reader.at("="):
+                reader.step()
+            silently += [table] if reader.now.is_word("BLACKHOLE") else []
         elif (
             depth == 0
             and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
@@ -275,6 +299,8 @@ def _alter(reader: StatementScanner) -> Classified:
 def _create(reader: StatementScanner) -> Classified:
     replaces = reader.skip("OR") and reader.skip("REPLACE")
     temporary = reader.skip("TEMPORARY")
+    if replaces and reader.skip("DATABASE", "SCHEMA"):
+        return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
     if not reader.skip("TABLE"):
         return _index(reader)
     reader.skip_if_exists()
@@ -286,11 +312,15 @@ def _create(reader: StatementScanner) -> Classified:
 
 
 def _index(reader: StatementScanner) -> Classified:
-    """Read the rest of CREATE INDEX or DROP INDEX, or of a statement about something else that is no table."""
+    """Read the rest of CREATE INDEX or DROP INDEX, or of a statement about something else that is not a table."""
     while reader.now.is_word("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
         reader.step()
     if not reader.skip("INDEX"):
-        return Classified(Kind.OTHER)
+        return _object(reader)
     while reader.now is not END and not reader.skip("ON"):
         reader.step()
     return Classified(Kind.OTHER, indexed=reader.name())
+
+
+def _object(reader: StatementScanner) -> Classified:
+    return Classified(Kind.OTHER) if reader.now.is_word(*_OBJECTS) else reader.unknown()

@@ -15,7 +15,8 @@ import msgspec
 from relay.mysql.binlog.rows import Change, RowDecoder
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
-from relay.mysql_dialect.charsets import charset, decoder
+from relay.mysql_dialect.charsets import charset, decoder, is_single_byte
+from relay.mysql_dialect.statement_text import with_plain_blanks
 from relay.mysql_dialect.statements import Classified, Kind, classify
 from relay.mysql_dialect.tables import Table
 from relay.token import OriginToken
@@ -252,7 +253,8 @@ def _status(variables: bytes) -> tuple[str, bool]:
 def statement_text(raw: bytes, encoding: str) -> str:
     """Return a statement as text. Bytes that do not decode are escaped: statements may contain binary values."""
     try:
-        return decoder(encoding)(raw)
+        text = decoder(encoding)(raw)
+        return with_plain_blanks(text) if is_single_byte(encoding) and "\xa0" in text else text
     except UnicodeDecodeError:
         return raw.decode("utf-8", "backslashreplace")
 
