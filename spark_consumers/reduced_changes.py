@@ -21,9 +21,6 @@ from relay.change import Operation
 from relay.dynamodb.values import canonical_number
 from spark_consumers.records import Layout, RecordField
 
-ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]
-"""Reads a decoded change."""
-
 _Image = Mapping[str, Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FLOAT = struct.Struct("<f")
@@ -38,13 +35,12 @@ def image_columns(layout: Layout, rules: CacheRules) -> frozenset[str]:
     return wanted if layout.rest is None else wanted | {layout.rest.name}  # I6: it has what is not declared
 
 
-def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
+def decoded_reader(layout: Layout, rules: CacheRules) -> Callable[[Mapping[str, Any]], ReducedChange]:
     """Return the reader of the decoded changes of one layout, of whose images it needs the ``image_columns``."""
     wanted = rules.columns(layout.table)
     key_converts = _converts(layout.key, wanted, is_sql=True)
-    image = _decoded_image(layout, wanted) if image_columns(layout, rules) else _unread
-    missing = _missing(layout, rules)
-
+    image = _decoded_image(layout, wanted) if image_columns(layout, rules) else lambda _: {}
+    missing = None if layout.columns is None else rules.missing(layout.table, layout.columns)
     source, table = layout.source, layout.table
 
     def read(change: Mapping[str, Any]) -> ReducedChange:
@@ -63,11 +59,6 @@ def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
     return read
 
 
-def _missing(layout: Layout, rules: CacheRules) -> str | None:
-    columns = layout.columns
-    return None if columns is None else rules.missing(layout.table, columns)
-
-
 def _decoded_image(layout: Layout, wanted: Container[str]) -> Callable[[Any], _Image]:
     if layout.row is None:
         return _json_object
@@ -81,10 +72,6 @@ def _decoded_image(layout: Layout, wanted: Container[str]) -> Callable[[Any], _I
         return None if undeclared is None else {**_converted(row, converts), **undeclared}
 
     return typed
-
-
-def _unread(image: Any) -> _Image:
-    return {}
 
 
 def _json_object(text: str) -> _Image:

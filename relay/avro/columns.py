@@ -178,10 +178,6 @@ def microseconds(value: Any) -> int:
     raise _refuse(value, "timestamp")
 
 
-def _timestamp(value: Any) -> bytes:
-    return long(microseconds(value))
-
-
 def _set(value: Any) -> bytes:
     # A Python set has no order, so it is refused.
     if not isinstance(value, (list, tuple)):
@@ -200,7 +196,7 @@ WRITERS: dict[ColumnKind, Callable[[ColumnType], Writer]] = {
     ColumnKind.STRING: lambda _: write_string,
     ColumnKind.BYTES: lambda _: write_bytes,
     ColumnKind.BOOLEAN: lambda _: _boolean,
-    ColumnKind.TIMESTAMP: lambda _: _timestamp,
+    ColumnKind.TIMESTAMP: lambda _: lambda value: long(microseconds(value)),
     ColumnKind.SET: lambda _: _set,
     ColumnKind.JSON: lambda _: write_string,
     ColumnKind.REST: lambda _: write_string,

@@ -104,7 +104,8 @@ class Continuity:
         """
         self._ids = ids
         wanted = AppliedChanges(self._keys, ids, start)
-        self._read()
+        current = self._invalidator.store.compare_and_set([ConditionalWrite(self._key, READ, None, None, KEEP)])
+        self._stored = current.get(self._key)
         doubt = None
         for _ in range(_ATTEMPTS):
             applied = AppliedChanges.from_json(self._stored)
@@ -144,10 +145,6 @@ class Continuity:
             for partition, end in partitions.items()
         )
         self.published_since = "" if is_behind else since
-
-    def _read(self) -> None:
-        current = self._invalidator.store.compare_and_set([ConditionalWrite(self._key, READ, None, None, KEEP)])
-        self._stored = current.get(self._key)
 
     def _write(self, applied: AppliedChanges) -> bool:
         """Store ``applied`` if nobody else has stored anything since; return whether."""

@@ -222,13 +222,13 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
             case Form.INTEGER | Form.DECIMAL:
                 return _Selected(name, read, _number)
             case Form.TIME | Form.TIMESTAMP | Form.ADDRESS:
-                return _Selected(name, read, _quoted_text)
+                return _Selected(name, read, lambda raw: "'" + raw.decode("ascii").replace("'", "''") + "'")
             case Form.TEXT:
                 return _Selected(name, read, lambda raw: f"_{charset} X'{raw.hex()}'")
             case Form.BIT:
                 return _Selected(name, read, lambda raw: str(int.from_bytes(raw, "big")))
             case _:
-                return _Selected(name, read, _hex)
+                return _Selected(name, read, lambda raw: f"X'{raw.hex()}'")
     except ValueError as error:
         raise ValueError(f"column {name}: {error}") from None
 
@@ -237,14 +237,6 @@ def _number(raw: bytes) -> str:
     if not _NUMBER.fullmatch(raw):
         raise RelayError(f"{raw!r} is not a number: the primary key changed while its snapshot was read")
     return raw.decode("ascii")
-
-
-def _quoted_text(raw: bytes) -> str:
-    return "'" + raw.decode("ascii").replace("'", "''") + "'"
-
-
-def _hex(raw: bytes) -> str:
-    return f"X'{raw.hex()}'"
 
 
 def _optional(value: Any) -> str | None:

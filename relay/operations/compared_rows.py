@@ -111,14 +111,11 @@ def _canonical(column: Column | KeyColumn, value: Any) -> Any:
     if value is None:
         return None
     try:
-        found = _form_of(column.type)(value)
+        form = _OF_ATTRIBUTES.get(column.type) or FORMS[column_type(column.type).kind]
+        found = form(value)
     except (ValueError, TypeError, AttributeError):
         return f"{value} (not of type {column.type})"
     return _PADDING.sub(r"\1", found) if column.has_decimals else found
-
-
-def _form_of(kind: str) -> Callable[[Any], Any]:
-    return _OF_ATTRIBUTES.get(kind) or FORMS[column_type(kind).kind]
 
 
 def _number(value: Any) -> str:

@@ -62,7 +62,7 @@ def collect(
         parts |= {name: lambda path=path: _asked(settings, path) for name, path in _PATHS.items()}  # type: ignore[misc]
     if log is not None:
         parts["log.txt"] = lambda: _tail(log)
-    secrets = _secrets(document)
+    secrets = {*secrets_in(document.data), *(value for name, value in os.environ.items() if is_secret(name))}
     return {name: without(_made(make), secrets) for name, make in parts.items()}
 
 
@@ -117,10 +117,6 @@ def without(text: str, secrets: Iterable[str]) -> str:
         if len(form) >= _SHORTEST:
             text = text.replace(form, HIDDEN)
     return _OTHER_URLS.sub(HIDDEN, text)
-
-
-def _secrets(document: Document) -> set[str]:
-    return {*secrets_in(document.data), *(value for name, value in os.environ.items() if is_secret(name))}
 
 
 def _made(make: Callable[[], str]) -> str:

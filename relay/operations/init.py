@@ -48,7 +48,8 @@ class Wanted:
     @property
     def source(self) -> str:
         """The name of the source: that of what it reads."""
-        return _as_name(self.database or self.keyspace or self.table[0])
+        read = self.database or self.keyspace or self.table[0]
+        return re.sub(r"[^A-Za-z0-9._-]", "-", read).strip(".") or "source"
 
     @property
     def relay(self) -> str:
@@ -209,10 +210,6 @@ _SOURCES = {"dynamodb": _dynamodb, "mysql": _mysql, "vitess": _vitess}
 def _template(table: str, columns: Sequence[str]) -> str:
     """Return a template for the cache keys of a table, ``orders:{id}``."""
     return ":".join((table.replace("{", "{{").replace("}", "}}"), *(f"{{{column}}}" for column in columns)))
-
-
-def _as_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", text).strip(".") or "source"
 
 
 def _list(texts: Sequence[str]) -> str:

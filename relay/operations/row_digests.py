@@ -38,9 +38,10 @@ def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> I
         closing(sqlite3.connect(Path(folder, "rows"), isolation_level=None)) as rows,  # I11
     ):
         try:
+            spare = gettempdir().replace("'", "''")
             rows.executescript(
                 "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
-                f"PRAGMA temp_store_directory = {_literal(gettempdir())}; PRAGMA cache_size = -{_MEMORY};"
+                f"PRAGMA temp_store_directory = '{spare}'; PRAGMA cache_size = -{_MEMORY};"
                 "CREATE TABLE digests (key BLOB, side INTEGER, digest TEXT); BEGIN;"
             )
             for side, of_side in enumerate((kept, truth)):
@@ -54,7 +55,3 @@ def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> I
             raise RelayError(
                 f"cannot sort the rows of both sides in {folder}: {error}: set TMPDIR to a folder with more room"
             ) from error
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
