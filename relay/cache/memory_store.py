@@ -10,24 +10,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry, random_keys
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    stored: StoredEntry
-    expires: float | None
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, random_keys
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A ``Store`` in this process, shared by threads. ``clock``: seconds, for the times to live."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards everything below
-        self._entries: dict[str, _Kept] = {}
+        self._entries: dict[str, tuple[StoredEntry, float | None]] = {}  # and when each expires
         self._generations: dict[str, str] = {}
         self._lost = 0
 
@@ -49,10 +42,6 @@ class MemoryStore:
                 else:
                     conflicts[write.key] = meta
             return conflicts
-
-    def generation(self, generation_key: str) -> str:
-        with self._lock:
-            return self._generation(generation_key)
 
     def renew(self, generation_key: str) -> str:
         with self._lock:
@@ -84,24 +73,21 @@ class MemoryStore:
             return str(self._lost)
 
     def _live(self, key: str) -> StoredEntry | None:
-        kept = self._entries.get(key)
-        if kept is None:
-            return None
-        if kept.expires is not None and kept.expires <= self._clock():
+        stored, expires = self._entries.get(key, (None, None))
+        if expires is not None and expires <= self._clock():
             del self._entries[key]
             return None
-        return kept.stored
+        return stored
 
     def _set(self, write: ConditionalWrite) -> None:
         if write.meta is None:
             self._entries.pop(write.key, None)
             return
         if write.ttl == KEEP:
-            kept = self._entries.get(write.key)
-            expires = kept.expires if kept else None
+            _, expires = self._entries.get(write.key, (None, None))
         else:
             expires = None if write.ttl == FOREVER else self._clock() + write.ttl
-        self._entries[write.key] = _Kept(StoredEntry(write.meta, write.value), expires)
+        self._entries[write.key] = StoredEntry(write.meta, write.value), expires
 
     def _generation(self, generation_key: str) -> str:
         return self._generations.setdefault(generation_key, secrets.token_hex(8))
