@@ -13,9 +13,8 @@ from pymysql.connections import Connection
 from pymysql.constants import SERVER_STATUS
 
 from relay.errors import RelayError
-from relay.gtid import GtidError, parse
 from relay.mysql.watcher import ReplicationWatcher
-from relay.token import EventToken, Order, OriginToken, compare
+from relay.token import EventToken, Order, compare
 
 
 class Answer(NamedTuple):
@@ -99,19 +98,4 @@ def reflects(read: EventToken | None, change: EventToken) -> bool:
 
     A change of another shard is reflected only if its token says where on this shard it was first made.
     """
-    if read is None:
-        return False
-    place: EventToken | OriginToken = change
-    if change.shard != read.shard:
-        if change.origin is None or change.origin.shard != read.shard:
-            return False
-        place = change.origin
-    try:
-        mine, theirs = parse(read.position), parse(place.position)
-    except GtidError:
-        return False
-    if not theirs or mine.diverges(theirs) or not mine.contains(theirs):
-        return False
-    # Sets of two servers may have the same numbers for different transactions.
-    order = compare(read, EventToken(place.timestamp, place.shard, place.position))
-    return order in (Order.EQUAL, Order.NEWER)
+    return read is not None and compare(read, change, positions_only=True) in (Order.EQUAL, Order.NEWER)
