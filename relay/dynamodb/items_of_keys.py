@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from itertools import islice
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay.config.template import Template
 from relay.dynamodb import describe
-from relay.dynamodb.values import canonical_number, image_json, key_value
+from relay.dynamodb.values import image_json, key_attribute, key_value
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -83,11 +82,11 @@ class ItemsOfKeys:
 
 def _typed(kind: str, text: str, longest: int) -> dict[str, Any]:
     """Return the key attribute that has this text in a cache key. Raises ValueError if none that is legal has."""
+    found = key_attribute(kind, text)
     if kind == "N":
-        if canonical_number(text) != text or len(text.strip("-0.").replace(".", "")) > _DIGITS or len(text) > _LONGEST:
-            raise ValueError(f"{text} is not the canonical text of a number")
-        return {"N": text}
-    raw = b64decode(text, validate=True) if kind == "B" else text.encode()
-    if not 0 < len(raw) <= longest or (kind == "B" and b64encode(raw).decode() != text):
+        is_legal = len(text.strip("-0.").replace(".", "")) <= _DIGITS and len(text) <= _LONGEST
+    else:
+        is_legal = 0 < len(text.encode() if kind == "S" else found[kind]) <= longest
+    if not is_legal:
         raise ValueError(f"{text!r} is not the text of a key attribute")
-    return {"B": raw} if kind == "B" else {"S": text}
+    return found

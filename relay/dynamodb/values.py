@@ -49,6 +49,16 @@ def key_value(value: Mapping[str, Any]) -> str | bytes:
     raise ValueError(f"{value!r} cannot be a key: only S, N and B can")
 
 
+def key_attribute(kind: str, text: str) -> dict[str, Any]:
+    """Return the value of a key attribute that has this text in a cache key. Raises ValueError if none has."""
+    value = {kind: binary(text) if kind == "B" else text}
+    canonical = key_value(value)
+    # I6: of the texts of one number, and of one binary, changes invalidate only this one.
+    if text != (canonical if isinstance(canonical, str) else b64encode(canonical).decode()):
+        raise ValueError(f"{text!r} is not the canonical text of a key attribute")
+    return value
+
+
 def image_json(item: Mapping[str, Any]) -> str:
     """Return an item, or one typed value, as DynamoDB JSON: numbers unchanged, binary in base64, sets in order.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
 from relay.config.template import Template
-from relay.dynamodb.models.attribute import Attribute
 from relay.dynamodb.models.declaration import Model, declaration_of
 from relay.dynamodb.models.errors import InvalidModel
 from relay.dynamodb.models.types import Wire
-from relay.dynamodb.values import binary, canonical_number
+from relay.dynamodb.values import key_attribute
 
 
 def item_key(model: type[Model], template: str) -> Callable[[str], dict[str, Wire]]:
@@ -33,25 +32,13 @@ def item_key(model: type[Model], template: str) -> Callable[[str], dict[str, Wir
         )
 
     def read(text: str) -> dict[str, Wire]:
-        found = [key for texts in parsed.matches(text) if (key := _key(texts, columns)) is not None]
+        found: list[dict[str, Wire]] = []
+        for texts in parsed.matches(text):
+            with suppress(ValueError):
+                found.append({name: key_attribute(str(each.type.kind), texts[name]) for name, each in columns.items()})
         if len(found) != 1:
             count = "no item" if not found else "several items"
             raise ValueError(f"{text!r} is the cache key {template} of {count} of {owner}")
         return found[0]
 
     return read
-
-
-def _key(texts: dict[str, str], columns: dict[str, Attribute[Any]]) -> dict[str, Wire] | None:
-    """Return the key with these texts, None if one is not what ``key_text`` writes."""
-    key: dict[str, Wire] = {}
-    for name, each in columns.items():
-        text = texts[name]
-        kind = str(each.type.kind)
-        try:
-            if kind == "N" and canonical_number(text) != text:
-                return None
-            key[name] = {kind: binary(text) if kind == "B" else text}
-        except ValueError:
-            return None
-    return key

@@ -53,6 +53,7 @@ def test_the_key_of_an_item_is_read_from_its_cache_key(
         (Order, TEMPLATE, "order:ada:1.0", "of no item of Order"),
         (Order, TEMPLATE, "order:ada:one", "of no item of Order"),
         (Blob, "blob:{id}", "blob:%", "of no item of Blob"),
+        (Blob, "blob:{id}", "blob:YR==", "of no item of Blob"),
         (Texts, "{left}:{right}", "a:b:c", "of several items of Texts"),
     ],
 )
