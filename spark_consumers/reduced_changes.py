@@ -16,7 +16,7 @@ import orjson
 
 from relay.avro.columns import shortest
 from relay.avro.decode import token_of
-from relay.cache.keys import CacheRules, ReducedChange
+from relay.cache.keys import ZERO_TIME, CacheRules, ReducedChange
 from relay.change import Operation
 from relay.dynamodb.values import canonical_number
 from spark_consumers.records import Layout, RecordField
@@ -115,5 +115,14 @@ def _seconds(time: datetime) -> dict[str, str]:
     return {"N": f"{microseconds}E-6"}
 
 
-_SQL_CONVERTS: Mapping[str, Callable[[Any], Any]] = {"float": _short, "digits": canonical_number}
+def _zero_as_text(time: datetime) -> datetime | str:
+    """Return a TIMESTAMP, the zero one as drivers show it: an application that reads it does not get the epoch."""
+    return ZERO_TIME if time == _EPOCH else time
+
+
+_SQL_CONVERTS: Mapping[str, Callable[[Any], Any]] = {
+    "float": _short,
+    "digits": canonical_number,
+    "timestamp": _zero_as_text,
+}
 _DYNAMODB_CONVERTS: Mapping[str, Callable[[Any], Any]] = {"timestamp": _seconds, "json": orjson.loads}

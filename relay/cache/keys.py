@@ -24,8 +24,11 @@ from relay.config.template import Template
 from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
 
-_TEXTS = 1
+_TEXTS = 2
 """The version of ``text``. Raise it with any change of a text: entries under the old one are invalidated then."""
+
+ZERO_TIME = "0000-00-00 00:00:00"
+"""The text of a zero TIMESTAMP or DATETIME, whatever decimals it is shown with: a TIMESTAMP is relayed without any."""
 
 # The images whose cache keys a change invalidates.
 _IMAGES = {
@@ -232,10 +235,10 @@ def text(value: Any) -> str | None:
     """Return the text of a column's value in a cache key; None for DynamoDB's null.
 
     Text is unchanged, numbers are canonical, binary is base64, times that have an offset are in UTC to the microsecond.
-    Raises ``ValueError`` for lists, sets, maps and other times.
+    A zero time has no decimals. Raises ``ValueError`` for lists, sets, maps and other times.
     """
     if isinstance(value, str):
-        return value
+        return ZERO_TIME if value.startswith(ZERO_TIME) and value[len(ZERO_TIME) :].rstrip("0") in ("", ".") else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

@@ -130,6 +130,11 @@ def test_a_change_of_a_table_that_lost_a_column_of_a_template_invalidates_the_na
         (datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), "2024-01-01T00:00:00.000000Z"),
         ({"N": "-0.0"}, "0"),
         ({"S": "1.0"}, "1.0"),
+        ("0000-00-00 00:00:00", "0000-00-00 00:00:00"),
+        ("0000-00-00 00:00:00.000", "0000-00-00 00:00:00"),
+        ("0000-00-00 00:00:00.001", "0000-00-00 00:00:00.001"),
+        ("2024-01-01 00:00:00.000", "2024-01-01 00:00:00.000"),
+        ("0000-00-00", "0000-00-00"),
     ],
 )
 def test_a_value_has_the_text_that_invalidations_have(value: Any, part: str) -> None:

@@ -72,9 +72,11 @@ def day(chance: random.Random) -> tuple[str, date]:
     return found.isoformat(), found
 
 
-def instant(chance: random.Random) -> tuple[int, datetime]:
-    """A TIMESTAMP: microseconds, and a time in any time zone."""
+def instant(chance: random.Random) -> tuple[int, datetime | str]:
+    """A TIMESTAMP: microseconds, and a time in any time zone; the zero one, as the text that drivers return."""
     microseconds = chance.choice([0, 1, 1_700_000_000_500_000, chance.randrange(2**31 * 10**6)])
+    if not microseconds:
+        return 0, chance.choice(["0000-00-00 00:00:00", "0000-00-00 00:00:00.000", "0000-00-00 00:00:00.000000"])
     zone = timezone(timedelta(minutes=chance.randint(-720, 720)))
     return microseconds, (EPOCH + timedelta(microseconds=microseconds)).astimezone(zone)
 
