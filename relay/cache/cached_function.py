@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from relay.cache.async_cache import AsyncTokenCache
 from relay.cache.codec import JSON, Codec
 from relay.cache.entry import LoadedValue, Tokens
-from relay.cache.function_key import FunctionKey
+from relay.cache.function_key import FunctionKey, KeyedCall
 from relay.cache.token_cache import Cached, Outcome, TokenCache
-from relay.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=TokenCache | AsyncTokenCache)
 
 
 @overload
@@ -48,29 +49,30 @@ def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str]
     return lambda function: CachedFunction(cache, function, key, codec)
 
 
-class _Keyed(Generic[P, R]):
-    """A function with a cache key for its arguments, and a codec of its results."""
+class _Keyed(Generic[C, P, R]):
+    """A function with a cache, a cache key for its arguments, and a codec of its results."""
 
     __name__: str
 
-    def __init__(self, function: Callable[P, Any], key: str | Callable[..., str], codec: Codec[Any]) -> None:
+    def __init__(self, cache: C, function: Callable[P, Any], key: str | Callable[..., str], codec: Codec[Any]) -> None:
         functools.update_wrapper(cast(Callable[..., Any], self), function)
+        self._cache = cache
+        self._function: Callable[..., Any] = function
         self._codec = codec
-        self._key = FunctionKey(key, function) if isinstance(key, str) else key
+        self._key = FunctionKey(key, function)
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the cache key for these arguments. ValueError if one has no text in a cache key."""
-        return self._key(*args, **kwargs)
+        return self._key.call(*args, **kwargs).key
 
     def _arguments(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the arguments of the keys that are this function's. Raises ``ConfigError``."""
-        if not isinstance(self._key, FunctionKey):
-            raise ConfigError(f"{self.__name__} makes its cache keys by a function, which cannot be read back")
         found = {key: self._key.arguments(key) for key in keys}
         return {key: arguments for key, arguments in found.items() if arguments is not None}
 
-    def _loaded(self, result: Any) -> LoadedValue:
-        return LoadedValue(None if result is None else self._codec.encode(result), {}, fresher=True)
+    def _loaded(self, call: KeyedCall, result: Any) -> LoadedValue:
+        value = None if result is None else self._codec.encode(result)
+        return LoadedValue(value, {}, fresher=True, canonical=self._key.is_canonical(call, result))
 
     def _decoded(self, found: Cached) -> R:
         # Also what was loaded just now, so that a result is of the same types wherever it comes from.
@@ -78,75 +80,65 @@ class _Keyed(Generic[P, R]):
         return cast(R, result)
 
 
-class CachedFunction(_Keyed[P, R]):
+class CachedFunction(_Keyed[TokenCache, P, R]):
     """A function whose results come from the cache. ``__wrapped__``: the function itself."""
-
-    def __init__(
-        self, cache: TokenCache, function: Callable[P, R], key: str | Callable[..., str], codec: Codec[Any]
-    ) -> None:
-        super().__init__(function, key, codec)
-        self._cache = cache
-        self._function: Callable[..., R] = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the cached result, or call the function. Raises what the function and the codec raise."""
-        key, load = self.key(*args, **kwargs), lambda *_: self.load(*args, **kwargs)
-        found = self._cache.get_or_load(key, load)
+        call = self._key.call(*args, **kwargs)
+        load = partial(self._load, call)
+        found = self._cache.get_or_load(call.key, load)
         if found.outcome is Outcome.HIT:
             try:
                 return self._decoded(found)
             except Exception:
-                found = self._cache.get_or_load(key, load, refused=found.value)
+                found = self._cache.get_or_load(call.key, load, refused=found.value)
         return self._decoded(found)
 
     def load(self, *args: P.args, **kwargs: P.kwargs) -> LoadedValue:
         """Call the function, and return its result as a loader does."""
-        return self._loaded(self._function(*args, **kwargs))
+        return self._load(self._key.call(*args, **kwargs))
+
+    def _load(self, call: KeyedCall, *_: Any) -> LoadedValue:
+        return self._loaded(call, self._function(*call.given.args, **call.given.kwargs))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load what the function has for these cache keys, without those of others, for ``relay verify --loader``.
 
         Raises ``ConfigError`` if arguments cannot be read back from a key.
         """
-        return {key: self._loaded(self._function(**each)) for key, each in self._arguments(wanted).items()}
+        return {key: self.load(**each) for key, each in self._arguments(wanted).items()}  # type: ignore[call-arg]
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""
         return self._cache.invalidate(self.key(*args, **kwargs))
 
 
-class AsyncCachedFunction(_Keyed[P, R]):
+class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
     """A coroutine function whose results come from the cache. ``__wrapped__``: the function itself."""
-
-    def __init__(
-        self,
-        cache: AsyncTokenCache,
-        function: Callable[P, Awaitable[R]],
-        key: str | Callable[..., str],
-        codec: Codec[Any],
-    ) -> None:
-        super().__init__(function, key, codec)
-        self._cache = cache
-        self._function: Callable[..., Awaitable[R]] = function
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the cached result, or call the function. Raises what the function and the codec raise."""
-        key, load = self.key(*args, **kwargs), lambda *_: self.load(*args, **kwargs)
-        found = await self._cache.get_or_load(key, load)
+        call = self._key.call(*args, **kwargs)
+        load = partial(self._load, call)
+        found = await self._cache.get_or_load(call.key, load)
         if found.outcome is Outcome.HIT:
             try:
                 return self._decoded(found)
             except Exception:
-                found = await self._cache.get_or_load(key, load, refused=found.value)
+                found = await self._cache.get_or_load(call.key, load, refused=found.value)
         return self._decoded(found)
 
     async def load(self, *args: P.args, **kwargs: P.kwargs) -> LoadedValue:
         """Call the function, and return its result as a loader does."""
-        return self._loaded(await self._function(*args, **kwargs))
+        return await self._load(self._key.call(*args, **kwargs))
+
+    async def _load(self, call: KeyedCall, *_: Any) -> LoadedValue:
+        return self._loaded(call, await self._function(*call.given.args, **call.given.kwargs))
 
     async def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """As ``CachedFunction.load_many``."""
-        return {key: self._loaded(await self._function(**each)) for key, each in self._arguments(wanted).items()}
+        return {key: await self.load(**each) for key, each in self._arguments(wanted).items()}  # type: ignore[call-arg]
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""

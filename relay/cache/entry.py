@@ -92,12 +92,14 @@ class LoadedValue:
 
     ``value`` None: there is no such item, and that is cached. ``tokens``: one for each shard read from a copy that may
     lag, taken *before* the read. A shard without a token was read where every committed write is visible (a consistent
-    read, the primary). ``fresher``: the read reflects every invalidation it was given to compare with.
+    read, the primary). ``fresher``: the read reflects every invalidation it was given to compare with. ``canonical``:
+    the key is the one that changes of what was read invalidate, and not another spelling by which it is found.
     """
 
     value: bytes | None
     tokens: Mapping[str, EventToken]
     fresher: bool
+    canonical: bool = True
 
 
 class Folded(NamedTuple):
@@ -199,6 +201,8 @@ def filled(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0
     ``floors``: those of the lease's generation, read after the lease was known to be possible. The entry has the
     loader's tokens only: any invalidation clears what was read without a token.
     """
+    if not loaded.canonical:
+        return None  # I6: nothing would ever invalidate it
     tokens = {token.shard: token for token in loaded.tokens.values()}
     if not are_above(tokens, floors):
         return None  # I6: tombstones that are gone may have been for changes that this read does not reflect
@@ -219,7 +223,8 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
     unknown shard: read from the primary instead. A shard that was not read (it was split since) is reflected if all
     shards read of its source are past it. Timestamps do not count, since a loader's clock is not the relay's.
     """
-    if not is_above_floors(tokens, held):
+    floors = held.floors if isinstance(held, Held) else {} if held is None else None
+    if floors is not None and not are_above(tokens, floors):
         return False
     for shard, bound in (held or {}).items():
         if bound is None:
@@ -230,13 +235,6 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
         if not read or not all(reaches(token, bound) for token in read):
             return False
     return True
-
-
-def is_above_floors(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
-    """Whether a read with these tokens reflects the floors that come with ``held``; None comes without any."""
-    if held is None:
-        return are_above(tokens, {})
-    return not isinstance(held, Held) or are_above(tokens, held.floors)
 
 
 def are_above(tokens: Mapping[str, EventToken], floors: Tokens) -> bool:

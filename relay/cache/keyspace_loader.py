@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relay.cache.entry import LoadedValue, Tokens
-from relay.cache.loaders import PrimaryLoader, includes
+from relay.cache.entry import LoadedValue, Tokens, is_fresher
+from relay.cache.loaders import PrimaryLoader, Read, ReplicaLoader
 from relay.process.slow_call import call_all
 
 if TYPE_CHECKING:
@@ -21,42 +20,35 @@ if TYPE_CHECKING:
     from relay.vitess.vindex import Value
 
 
-class KeyspaceLoader:
+class KeyspaceLoader(ReplicaLoader):
     """Loads values from the shards of a keyspace, each read with the token of the server that was read.
 
     ``sharding_key`` returns the sharding key of a cache key, which says the shard that all rows of its value are in.
-    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables; it must
-    end a transaction that it begins. It gets keys of one shard, and those of several shards are read at once. Shared by
-    threads, each of which reads on connections of its own.
+    ``read`` must end a transaction that it begins. It gets keys of one shard, and those of several shards are read at
+    once. Shared by threads, each of which reads on connections of its own.
 
     A read is made on a server that is known to be fresh enough for all its keys, if there is one. ``primaries``: by
-    shard, what loads the keys for which the read was not; without one their values are returned and not cached.
-    ``primary_reads`` counts those keys.
+    shard, what loads the keys for which the read was not.
     """
 
     def __init__(
         self,
         queries: KeyspaceQueries,
         sharding_key: Callable[[str], Value],
-        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
+        read: Read,
         *,
         primaries: Mapping[str, PrimaryLoader] | None = None,
+        key: str | None = None,
     ) -> None:
+        super().__init__(read, key)
         if unknown := set(primaries or {}) - set(queries.shards):
             raise ValueError(f"{queries.keyspace} has no shard {', '.join(sorted(unknown))}")
         self.queries = queries
         self.sharding_key = sharding_key
-        self.primary_reads = 0
-        self._read = read
         self._primaries = dict(primaries or {})
-        self._lock = threading.Lock()  # guards the counter
-
-    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises as ``KeyspaceQueries.execute``, and what ``read`` raises."""
-        return self.load_many({key: compare})[key]
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises as ``load``."""
+        """Load many keys, for ``get_many``. Raises as ``KeyspaceQueries.execute``, and what ``read`` raises."""
         by_shard: defaultdict[str, dict[str, Tokens | None]] = defaultdict(dict)
         for key, held in wanted.items():
             by_shard[self.queries.shard_of(self.sharding_key(key))][key] = held
@@ -70,19 +62,10 @@ class KeyspaceLoader:
 
         def work(connection: Connection[Any], token: EventToken | None) -> tuple[Mapping[str, bytes], Any]:
             with closing(connection.cursor()) as cursor:
-                return self._read(cursor, keys), token  # I6: it was taken before
+                return self._values(cursor, keys), token  # I6: it was taken before
 
         def is_fresh(token: EventToken) -> bool:
-            return all(includes(token, held) for held in wanted.values())
+            return all(is_fresher({token.shard: token}, held) for held in wanted.values())
 
         found, token = self.queries.run(shard, work, is_fresh)
-        tokens = {} if token is None else {token.shard: token}
-        # I6: whatever the server said of itself before. What another shard has invalidated is not reflected here.
-        loaded = {key: LoadedValue(found.get(key), tokens, includes(token, wanted[key])) for key in keys}
-        lagging = {key: wanted[key] for key in keys if not loaded[key].fresher}
-        primary = self._primaries.get(shard)
-        if primary is None or not lagging:
-            return loaded
-        with self._lock:
-            self.primary_reads += len(lagging)
-        return loaded | primary.load_many(lagging)
+        return self._loaded(found, token, wanted, self._primaries.get(shard))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from relay.cache.entry import LoadedValue, Tokens, is_above_floors
+from relay.cache.entry import LoadedValue, Tokens, is_fresher
+from relay.cache.keys import row_keys
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
 from relay.process.connections import Connections
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
 class DynamoDBLoader:
     """Loads items of one table by consistent reads, as DynamoDB-typed JSON; a missing item is a value of None.
 
-    ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. The client has to read the
-    table whose stream is relayed, in the same region: a consistent read that starts after a change came out of the
-    stream reflects it. So the reads have no token, and are always fresher.
+    ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. ``key``: the template of the
+    keys in ``cache.keys``. An item is only stored under the key that it renders, and that there is none under what its
+    primary key renders; without ``key``, under one whose numbers ``primary_key`` has found in canonical form.
+
+    The client has to read the table whose stream is relayed, in the same region: a consistent read that starts after a
+    change came out of the stream reflects it. So the reads have no token, and are always fresher.
     """
 
     def __init__(
@@ -39,21 +43,24 @@ class DynamoDBLoader:
         table: str,
         primary_key: Callable[[str], Mapping[str, Any]],
         *,
+        key: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.client = client
         self.table = table
         self.primary_key = primary_key
+        self.key = key
         self._sleep = sleep
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises botocore's errors."""
+        primary_key = self.primary_key(key)
         answer = self.client.get_item(
             TableName=self.table,
-            Key=self.primary_key(key),
+            Key=primary_key,
             ConsistentRead=True,  # I6: what makes `fresher` true
         )
-        return _loaded(answer.get("Item"))
+        return self._loaded(key, primary_key, answer.get("Item"))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``. Raises as ``relay.dynamodb.batch_load``."""
@@ -64,64 +71,122 @@ class DynamoDBLoader:
         loaded = batch_load(self.client, requested, consistent=True, sleep=self._sleep)  # I6
         names = sorted(next(iter(primary_keys.values()), ()))
         found = {_identity(names, item): item for item in loaded.items[self.table]}
-        return {key: _loaded(found.get(_identity(names, primary_keys[key]))) for key in wanted}
+        return {key: self._loaded(key, each, found.get(_identity(names, each))) for key, each in primary_keys.items()}
+
+    def _loaded(self, key: str, primary_key: Mapping[str, Any], item: Mapping[str, Any] | None) -> LoadedValue:
+        # I6: whatever the item was found by, its changes invalidate what its own attributes render.
+        if self.key is not None:
+            canonical = row_keys([self.key], [item or primary_key]) == [key]
+        else:
+            canonical = all(each.get("N") in (None, key_value(each)) for each in primary_key.values())
+        return LoadedValue(None if item is None else image_json(item).encode(), {}, True, canonical)
 
 
-class QueriesLoader:
+Read = Callable[[Any, Sequence[str]], Mapping[str, bytes] | Iterable[tuple[Mapping[str, Any], bytes]]]
+"""``read(cursor, keys)``: by any queries over any tables, to values by key, or to pairs of a row and its value."""
+
+
+class RowsLoader:
+    """What the loaders of MySQL and MariaDB share: a value is that of the row that renders its key.
+
+    ``key``: the template of the keys in ``cache.keys``, by which the loader renders the key of each row that ``read``
+    returns. Without it, ``read`` returns values by key, and has to render them from its rows itself, by ``key_text``.
+    A key that no row renders has no value, also where a row is found by it: ``7`` by ``007``, ``ada`` by ``Ada``.
+    """
+
+    def __init__(self, read: Read, key: str | None) -> None:
+        self.key = key
+        self._read = read
+
+    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
+        """Load one key, for ``get_or_load``. Raises as ``load_many``."""
+        return self.load_many({key: compare})[key]
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        """Load many keys, for ``get_many``."""
+        raise NotImplementedError
+
+    def _values(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+        found: Any = self._read(cursor, keys)
+        if self.key is not None:
+            found = {key: value for row, value in found for key in row_keys([self.key], [row])}  # I6
+        values: Mapping[str, bytes] = found
+        return values
+
+
+class ReplicaLoader(RowsLoader):
+    """What loaders from servers that may lag share: what they are not fresh enough for is read from a primary.
+
+    ``primary_reads`` counts those keys. Without a primary their values are returned and not cached.
+    """
+
+    def __init__(self, read: Read, key: str | None) -> None:
+        super().__init__(read, key)
+        self.primary_reads = 0
+        self._lock = threading.Lock()  # guards the counter
+
+    def _loaded(
+        self,
+        found: Mapping[str, bytes],
+        token: EventToken | None,
+        wanted: Mapping[str, Tokens | None],
+        primary: PrimaryLoader | None,
+    ) -> dict[str, LoadedValue]:
+        tokens = {} if token is None else {token.shard: token}
+        # I6: whatever the server said of itself before. What another shard has invalidated is not reflected here.
+        loaded = {
+            key: LoadedValue(found.get(key), tokens, bool(tokens) and is_fresher(tokens, held))
+            for key, held in wanted.items()
+        }
+        lagging = {key: held for key, held in wanted.items() if not loaded[key].fresher}
+        if primary is None or not lagging:
+            return loaded
+        with self._lock:
+            self.primary_reads += len(lagging)
+        return loaded | primary.load_many(lagging)
+
+
+class QueriesLoader(ReplicaLoader):
     """Loads values from one server of MySQL or MariaDB, a primary or a replica, each read with the server's token.
 
     ``connect`` returns a new PyMySQL connection to the server that ``watcher`` watches, with ``autocommit=True``.
-    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables; it must
-    end a transaction that it begins. All keys must be in the watched shard. Shared by threads, each of which reads on a
-    connection of its own. If the watch has ended, a read has no token, and is not cached.
+    ``read`` must end a transaction that it begins. All keys must be in the watched shard. Shared by threads, each of
+    which reads on a connection of its own. If the watch has ended, a read has no token, and is not cached.
 
-    ``primary`` loads the keys for which the server is known to lag, or not known to be fresh enough; without it their
-    values are returned and not cached. ``primary_reads`` counts those keys.
+    ``primary`` loads the keys for which the server is known to lag, or not known to be fresh enough.
     """
 
     def __init__(
         self,
         connect: Callable[[], Connection[Any]],
         watcher: ReplicationWatcher,
-        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
+        read: Read,
         *,
         primary: PrimaryLoader | None = None,
+        key: str | None = None,
     ) -> None:
+        super().__init__(read, key)
         self.watcher = watcher
-        self.primary_reads = 0
         self._connect = connect
-        self._read = read
         self._primary = primary
         self._connections = Connections(self._open)
-        self._lock = threading.Lock()  # guards the counter
 
     def close(self) -> None:
         """Close the connections; no thread may be loading. The watcher stays."""
         self._connections.close()
 
-    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``, and what ``read`` raises."""
-        return self.load_many({key: compare})[key]
-
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises as ``load``."""
+        """Load many keys, for ``get_many``. Raises PyMySQL's errors, ``RelayError``, and what ``read`` raises."""
         keys = list(wanted)
         found, token = self._connections.run(lambda queries: self._read_with_token(queries, keys))
-        tokens = {} if token is None else {token.shard: token}
-        loaded = {key: LoadedValue(found.get(key), tokens, includes(token, wanted[key])) for key in keys}
-        lagging = {key: wanted[key] for key in keys if not loaded[key].fresher}
-        if self._primary is None or not lagging:
-            return loaded
-        with self._lock:
-            self.primary_reads += len(lagging)
-        return loaded | self._primary.load_many(lagging)
+        return self._loaded(found, token, wanted, self._primary)
 
     def _read_with_token(
         self, queries: TokenQueries, keys: Sequence[str]
     ) -> tuple[Mapping[str, bytes], EventToken | None]:
         token = queries.token()  # I6: before the read
         with closing(queries.connection.cursor()) as cursor:
-            return self._read(cursor, keys), token
+            return self._values(cursor, keys), token
 
     def _open(self) -> TokenQueries:
         from relay.mysql.queries import TokenQueries  # needs PyMySQL, which other loaders do not
@@ -129,44 +194,30 @@ class QueriesLoader:
         return TokenQueries(self._connect(), self.watcher)
 
 
-def includes(token: EventToken | None, held: Tokens | None) -> bool:
-    """Whether a read with the token reflects every invalidation held."""
-    from relay.mysql.queries import reflects
-
-    if token is None or not all(bound is not None and reflects(token, bound) for bound in (held or {}).values()):
-        return False
-    return is_above_floors({token.shard: token}, held)
-
-
-class PrimaryLoader:
+class PrimaryLoader(RowsLoader):
     """Loads values from the primary of a shard of MySQL or MariaDB, so that every change is in them.
 
-    ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read(cursor, keys)`` returns the
-    values of the cache keys that have one, by any queries over any tables, inside a transaction that it must not end.
-    Shared by threads, each of which reads on a connection of its own. The primary must be that of the relayed shard: a
-    read of it that starts after a change came out of the stream reflects the change. So the reads have no token, and
-    are always fresher.
+    ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read`` is in a transaction that it
+    must not end. Shared by threads, each of which reads on a connection of its own. The primary must be that of the
+    relayed shard: a read of it that starts after a change came out of the stream reflects the change. So the reads have
+    no token, and are always fresher.
 
     A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog, and so in
     the stream, before other sessions of the primary see it. So the reads are serializable: they lock the rows that they
     find, and wait for the transactions that have changed them.
     """
 
-    def __init__(self, connect: Callable[[], Any], read: Callable[[Any, Sequence[str]], Mapping[str, bytes]]) -> None:
+    def __init__(self, connect: Callable[[], Any], read: Read, *, key: str | None = None) -> None:
+        super().__init__(read, key)
         self._connect = connect
-        self._read = read
         self._connections = Connections(self._open)
 
     def close(self) -> None:
         """Close the connections; no thread may be loading."""
         self._connections.close()
 
-    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises the driver's errors, ``RelayError``, and what ``read`` raises."""
-        return self.load_many({key: compare})[key]
-
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises as ``load``."""
+        """Load many keys, for ``get_many``. Raises the driver's errors, ``RelayError``, and what ``read`` raises."""
         keys = list(wanted)
         found = self._connections.run(lambda connection: self._read_committed(connection, keys))
         return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
@@ -175,7 +226,7 @@ class PrimaryLoader:
         with closing(connection.cursor()) as cursor:
             cursor.execute("BEGIN")
             self._require_primary(cursor)
-            found = self._read(cursor, keys)
+            found = self._values(cursor, keys)
             cursor.execute("COMMIT")
         return found
 
@@ -207,10 +258,8 @@ class VitessLoader(PrimaryLoader):
     ``connect`` returns a new connection to vtgate. The keyspace must be the relayed one.
     """
 
-    def __init__(
-        self, connect: Callable[[], Any], keyspace: str, read: Callable[[Any, Sequence[str]], Mapping[str, bytes]]
-    ) -> None:
-        super().__init__(connect, read)
+    def __init__(self, connect: Callable[[], Any], keyspace: str, read: Read, *, key: str | None = None) -> None:
+        super().__init__(connect, read, key=key)
         self.keyspace = keyspace
 
     def _require_primary(self, cursor: Any) -> None:
@@ -219,10 +268,6 @@ class VitessLoader(PrimaryLoader):
     def _set_up(self, cursor: Any) -> None:
         cursor.execute(f"USE `{self.keyspace}@primary`")  # I6
         super()._set_up(cursor)
-
-
-def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:
-    return LoadedValue(None if item is None else image_json(item).encode(), {}, fresher=True)
 
 
 def _identity(names: Iterable[str], item: Mapping[str, Any]) -> tuple[str | bytes, ...]:

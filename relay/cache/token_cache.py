@@ -316,7 +316,7 @@ class TokenCache:
         for key, lease in leases.items():
             entry = filled(lease.entry, values[key], floors, until)
             if entry is None:
-                reads.too_old += 1
+                reads.too_old += values[key].canonical
                 releases.append(self._emptied(key, lease.entry, lease.meta))
             else:
                 meta = encode(entry, self._nonce())

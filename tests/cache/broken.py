@@ -13,7 +13,19 @@ from typing import Any
 
 import pytest
 
-from relay.cache.entry import UNPLACED, Entry, Folded, LoadedValue, State, Tokens, decode, encode, fold, order_of
+from relay.cache.entry import (
+    UNPLACED,
+    Entry,
+    Folded,
+    LoadedValue,
+    State,
+    Tokens,
+    decode,
+    encode,
+    filled,
+    fold,
+    order_of,
+)
 from relay.cache.floors import Floors
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.store import KEEP, READ, ConditionalWrite, Store, entry_key, generation_key
@@ -76,6 +88,10 @@ class NoLeases(BrokenStore):
 
 def stores_whatever_is_loaded(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry:
     return Entry(State.VALUE, lease.generation, dict(loaded.tokens), until)
+
+
+def takes_any_spelling(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry | None:
+    return filled(lease, replace(loaded, canonical=True), floors, until)
 
 
 def lease_without_tokens(_: Entry | None, generation: str, until: float) -> Entry:
@@ -201,6 +217,7 @@ GUARDS = {
     "any generation is served": MissingGuard(rule=("relay.cache.entry.Entry.serves", serves_any)),
     "unknown is older": MissingGuard(rule=("relay.cache.entry.order_of", takes_unknown_for_older)),
     "every loaded value is stored": MissingGuard(rule=(f"{_CACHE}.filled", stores_whatever_is_loaded)),
+    "a value under another spelling of its key": MissingGuard(rule=(f"{_CACHE}.filled", takes_any_spelling)),
     "a lease without tokens": MissingGuard(rule=(f"{_CACHE}.leased", lease_without_tokens)),
     "an invalidation that leaves leases alone": MissingGuard(rule=("relay.cache.invalidator.fold", leaves_leases)),
 }

@@ -197,6 +197,111 @@ def test_a_key_that_cannot_be_read_back_is_an_error_that_says_why(cache: TokenCa
         cached(cache, key=lambda name: f"user:{name}")(lambda name: 1).load_many({"user:ada": None})
 
 
+# -- one key in several spellings ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotation", "spellings", "key"),
+    [
+        (int, ["007", "7.0", "+7", "70e-1", 7], "k:7"),
+        (Decimal, ["1.50", "01.5", Decimal("1.500"), "15e-1"], "k:1.5"),
+        (float, ["0.50", ".5", 0.5], "k:0.5"),
+        (date, ["20240229", "2024-02-29", date(2024, 2, 29)], "k:2024-02-29"),
+        (bytes, ["YQ==", "YR==", b"a"], "k:YQ=="),
+        (bool, ["true", True], "k:true"),
+        (int | None, ["007", 7], "k:7"),
+        ("int", ["007", 7], "k:7"),
+        ("datetime.date | None", ["20240229"], "k:2024-02-29"),
+    ],
+)
+def test_texts_are_read_as_annotated_so_that_each_spelling_has_one_key_and_one_argument(
+    cache: TokenCache, annotation: Any, spellings: list[Any], key: str
+) -> None:
+    """I6: `007` from a URL finds the item 7, whose changes invalidate the key of 7."""
+    asked: list[Any] = []
+
+    def function(of: Any) -> int:
+        asked.append(of)
+        return len(asked)
+
+    function.__annotations__["of"] = annotation
+    keyed = cached(cache, key="k:{of}")(function)
+    assert {keyed.key(spelling) for spelling in spellings} == {key}
+    assert {keyed(spelling) for spelling in spellings} == {1}
+    assert keyed.invalidate(spellings[0])
+    assert keyed(spellings[-1]) == 2
+    assert asked[0] == asked[1]
+    assert type(asked[0]) is type(asked[1])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "argument"),
+    [(int, "seven"), (int, "7.5"), (int, True), (Decimal, "nan"), (date, "0000-00-00"), (bool, "yes"), (int, "7 ")],
+)
+def test_what_cannot_be_read_as_annotated_is_passed_on_and_its_result_is_not_cached(
+    cache: TokenCache, annotation: Any, argument: Any
+) -> None:
+    """I6: what the function makes of it is not known, nor the key that changes of it invalidate."""
+    asked: list[Any] = []
+
+    def function(of: Any) -> int:
+        asked.append(of)
+        return len(asked)
+
+    function.__annotations__["of"] = annotation
+    keyed = cached(cache, key="k:{of}")(function)
+    assert [keyed(argument), keyed(argument)] == [1, 2]
+    assert asked == [argument] * 2
+
+
+@dataclass
+class User:
+    name: str
+    age: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("row", "is_cached"),
+    [
+        ({"name": "ada"}, True),
+        ({"name": "Ada"}, False),
+        ({"name": "ada "}, False),
+        ({"name": {"S": "ada"}}, True),
+        ({"name": {"S": "Ada"}}, False),
+        ({"name": ["ada"]}, False),
+        ({"name": None}, True),
+        ({"other": "Ada"}, True),
+        (User("ada"), True),
+        (User("Ada"), False),
+        ("Ada", True),
+        (None, True),
+    ],
+)
+def test_a_row_is_cached_under_the_text_that_it_shows_and_under_no_other(
+    cache: TokenCache, row: Any, is_cached: bool
+) -> None:
+    """I6: a collation finds `Ada` by `ada`, and a change of the row invalidates the key of `Ada`."""
+    reads: list[str] = []
+
+    @cached(cache, key="user:{name}", codec=Codec(orjson.dumps, orjson.loads))
+    def user(name: str) -> Any:
+        reads.append(name)
+        return row
+
+    user("ada")
+    user("ada")
+    assert reads == ["ada"] * (1 if is_cached else 2)
+    assert user.load("ada").canonical is is_cached
+
+
+def test_a_number_that_is_not_annotated_is_cached_under_the_text_that_its_row_shows(cache: TokenCache) -> None:
+    """I6"""
+    rows = Rows(**{"7": {"id": {"N": "7"}}, "7.0": {"id": {"N": "7"}}})
+    item = cached(cache, key="item:{id}")(lambda id: rows.read(id))
+    assert [item(spelling) for spelling in ("7", "7", "7.0", "7.0")] == [{"id": {"N": "7"}}] * 4
+    assert rows.reads == 3
+
+
 # -- coroutines ---------------------------------------------------------------------------------------------
 
 
@@ -222,6 +327,8 @@ def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: Token
         assert await user.invalidate("ada")
         assert await user("ada") == {"total": 8}
         assert (await user.load("ada")).value == b'{"total":8}'
+        rows.rows["Ada"] = {"name": "ada"}
+        assert not (await user.load("Ada")).canonical  # I6
         assert {key: each.value for key, each in (await user.load_many({"user:ada": None, "x": None})).items()} == {
             "user:ada": b'{"total":8}'
         }

@@ -250,6 +250,15 @@ def test_a_read_that_says_nothing_of_its_age_is_not_stored() -> None:
     assert filled(leased(None, G, 10.0), LoadedValue(b"x", {}, fresher=False), {}) is None
 
 
+def test_a_value_under_another_spelling_of_its_key_is_not_stored() -> None:
+    """I6: no change would invalidate it."""
+    of_primary = LoadedValue(b"x", {}, fresher=True, canonical=False)
+    of_replica = LoadedValue(None, by_shard(mysql(9, LEFT)), fresher=True, canonical=False)
+    for lease in (leased(None, G, 10.0), leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)):
+        assert filled(lease, of_primary, {}) is None
+        assert filled(lease, of_replica, {LEFT: mysql(5, LEFT)}) is None
+
+
 @pytest.mark.parametrize(
     ("read", "floors", "stored"),
     [

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
-from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader
+from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader, key_text
 from relay.errors import Unavailable
 from tests.cache.sources import create_orders
 
@@ -74,7 +74,40 @@ def test_keys_are_loaded_in_batches_of_a_hundred_and_each_once(client: DynamoDBC
     found = [key for key, value in loaded.items() if value.value is not None]
     assert list(loaded) == list(wanted)
     assert found == ["order:ann:0", "order:ann:99", "order:ann:149", "order:ann:1.490E+2"]
+    assert [key for key, value in loaded.items() if not value.canonical] == ["order:ann:1.490E+2"]
     assert all(value.fresher and not value.tokens for value in loaded.values())
+
+
+@pytest.mark.parametrize("found", [True, False])
+@pytest.mark.parametrize(
+    ("key", "is_canonical"),
+    [("order:ann:7", True), ("order:ann:007", False), ("order:ann:7.0", False), ("order:ann:+7", False)],
+)
+def test_an_item_is_stored_under_the_key_that_it_renders_and_under_no_other_spelling(
+    client: DynamoDBClient, stub: Stubber, key: str, is_canonical: bool, found: bool
+) -> None:
+    """I6: neither the item, nor that there is none, however the application makes a number of the text."""
+
+    def of_number(key: str) -> Mapping[str, Any]:
+        return {"customer": {"S": "ann"}, "number": {"N": str(int(float(key.split(":")[2])))}}
+
+    for loader in (
+        DynamoDBLoader(client, "orders", primary_key),
+        DynamoDBLoader(client, "orders", of_number, key="order:{customer}:{number}"),
+    ):
+        stub.add_response("get_item", {"Item": item("ann", "7")} if found else {})
+        loaded = loader.load(key, None)
+        assert (loaded.value is not None, loaded.canonical) == (found, is_canonical)
+
+
+def test_an_item_of_which_another_attribute_is_in_the_key_is_stored_by_what_it_shows(
+    client: DynamoDBClient, stub: Stubber
+) -> None:
+    """I6: the key of an item that is not there is not known then."""
+    loader = DynamoDBLoader(client, "users", lambda key: {"id": {"S": "u-1"}}, key="mail:{mail}")
+    for found in ({"mail": {"S": "ann@x"}}, {"mail": {"S": "Ann@x"}}, None):
+        stub.add_response("get_item", {"Item": {"id": {"S": "u-1"}, **found}} if found else {})
+    assert [loader.load("mail:ann@x", None).canonical for _ in range(3)] == [True, False, False]
 
 
 def test_keys_of_other_attributes_or_types_than_the_first_are_refused(client: DynamoDBClient, stub: Stubber) -> None:
@@ -145,6 +178,28 @@ def test_a_connection_to_vitess_reads_the_primary_and_each_time_in_a_transaction
     loader.load("k", None)
     first = ["USE `commerce@primary`", "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"]
     assert driver.statements == [*first, "BEGIN", "SELECT", "COMMIT", "BEGIN", "SELECT", "COMMIT"]
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_a_row_has_the_key_that_it_renders_however_it_was_asked_for(has_template: bool) -> None:
+    """I6: a database finds the row `Ann` by `ann`, and its changes invalidate the key of `Ann`."""
+
+    def read(cursor: Driver, keys: Sequence[str]) -> Any:
+        rows: list[tuple[Mapping[str, Any], bytes]] = [({"name": "Ann", "id": 7}, b"row"), ({"name": None}, b"none")]
+        if has_template:
+            return rows
+        return {key_text("user:{name}", row): value for row, value in rows if row["name"]}
+
+    loader = VitessLoader(Driver, "commerce", read, key="user:{name}" if has_template else None)
+    loaded = loader.load_many(dict.fromkeys(["user:Ann", "user:ann"]))
+    assert {key: each.value for key, each in loaded.items()} == {"user:Ann": b"row", "user:ann": None}
+
+
+def test_values_that_are_not_of_rows_are_refused_where_the_loader_renders_the_keys() -> None:
+    """I6: a reader that returns what was asked for would fill any spelling."""
+    loader = VitessLoader(Driver, "commerce", lambda cursor, keys: dict.fromkeys(keys, b"row"), key="user:{name}")
+    with pytest.raises(ValueError, match="unpack"):
+        loader.load("user:ann", None)
 
 
 @pytest.mark.services

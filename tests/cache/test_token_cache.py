@@ -58,6 +58,19 @@ def test_a_read_that_is_not_fresher_is_returned_but_not_stored(cache: Cache) -> 
     assert cache.get_or_load("k", caught_up.load) == Cached(b"new", Outcome.FILLED)
 
 
+def test_a_value_under_another_spelling_of_its_key_is_returned_each_time_and_not_stored(cache: Cache) -> None:
+    """I6: the key is asked for as `007`, and changes invalidate the key of 7."""
+    values = iter([b"one", b"two", None])
+
+    def load(key: str, compare: Tokens | None) -> LoadedValue:
+        return LoadedValue(next(values), {}, fresher=True, canonical=False)
+
+    assert [cache.get_or_load("k:007", load) for _ in range(3)] == [
+        Cached(value, Outcome.DROPPED) for value in (b"one", b"two", None)
+    ]
+    assert (cache.no_ops, cache.too_old) == (3, 0)
+
+
 # -- fills that are too late --------------------------------------------------------------------------------
 
 

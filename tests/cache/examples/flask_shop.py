@@ -33,7 +33,7 @@ def create_app() -> Flask:
     dynamodb = boto3.client("dynamodb")
     # One for the process: its threads share the connections, and a fork opens its own.
     cache = TokenCache(RedisStore(os.environ["CACHE_URL"]), os.environ.get("CACHE_NAMESPACE", "shop"))
-    orders = DynamoDBLoader(dynamodb, table, primary_key)
+    orders = DynamoDBLoader(dynamodb, table, primary_key, key=KEY)
 
     @app.get("/orders/<customer>/<int:number>")
     def show(customer: str, number: int) -> Response:

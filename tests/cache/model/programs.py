@@ -16,7 +16,16 @@ from relay.cache.store import ConditionalWrite, StoredEntry
 from relay.errors import Unavailable
 from relay.token import EventToken
 from tests.cache.model.memory import nonce_of
-from tests.cache.model.scenario import ENTRY, KEY, LEASE_TTL, NAMESPACE, SHARDS, TOMBSTONE_TTL, Scenario
+from tests.cache.model.scenario import (
+    CANONICAL,
+    ENTRY,
+    KEY,
+    LEASE_TTL,
+    NAMESPACE,
+    SHARDS,
+    TOMBSTONE_TTL,
+    Scenario,
+)
 
 
 class Call(NamedTuple):
@@ -164,7 +173,8 @@ class Programs:
         try:
             if self._scenario.replicas:
                 continuity.start_at(offsets(begin), lambda: offsets(replay.call("end")))
-            invalidator.apply([(KEY, token) for token in changes], published_since=continuity.published_since)
+            key = CANONICAL if self._scenario.spelled else KEY
+            invalidator.apply([(key, token) for token in changes], published_since=continuity.published_since)
             is_applied = True
         except Unavailable:
             is_applied = False
@@ -212,10 +222,13 @@ class Programs:
         if self._scenario.replicas:
             read = [replay.call("replica", shard) for shard in shards]
             tokens = {SHARDS[shard]: token for shard, (token, _) in enumerate(read)}
-            loaded = LoadedValue(value_of(at for _, at in read), tokens, is_fresher(tokens, held))
+            loaded = self._loaded(value_of(at for _, at in read), tokens, is_fresher(tokens, held))
             if loaded.fresher or not self._scenario.primary:
                 return {KEY: loaded}
-        return {KEY: LoadedValue(value_of(replay.call("primary", shard) for shard in shards), {}, fresher=True)}
+        return {KEY: self._loaded(value_of(replay.call("primary", shard) for shard in shards), {}, True)}
+
+    def _loaded(self, value: bytes, tokens: Mapping[str, EventToken], is_fresher: bool) -> LoadedValue:
+        return LoadedValue(value, tokens, is_fresher, canonical=not self._scenario.spelled)
 
 
 def _nonces_in(answers: Sequence[Any]) -> Iterator[str]:

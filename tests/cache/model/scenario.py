@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from relay.cache.store import entry_key, floors_key
 
-NAMESPACE, KEY = "shop", "user:1"
+NAMESPACE, KEY, CANONICAL = "shop", "user:01", "user:1"
 LEASE_TTL, VALUE_TTL, TOMBSTONE_TTL = 5.0, 60.0, 3600.0
 ENTRY, FLOORS = entry_key(NAMESPACE, KEY), floors_key(NAMESPACE)
 SHARDS = ("orders/stream/a", "orders/stream/b")
@@ -33,7 +33,8 @@ class Scenario:
     after which it applies any of the last changes again. ``republished``: a relay publishes old changes again.
     ``gaps``: all invalidations up to then are lost for good. ``outages``: a call gets no answer, made or not.
     ``counts_seconds``: each commit takes a second. ``flushed``: the store has just lost everything, and no replica has
-    the last change.
+    the last change. ``spelled``: the row's own key is ``CANONICAL``, which is invalidated, and ``KEY`` is another
+    spelling by which fillers find it. Those that ask for the other one share nothing with them but the rows.
     """
 
     writers: tuple[Writer, ...] = (Writer(), Writer())
@@ -54,6 +55,7 @@ class Scenario:
     outages: int = 0
     counts_seconds: bool = False
     flushed: bool = False
+    spelled: bool = False
 
     @property
     def shards(self) -> int:

@@ -21,6 +21,8 @@ SMALL = {
     "consistent reads, and a gap": Scenario(_ONE, gaps=1),
     "consistent reads, and the store loses": Scenario(_ONE, losses=LOSSES, lost=1),
     "consistent reads, and a writer drops": Scenario(_OWN),
+    "two spellings of one key": Scenario(spelled=True),
+    "two spellings of one key, and replicas": Scenario(replicas=True, primary=True, spelled=True),
     "replicas": Scenario(replicas=True),
     "replicas, then the primary": Scenario(replicas=True, primary=True),
     "replicas, and an entry is evicted": Scenario(_ONE, replicas=True, losses=("entry",), lost=1),
@@ -93,6 +95,7 @@ CAUGHT_IN = {
     "any generation is served": replace(_CONSISTENT_ONE, gaps=1),
     "unknown is older": _CONSISTENT_ONE,
     "every loaded value is stored": _REPLICAS_ONE,
+    "a value under another spelling of its key": Scenario(_ONE, spelled=True),
     "a lease without tokens": _REPLICAS_ONE,
     "an invalidation that leaves leases alone": _CONSISTENT_ONE,
 }
