@@ -6,6 +6,8 @@ without a traceback.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 
 class RelayError(Exception):
     """The command failed while it was running."""
@@ -48,6 +50,18 @@ def checkpoints_deleted(topic: str) -> Unavailable:
 
 class MissingExtra(Unavailable, ModuleNotFoundError):
     """A package that only an extra of the distribution installs is not installed."""
+
+
+class StoreFull(Unavailable):
+    """A server of a cache has no room for some writes, and goes on answering reads and deleting.
+
+    ``refused``: the keys of those writes, which left what was there or nothing. ``conflicts``: those of the others.
+    """
+
+    def __init__(self, problem: str, refused: Collection[str], conflicts: Mapping[str, bytes | None]) -> None:
+        super().__init__(problem)
+        self.refused = refused
+        self.conflicts = dict(conflicts)
 
 
 class StreamGone(Unavailable):

@@ -46,10 +46,8 @@ class BatchOutcome:
         self.non_changes += more.non_changes
         self.failure = self.failure or more.failure
         self.oldest = min((time for time in (self.oldest, more.oldest) if time is not None), default=None)
-        self.counts.applied += more.counts.applied
-        self.counts.discarded += more.counts.discarded
-        self.counts.unknown += more.counts.unknown
-        self.counts.retried += more.counts.retried
+        for name, count in asdict(more.counts).items():
+            setattr(self.counts, name, getattr(self.counts, name) + count)
 
 
 def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from relay.cache.invalidator import Invalidator
 from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite
-from relay.errors import RelayError
+from relay.errors import RelayError, StoreFull
 from relay.kafka.created_again import created_again
 
 Offsets = Mapping[str, Mapping[str, int]]
@@ -147,13 +147,17 @@ class Continuity:
         self.published_since = "" if is_behind else since
 
     def _write(self, applied: AppliedChanges) -> bool:
-        """Store ``applied`` if nobody else has stored anything since; return whether."""
+        """Store ``applied``, if there is room, unless somebody else has stored anything since; return whether not."""
         meta = applied.to_json()
         if meta == self._stored:
             return True
-        conflicts = self._invalidator.store.compare_and_set(
-            [ConditionalWrite(self._key, self._stored, meta, None, FOREVER)]
-        )
+        try:
+            conflicts = self._invalidator.store.compare_and_set(
+                [ConditionalWrite(self._key, self._stored, meta, None, FOREVER)]
+            )
+        except StoreFull:
+            # I6: what is there, if anything, was applied as well. A start further on invalidates the namespace.
+            return True
         self._stored = conflicts.get(self._key, meta)
         return not conflicts
 

@@ -22,6 +22,7 @@ import orjson
 
 from relay.cache.entry import UNPLACED, State, decode, reaches
 from relay.cache.store import FOREVER, ConditionalWrite, Store, StoredEntry, floors_key, generation_key, has_lost
+from relay.errors import StoreFull
 from relay.token import EventToken
 
 _PERIODS = 4  # in a tombstone_ttl: a floor is at most a quarter older than it has to be
@@ -243,7 +244,10 @@ class FloorsReader:
             if not has_lost(floors.losses, losses):
                 return floors.at(now, self._tombstone_ttl)
             raised = encode_floors(floors.after_losses(losses, now))
-            self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
+            try:
+                self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
+            except StoreFull:
+                break  # I6: rather none than those that do not know of the losses
         return {}
 
     def must_be_read(self, found: Iterable[StoredEntry | None]) -> bool:

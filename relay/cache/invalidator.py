@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from relay.cache.entry import Folded, decode, encode, fold, has_floor, outlived
 from relay.cache.floors import MOST_BYTES, announced, decode_floors, encode_floors, shortened
 from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite, Store, entry_key, floors_key, generation_key
-from relay.errors import RelayError
+from relay.errors import RelayError, StoreFull
+from relay.process.seldom import Seldom
 from relay.token import EventToken
 
 _log = logging.getLogger(__name__)
@@ -28,13 +29,15 @@ class InvalidationCounts:
     """The results of the invalidations of a call: each was ``applied`` or ``discarded``.
 
     ``unknown``: the applied ones whose order relative to the entry was unknown. ``retried``: compare-and-sets that were
-    repeated because another writer was faster.
+    repeated because another writer was faster. ``deleted``: entries that were deleted, or not made, since the store had
+    no room for tombstones.
     """
 
     applied: int = 0
     discarded: int = 0
     unknown: int = 0
     retried: int = 0
+    deleted: int = 0
 
 
 class Invalidator:
@@ -58,6 +61,7 @@ class Invalidator:
         # Whether most keys of the last call had an entry. Any thread sets it, without a lock: it is only a guess at
         # whether reading first saves a round trip.
         self._mostly_cached = False
+        self._warning = Seldom()
 
     def apply(
         self, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str | None = None
@@ -98,6 +102,26 @@ class Invalidator:
         _log.warning("cache namespace %s is invalidated (new generation %s): %s", self.namespace, generation, reason)
         return generation
 
+    def delete(self, writes: Sequence[ConditionalWrite], full: StoreFull) -> dict[str, bytes | None]:
+        """Delete the entries for whose new tombstones, which are among ``writes``, there was no room.
+
+        Return the conflicts of all writes. Raises ``Unavailable``.
+        """
+        self._forget_floors(full)  # I6: first, since no tombstone stands for what they know of
+        refused = [write._replace(meta=None, value=None) for write in writes if write.key in full.refused]
+        return full.conflicts | self.store.compare_and_set(refused)
+
+    def _forget_floors(self, full: StoreFull) -> None:
+        """Delete the floors. They begin anew, with changes that are made after this."""
+        if self._warning.is_due():
+            _log.warning(
+                "cache namespace %s: invalidations delete entries, and nothing new is cached: %s", self.namespace, full
+            )
+        key, found = floors_key(self.namespace), self._floors
+        while conflicts := self.store.compare_and_set([ConditionalWrite(key, found, None, None, KEEP)]):
+            found = conflicts[key]
+        self._floors = None
+
     def _announce(self, tokens: Sequence[EventToken | None], published_since: str | None) -> None:
         """Raise the floors' announcements to the tokens."""
         tokens = [token for token in tokens if token is None or has_floor(token)]
@@ -119,7 +143,11 @@ class Invalidator:
             text = encode_floors(floors)
             if len(text) > MOST_BYTES:  # many shards with long positions
                 text = encode_floors(shortened(floors, self._clock(), secrets.token_hex(8)))
-            conflicts = self.store.compare_and_set([ConditionalWrite(key, self._floors, text, None, FOREVER)])
+            try:
+                conflicts = self.store.compare_and_set([ConditionalWrite(key, self._floors, text, None, FOREVER)])
+            except StoreFull as full:
+                self._forget_floors(full)
+                return
             if key not in conflicts:
                 self._floors = text
                 return
@@ -176,7 +204,11 @@ class Invalidator:
             # An unchanged entry keeps its bytes, so that a fill under its lease still succeeds.
             new_meta = meta if new is entry else encode(new, f"{nonce}{len(writes):x}")
             writes.append(ConditionalWrite(key, meta, new_meta, None, self.tombstone_ttl))
-        conflicts = self.store.compare_and_set(writes) if writes else {}
+        try:
+            conflicts = self.store.compare_and_set(writes) if writes else {}
+        except StoreFull as full:
+            counts.deleted += len(full.refused)
+            conflicts = self.delete(writes, full)
         for key, result in folded.items():
             if key not in conflicts:
                 counts.applied += result.applied

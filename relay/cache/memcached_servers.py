@@ -16,8 +16,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from relay.errors import ConfigError, RelayError
 from relay.process.connections import Connections
+from relay.process.server_memory import ServerMemory
 
 DEFAULT_PORT = 11211
+NO_ROOM = b"SERVER_ERROR"
+"""The code of the answer to a write for which there is no memory. Other errors of a server end the connection."""
+
+_NO_ROOM_LINE = b"SERVER_ERROR out of memory storing object"
 _OLDEST = (1, 6, 18)
 _OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 # So few requests and such short answers fit into the buffers of the sockets: neither side waits for the other to read.
@@ -120,7 +125,7 @@ class MemcachedConnection:
             data = self._reader.read(size + 2)[:-2]
             if len(data) != size:
                 raise ConnectionError(f"{self.name} closed the connection")
-        elif code in (b"HD", b"EN", b"NS", b"EX", b"NF", b"MN"):
+        elif code in (b"HD", b"EN", b"NS", b"EX", b"NF", b"MN", NO_ROOM):
             data = b""
         else:
             raise RelayError(f"memcached at {self.name} refused a command: {line.decode(errors='replace')}")
@@ -148,7 +153,7 @@ class MemcachedConnection:
         if not line.endswith(b"\n"):
             raise ConnectionError(f"{self.name} closed the connection")
         line = line.rstrip(b"\r\n")
-        if line.startswith(b"SERVER_ERROR"):
+        if line.startswith(b"SERVER_ERROR") and line != _NO_ROOM_LINE:
             raise OSError(f"{self.name}: {line.decode(errors='replace')}")
         return line
 
@@ -187,6 +192,13 @@ class Memcached:
         began = int(found[b"time"]) - int(found[b"uptime"])
         lost = sum(int(found.get(name, b"0")) for name in _LOSSES)
         return f"{self.name}:{found[b'pid'].decode()}:{began}:{lost}@{found[b'bytes_read'].decode()}"
+
+    def memory(self) -> ServerMemory:
+        """Return how much there is, and what happens at the limit. Raises ``OSError``."""
+        with self.connections.lent() as connection:
+            found, settings = connection.stats(), connection.stats(b" settings")
+        policy = "noeviction" if settings.get(b"evictions") == b"off" else "allkeys-lru"
+        return ServerMemory(self.name, int(found[b"bytes"]), int(found[b"limit_maxbytes"]), policy)
 
 
 def open_servers(url: str, timeout: float) -> list[Memcached]:

@@ -13,13 +13,15 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack, unpack_from
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from relay.cache.memcached_servers import Memcached, MemcachedConnection, MetaReply, open_servers
+from relay.cache.memcached_servers import NO_ROOM, Memcached, MemcachedConnection, MetaReply, open_servers
 from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError, StoreFull, Unavailable
+from relay.process.server_memory import ServerMemory
 
 _log = logging.getLogger(__name__)
 
@@ -72,10 +74,13 @@ class MemcachedStore(ClosingStore):
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         conflicts: dict[str, bytes | None] = {}
+        refused: list[str] = []
         with self._errors:
             for server, part in self._by_server([write.key for write in writes]).items():
                 with server.connections.lent() as connection:  # the same for all steps: it would not survive a restart
-                    _Attempt(connection, [writes[number] for number in part]).make(conflicts)
+                    _Attempt(connection, [writes[number] for number in part], refused).make(conflicts)
+        if refused:
+            raise StoreFull(f"memcached at {self.address} has no room for an item", refused, conflicts)
         return conflicts
 
     def renew(self, generation_key: str) -> str:
@@ -90,6 +95,11 @@ class MemcachedStore(ClosingStore):
         """Return what tells whether a server has evicted items, was flushed, or restarted."""
         with self._errors:
             return " ".join(server.losses() for server in self._servers)
+
+    def memory(self) -> list[ServerMemory]:
+        """Return the memory of each server."""
+        with self._errors:
+            return [server.memory() for server in self._servers]
 
     def _read_once(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], MetaReply]:
         """Return the entries, and the item of the generation, without data if there is none."""
@@ -119,7 +129,10 @@ class MemcachedStore(ClosingStore):
         name = secrets.token_hex(8)
         data = f"{name} {self._list_of_servers}".encode()
         with self._server_of(key).connections.lent() as connection:
-            connection.write([b"ms %b %d F%d%b\r\n%b\r\n" % (key, len(data), _GENERATION, condition, data)])
+            (reply,) = connection.write([b"ms %b %d F%d%b\r\n%b\r\n" % (key, len(data), _GENERATION, condition, data)])
+            if reply.code == NO_ROOM:
+                connection.write([b"md %b\r\n" % key])  # I6: no old one is served
+                raise OSError(f"{connection.name} has no room for a generation")
         return name
 
     def _by_server(self, keys: Sequence[str]) -> dict[Memcached, list[int]]:
@@ -161,17 +174,18 @@ class _Errors:
             raise Unavailable(f"memcached at {self._address} is not available: {error}") from error
 
 
+@dataclass(slots=True)
 class _Attempt:
-    """Writes to one server, on one connection."""
+    """Writes to one server, on one connection. ``refused``: to which keys are added for whose writes it has no room."""
 
-    def __init__(self, connection: MemcachedConnection, writes: Sequence[ConditionalWrite]) -> None:
-        self._connection = connection
-        self._writes = writes
+    connection: MemcachedConnection
+    writes: Sequence[ConditionalWrite]
+    refused: list[str]
 
     def make(self, conflicts: dict[str, bytes | None]) -> None:
         """Make each write whose key has the expected meta; add the others to the conflicts."""
-        new = [write for write in self._writes if write.expected is None and write.meta is not None]
-        others = [write for write in self._writes if write.expected is not None or write.meta is None]
+        new = [write for write in self.writes if write.expected is None and write.meta is not None]
+        others = [write for write in self.writes if write.expected is not None or write.meta is None]
         failed = self._write([(write, b" ME", None) for write in new])
         conditional = []
         for write, found in zip(others, self._read(others), strict=True):
@@ -185,26 +199,31 @@ class _Attempt:
             conflicts[write.key] = _meta(found, write.key)
 
     def _read(self, writes: Sequence[ConditionalWrite]) -> list[MetaReply]:
-        return self._connection.read([b"mg %b v f c t\r\n" % item_key(write.key) for write in writes])
+        return self.connection.read([b"mg %b v f c t\r\n" % item_key(write.key) for write in writes])
 
     def _write(self, writes: Sequence[tuple[ConditionalWrite, bytes, int | None]]) -> list[ConditionalWrite]:
-        """Write on conditions, given the seconds that each item had left; return the writes that were not made."""
+        """Write on conditions, given the seconds that each item had left; return the writes whose conditions failed."""
         sendable = [each for each in writes if self._fits(each[0])]
-        replies = self._connection.write([_request(*each) for each in sendable])
-        made = {write.key for (write, _, _), reply in zip(sendable, replies, strict=True) if reply.code == b"HD"}
-        return [write for write, _, _ in writes if write.key not in made]
+        replies = self.connection.write([_request(*each) for each in sendable])
+        codes = {write.key: reply.code for (write, _, _), reply in zip(sendable, replies, strict=True)}
+        self.refused += [key for key, code in codes.items() if code == NO_ROOM]
+        done = {write.key for write, _, _ in writes if codes.get(write.key) == b"HD"}.union(self.refused)
+        return [write for write, _, _ in writes if write.key not in done]
 
     def _fits(self, write: ConditionalWrite) -> bool:
         # Not sent: memcached would refuse it and delete what is there, also a tombstone that it is not to replace.
         size = len(write.key) + len(write.meta or b"") + len(write.value or b"") + _OVERHEAD
-        if size <= self._connection.largest_item:
+        if size <= self.connection.largest_item:
             return True
+        if write.value is None:
+            self.refused.append(write.key)  # I6: an invalidation, which it is to be told of
+            return False
         _log.warning(
             "the value of %s, %d bytes, is not cached: memcached at %s takes items of %d bytes (its option -I)",
             write.key,
             len(write.value or b""),
-            self._connection.name,
-            self._connection.largest_item,
+            self.connection.name,
+            self.connection.largest_item,
         )
         return False
 

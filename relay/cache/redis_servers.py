@@ -32,6 +32,8 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from relay.process.server_memory import ServerMemory
+
 Address = tuple[str, int]
 Command = tuple[Any, ...]
 
@@ -84,6 +86,15 @@ class Servers(ABC):
     def run_on_each(self, script: Script) -> list[Any]:
         """Call a script without keys on each primary."""
         return [_raised(run_on(client, script, [ScriptCall(())])[0]) for client in self._primary_clients()]
+
+    def memory(self) -> Iterator[ServerMemory]:
+        """Yield the memory of each primary."""
+        for client in self._primary_clients():
+            found, settings = client.info("memory"), client.connection_pool.connection_kwargs
+            name = f"{settings['host']}:{settings['port']}" if "port" in settings else "the primary"
+            # What speaks the protocol need not say all of it.
+            limit, policy = found.get("maxmemory", 0), found.get("maxmemory_policy", "unknown policy")
+            yield ServerMemory(name, found.get("used_memory", 0), limit, policy)
 
     def scan(self, pattern: str) -> Iterator[bytes]:
         """Yield the keys of entries, which are hashes, that match; some perhaps twice."""

@@ -29,7 +29,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.cache.redis_servers import Script, ScriptCall, Single, open_servers
 from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError, StoreFull, Unavailable
+from relay.process.server_memory import ServerMemory
 
 _NOT_PRIMARY = "READONLY this server is not a primary"
 _CUT_OFF = "NOREPLICAS Not enough good replicas: this server may have been cut off and replaced"
@@ -85,6 +86,8 @@ local current = redis.call('GET', KEYS[1]) or ''
 if current ~= ARGV[1] and ARGV[2] ~= '1' then
   return current
 end
+-- I6: first, so that a server without room for the new one keeps no old one.
+redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[3])
 return ARGV[3]
 """
@@ -92,7 +95,8 @@ return ARGV[3]
 
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
-# Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, and the metas.
+# Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
+# numbers of the keys for which there is no room.
 # Many texts travel as one string, since an argument costs the client more than a substring costs Lua.
 _COMPARE_AND_SET = Script(
     _ROLE
@@ -104,7 +108,7 @@ local function take()
   at = start + length
   return string.sub(texts, start, at - 1)
 end
-local conflicts, sizes, found, n = {}, {}, {}, 0
+local conflicts, sizes, found, n, refused = {}, {}, {}, 0, {}
 for i = 1, #KEYS do
   local key, expected, meta = KEYS[i], take(), take()
   local value = ARGV[2] == '1' and take()
@@ -117,22 +121,24 @@ for i = 1, #KEYS do
   elseif meta == '' then
     redis.call('DEL', key)
   else
-    if value then
-      redis.call('HSET', key, 'e', meta, 'v', value)
+    local made = value and redis.pcall('HSET', key, 'e', meta, 'v', value) or redis.pcall('HSET', key, 'e', meta)
+    if type(made) == 'table' and string.find(made.err, 'OOM ', 1, true) then
+      refused[#refused + 1] = i
+    elseif type(made) == 'table' then
+      return redis.error_reply(made.err .. ': ' .. key)
     else
-      redis.call('HSET', key, 'e', meta)
-      if expected ~= '' then
+      if not value and expected ~= '' then
         redis.call('HDEL', key, 'v')
       end
-    end
-    if ARGV[1] == '0' then
-      redis.call('PERSIST', key)
-    elseif ARGV[1] ~= '' then
-      redis.call('PEXPIRE', key, ARGV[1])
+      if ARGV[1] == '0' then
+        redis.call('PERSIST', key)
+      elseif ARGV[1] ~= '' then
+        redis.call('PEXPIRE', key, ARGV[1])
+      end
     end
   end
 end
-return {table.concat(conflicts, ' '), table.concat(sizes, ' '), table.concat(found)}
+return {table.concat(conflicts, ' '), table.concat(sizes, ' '), table.concat(found), table.concat(refused, ' ')}
 """
 )
 
@@ -184,14 +190,18 @@ class RedisStore(ClosingStore):
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         conflicts: dict[str, bytes | None] = {}
+        refused: list[str] = []
         with self._errors():
             calls = list(_calls(writes, self._servers.keys_per_call))
             answers = self._servers.run(_COMPARE_AND_SET, calls)
-            for call, (numbers, lengths, metas) in zip(calls, answers, strict=True):
+            for call, (numbers, lengths, metas, full) in zip(calls, answers, strict=True):
+                refused += (call.keys[int(number) - 1] for number in full.split())
                 start = 0
                 for number, length in zip(numbers.split(), map(int, lengths.split()), strict=True):
                     conflicts[call.keys[int(number) - 1]] = metas[start : start + length] or None
                     start += length
+        if refused:
+            raise StoreFull(f"Redis at {self.address} is full: see its maxmemory and policy", refused, conflicts)
         return conflicts
 
     def renew(self, generation_key: str) -> str:
@@ -207,6 +217,11 @@ class RedisStore(ClosingStore):
         """Return what tells whether a server has evicted entries, was flushed, or restarted."""
         with self._errors():
             return " ".join(sorted(f"{run}:{losses}" for run, losses in self._states()))
+
+    def memory(self) -> list[ServerMemory]:
+        """Return the memory of each primary."""
+        with self._errors():
+            return list(self._servers.memory())
 
     def _read_once(self, keys: Sequence[str], generation_key: str) -> _Found:
         if len(keys) == 1 and isinstance(self._servers, Single):

@@ -55,7 +55,8 @@ class Store(Protocol):
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         """Make each write whose key has the expected meta. The keys are distinct.
 
-        Return the conflicts: the other keys, each with its current meta (None for no entry).
+        Return the conflicts: the other keys, each with its current meta (None for no entry). Raises ``StoreFull`` once
+        all others are made, if there is no room for some. A write without a meta needs none.
         """
 
     def generation(self, generation_key: str) -> str:
@@ -63,7 +64,10 @@ class Store(Protocol):
         return self.read([], generation_key)[1]
 
     def renew(self, generation_key: str) -> str:
-        """Begin a new generation and return it. No value of an earlier one is served from then on."""
+        """Begin a new generation and return it. No value of an earlier one is served from then on.
+
+        Nor is any if there is no room for the new one, which raises ``Unavailable``, here and in reads.
+        """
 
     def losses(self) -> str:
         """Return what tells with ``has_lost`` whether entries were lost before their time to live ended.

@@ -25,7 +25,8 @@ from relay.cache.invalidator import Invalidator
 from relay.cache.keys import row_keys
 from relay.cache.steps import LoadCall, Pause, Step, Steps, StoreCall
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
-from relay.errors import Unavailable
+from relay.errors import StoreFull, Unavailable
+from relay.process.seldom import Seldom
 from relay.token import EventToken
 
 _log = logging.getLogger(__name__)
@@ -131,8 +132,8 @@ class TokenCache:
         self._sleep = sleep
         self._nonce = nonce
         self._floors = FloorsReader(store, namespace, tombstone_ttl, clock)
+        self._warning = Seldom()
         self._lock = threading.Lock()  # guards everything below; never held during a call to the store or the loader
-        self._is_reachable = True
         self._fill_time = FillTime()
         self.hits = 0
         self.misses = 0
@@ -204,7 +205,10 @@ class TokenCache:
                 if stored and entry and entry.state is not State.TOMBSTONE:
                     drops.append(self._emptied(key, entry, stored.meta))
             # A fill may have come between, of a value that was read before.
-            conflicts = self.store.compare_and_set(drops) if drops else {}
+            try:
+                conflicts = self.store.compare_and_set(drops) if drops else {}
+            except StoreFull as full:
+                conflicts = self._invalidator.delete(drops, full)
             keys = [key for key in keys if self._name(key) in conflicts]
 
     def _take(self, step: Step, load_many: LoadMany) -> Any:
@@ -251,9 +255,6 @@ class TokenCache:
             self._note_unreachable(error)
             yield from self._load_only([key for key in keys if key not in reads.found], reads)
             return []
-        if not self._is_reachable:
-            with self._lock:
-                self._is_reachable = True
         now = self._clock()
         busy: list[str] = []
         leases: dict[str, _Lease] = {}
@@ -269,9 +270,10 @@ class TokenCache:
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
         if not leases:
             return busy
-        conflicts = yield from self._write(writes)
+        conflicts, unmade = yield from self._write(writes)
         busy += [key for key in leases if self._name(key) in conflicts]
-        yield from self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts}, reads)
+        yield from self._load_only([key for key in leases if self._name(key) in unmade], reads)
+        yield from self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts | unmade}, reads)
         return busy
 
     def _served(
@@ -322,21 +324,27 @@ class TokenCache:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
                 fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
-        conflicts = yield from self._write([*fills.values(), *releases])
+        conflicts, unmade = yield from self._write([*fills.values(), *releases])
         for key, lease in leases.items():
-            stored = key in fills and self._name(key) not in conflicts
+            stored = key in fills and self._name(key) not in conflicts | unmade
             reads.adds += stored and lease.is_first
             reads.found[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
-    def _write(self, writes: list[ConditionalWrite]) -> Steps[set[str]]:
-        """Write; return the names not written. An unreachable store must not fail the application."""
+    def _write(self, writes: list[ConditionalWrite]) -> Steps[tuple[set[str], set[str]]]:
+        """Write; return the names of the conflicts, and those that were not written for another reason.
+
+        A store that is full or cannot be reached must not fail the application.
+        """
         if not writes:
-            return set()
+            return set(), set()
         try:
-            return set((yield StoreCall(partial(self.store.compare_and_set, writes))))
+            return set((yield StoreCall(partial(self.store.compare_and_set, writes)))), set()
+        except StoreFull as full:
+            self._note_unreachable(full)
+            return set(full.conflicts), set(full.refused)
         except Unavailable as error:
             self._note_unreachable(error)
-            return {write.key for write in writes}
+            return set(), {write.key for write in writes}
 
     def _emptied(self, key: str, entry: Entry, meta: bytes) -> ConditionalWrite:
         """Return the write that leaves only the tokens of a lease or a value, if it has any."""
@@ -371,8 +379,7 @@ class TokenCache:
     def _note_unreachable(self, error: Unavailable) -> None:
         with self._lock:
             self.unreachable += 1
-            is_first, self._is_reachable = self._is_reachable, False
-        if is_first:  # one line for each outage, however many readers it affects
+        if self._warning.is_due():
             _log.warning("cache namespace %s is bypassed, values come from the source: %s", self.namespace, error)
 
     def _count(self, reads: _Reads) -> None:

@@ -7,7 +7,6 @@ loses nor duplicates anything (I1, I3).
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +25,7 @@ from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.snapshot_times import LATENESS
+from relay.process.seldom import Seldom
 from relay.records import Gap, Shard
 from relay.source import Page, ReadResult, Unreadable
 
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 WAIT = 0.5
 """Seconds that a read waits for changes."""
 
-_WARN_EVERY = 60.0  # seconds between two warnings in the log
 _ROUNDING = 1.0  # seconds: binlogs have whole seconds
 
 
@@ -78,7 +77,7 @@ class BinlogShardReader:
         self._silent_after = ""
         # The executed position of the last page.
         self._paged_position = ""
-        self._warn_at = -math.inf
+        self._warning = Seldom()
         # What ends the reading, once everything before it was returned.
         self._error: RelayError | None = None
 
@@ -153,8 +152,7 @@ class BinlogShardReader:
         if failure is not None and not page.has_content:  # I1
             return Unreadable(self.shard, begun, failure)
         self._check_server(is_idle=not page.has_content)
-        if page.warning is not None and time.monotonic() >= self._warn_at:
-            self._warn_at = time.monotonic() + _WARN_EVERY
+        if page.warning is not None and self._warning.is_due():
             log.warning("source %s: shard %s: %s", self.stream.source, self.shard.id, page.warning)
         return page
 

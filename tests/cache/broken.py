@@ -30,6 +30,7 @@ from relay.cache.floors import Floors
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.store import KEEP, READ, ConditionalWrite, Store, entry_key, generation_key
 from relay.cache.token_cache import TokenCache
+from relay.errors import StoreFull
 from relay.token import EventToken, Order
 from tests.cache.steps import WrappedStore
 from tests.cache.world import LEASE_TTL
@@ -153,6 +154,12 @@ def forgets_everything(entry: Entry) -> None:
     return None
 
 
+def leaves_what_is_refused(
+    _: Invalidator, writes: Sequence[ConditionalWrite], full: StoreFull
+) -> dict[str, bytes | None]:
+    return full.conflicts
+
+
 def leaves_leases(entry: Entry | None, tokens: Sequence[EventToken | None], generation: str) -> Folded:
     if entry is not None and entry.state is State.LEASE:
         return Folded(None, 0, len(tokens), 0)
@@ -188,6 +195,10 @@ GUARDS = {
     "a lease that ends before the tombstone it replaced": MissingGuard(
         rule=(f"{_CACHE}.TokenCache._lease_ttl", lambda *_: LEASE_TTL)
     ),
+    "a full store that keeps a value whose tombstone it refuses": MissingGuard(
+        rule=(f"{_INVALIDATOR}.delete", leaves_what_is_refused)
+    ),
+    "a full store that keeps its floors": MissingGuard(rule=(f"{_INVALIDATOR}._forget_floors", lambda *_: None)),
     "one component only": MissingGuard(rule=("relay.cache.entry._tombstone", forgets_components)),
     "a fill over nothing that asks for no floor": MissingGuard(
         rule=("relay.cache.entry.are_above", are_above_anything)

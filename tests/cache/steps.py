@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from relay.cache.store import ConditionalWrite, Store, StoredEntry
-from relay.errors import Unavailable
+from relay.errors import StoreFull, Unavailable
 
 T = TypeVar("T")
 
@@ -59,7 +59,10 @@ class Steps:
 
     def _make(self, make: Callable[[], T], fault: str | None) -> tuple[T | None, Exception | None]:
         if fault is None:
-            return make(), None
+            try:
+                return make(), None
+            except StoreFull as full:
+                return None, full
         self.fault = None
         if fault == "after":
             make()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pytest
 
-from relay.cache import MemcachedStore, MemoryStore, RedisStore, Store, open_store
+from relay.cache import ConditionalWrite, MemcachedStore, MemoryStore, RedisStore, Store, open_store
 from relay.cache.memcached_store import item_key
 from relay.cache.redis_servers import Script, ScriptCall
+from relay.cache.store import KEEP, READ
+from relay.errors import StoreFull
 from tests.cache.steps import WrappedStore
 
 KINDS = [
@@ -33,12 +35,16 @@ class Backend(Protocol):
 
 
 class LosingStore(WrappedStore):
-    """The store of a backend, which also counts what a test makes it lose: servers count only what they evict."""
+    """The store of a backend, which also counts what a test makes it lose: servers count only what they evict.
+
+    ``is_full``: it has no room for any write, and deletes all the same.
+    """
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend.store)
         self._backend = backend
         self._lost = 0
+        self.is_full = False
 
     def lose(self, key: str) -> None:
         self._backend.lose(key)
@@ -46,6 +52,15 @@ class LosingStore(WrappedStore):
 
     def losses(self) -> str:
         return f"{super().losses()} {self._lost}"
+
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
+        new = [write for write in writes if self.is_full and write.meta is not None]
+        conflicts = super().compare_and_set([write for write in writes if write not in new])
+        current = super().compare_and_set([ConditionalWrite(write.key, READ, None, None, KEEP) for write in new])
+        conflicts |= {write.key: current[write.key] for write in new if current[write.key] != write.expected}
+        if refused := [write.key for write in new if write.key not in conflicts]:
+            raise StoreFull("the store of a test is full", refused, conflicts)
+        return conflicts
 
 
 @dataclass

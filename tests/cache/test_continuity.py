@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import pytest
 
-from relay.cache import Invalidator, MemoryStore, generation_key
+from relay.cache import Invalidator, generation_key
 from relay.cache.continuity import Continuity, Offsets
 from relay.kafka.created_again import NO_ID
+from tests.cache.tight import TightStore
 
 IDS = {"orders": "a"}
 ENDS = {"orders": {"0": 100, "1": 100}}
@@ -22,7 +24,7 @@ class Namespace:
     """A namespace and the consumers that start on it."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore()
+        self.store = TightStore(time.monotonic)
 
     @property
     def generation(self) -> str:
@@ -154,3 +156,15 @@ def test_a_crash_between_the_new_generation_and_its_note_leaves_the_doubt(
         with pytest.raises(KeyboardInterrupt):
             applied.consumer().begin(IDS, at(99, 99), ENDS)
     assert applied.starts(at(99, 99)) is not None
+
+
+def test_a_consumer_goes_on_where_a_full_store_cannot_note_it_and_its_next_start_invalidates(
+    applied: Namespace,
+) -> None:
+    """I6: those behind would else never be invalidated."""
+    running = applied.consumer()
+    running.begin(IDS, at(50, 60), ENDS)
+    applied.store.refused = {"shop{applied.r}"}
+    running.advance(at(70, 60))
+    assert applied.starts(at(70, 60)) == "orders[0] was applied up to offset 50, and the consumer starts at 70"
+    assert applied.starts(at(50, 60)) is None

@@ -11,6 +11,7 @@ from relay.cache.continuity import Continuity
 from relay.cache.entry import Tokens, is_fresher
 from relay.cache.store import entry_key, floors_key, generation_key
 from tests.cache.floor_tokens import LEFT, TTL, token
+from tests.cache.tight import TightStore
 
 
 class Replicated:
@@ -18,7 +19,7 @@ class Replicated:
 
     def __init__(self) -> None:
         self.now = 50.0  # before the timestamps of tokens
-        self.store = MemoryStore(lambda: self.now)
+        self.store = TightStore(lambda: self.now)
         self.invalidator = Invalidator(self.store, "shop", tombstone_ttl=TTL, clock=lambda: self.now)
         self.cache = TokenCache(self.store, "shop", tombstone_ttl=TTL, clock=lambda: self.now)
         self.asked: list[Tokens | None] = []
@@ -88,6 +89,53 @@ def test_a_replica_that_lags_stays_out_although_the_tombstone_is_gone(replicated
     replicated.change(10, key="another")
     assert replicated.read(8) is Outcome.DROPPED
     assert replicated.read(10) is Outcome.FILLED
+
+
+def test_the_floors_go_with_a_tombstone_for_which_there_is_no_room(replicated: Replicated) -> None:
+    """I6: the change was announced, and its floor counts only once its tombstone may have expired."""
+    replicated.change(4)
+    replicated.change(6)
+    replicated.store.refused = {entry_key("shop", "k")}
+    replicated.change(9)
+    replicated.store.refused = set()
+    assert replicated.read(8) is Outcome.DROPPED
+    replicated.change(10, key="another")
+    assert replicated.read(8) is Outcome.DROPPED
+    assert replicated.read(10) is Outcome.FILLED
+
+
+def test_floors_that_could_not_be_raised_are_gone(replicated: Replicated) -> None:
+    """I6: they know nothing of the change, whose tombstone expires."""
+    replicated.change(4)
+    replicated.change(6)
+    replicated.store.refused = {floors_key("shop")}
+    replicated.change(9)
+    replicated.store.refused = set()
+    expire(replicated)
+    assert replicated.read(8) is Outcome.DROPPED
+    replicated.change(10, key="another")
+    assert replicated.read(8) is Outcome.DROPPED
+    assert replicated.read(10) is Outcome.FILLED
+
+
+def test_a_reader_that_cannot_raise_the_floors_after_a_loss_has_none(replicated: Replicated) -> None:
+    """I6"""
+    replicated.change(4)
+    replicated.change(9)
+    replicated.store.refused = {floors_key("shop")}
+    lose_tombstone(replicated)
+    assert replicated.read(8) is Outcome.DROPPED
+    assert replicated.cache.unreachable == 0
+
+
+def test_an_application_deletes_a_value_for_whose_tombstone_there_is_no_room(replicated: Replicated) -> None:
+    """I6"""
+    replicated.change(4)
+    replicated.change(6)
+    assert replicated.read(6) is Outcome.FILLED
+    replicated.store.refused = {entry_key("shop", "k")}
+    assert replicated.cache.invalidate("k")
+    assert replicated.read(6) is Outcome.MISS
 
 
 def test_after_a_gap_no_replica_fills_the_cache_before_the_next_change(replicated: Replicated) -> None:

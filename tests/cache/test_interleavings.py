@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
 # Some need complete calls that follow each other, others two calls finely interleaved.
-_FAULTS = {"gap": 3, "tick": 3, "fault": 2, "rewind": 2, "evict": 2, "crash": 1, "bump": 1, "flush": 1}
+_FAULTS = {"gap": 3, "tick": 3, "fault": 2, "rewind": 2, "evict": 2, "crash": 1, "bump": 1, "flush": 1, "room": 3}
 _COARSE = {"change": 9, "step": 10, "steps": 6, "finish": 6, "write": 2, "replicate": 4, "forget_generation": 1}
 _FINE = {"change": 1, "step": 40, "steps": 4, "finish": 1, "write": 8, "replicate": 3, "forget_generation": 1}
 
@@ -199,6 +199,7 @@ class Broken:
             )
 
 
+_FULL: Move = ("room", 1, 0)
 _LOADED: tuple[Move, ...] = (("step", 0, 0),) * 7  # a reader missed and has loaded, but not stored yet
 _CHANGED: tuple[Move, ...] = (("write", 0, 0), ("finish", 2, 0))  # a row has changed and is invalidated
 _READ: Move = ("finish", 0, 0)
@@ -215,6 +216,16 @@ SCRIPTED = [
         "no leases, and a tombstone evicted early",
         False,
         moves=(*_LOADED, *_CHANGED, ("evict", 0, 0), _READ),
+    ),
+    Broken(
+        "a full store that keeps a value whose tombstone it refuses",
+        False,
+        moves=(_READ, ("write", 0, 0), _FULL, ("finish", 2, 0), _READ),
+    ),
+    Broken(
+        "a full store that keeps its floors",
+        True,
+        moves=(("write", 0, 0), _FULL, ("finish", 2, 0), ("room", 0, 0), _READ),
     ),
     Broken(
         "a lease that ends before the tombstone it replaced",

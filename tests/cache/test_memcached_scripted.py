@@ -74,6 +74,18 @@ def test_nothing_is_sent_twice(scripted: list[ScriptedMemcached]) -> None:
     assert len([line for line in scripted[0].sent if line.startswith(b"ms ")]) == 1
 
 
+def test_a_generation_for_which_there_is_no_room_leaves_no_old_one(scripted: list[ScriptedMemcached]) -> None:
+    """I6: its values would be served on."""
+    full = b"SERVER_ERROR out of memory storing object\r\n"
+    scripted.append(ScriptedMemcached([], lambda line: full if line.startswith(b"ms ") else usual(line)))
+    with (
+        MemcachedStore(f"memcached://{scripted[0].host}") as store,
+        pytest.raises(Unavailable, match="no room for a generation"),
+    ):
+        store.renew("ns{generation}")
+    assert scripted[0].sent[-1] == b"md ns{generation}\r\n"
+
+
 def test_a_version_without_the_meta_commands_is_refused(scripted: list[ScriptedMemcached]) -> None:
     scripted.append(ScriptedMemcached([], lambda line: b"VERSION 1.5.22\r\n"))
     with (

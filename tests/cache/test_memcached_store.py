@@ -99,6 +99,18 @@ def test_a_value_that_is_too_large_is_not_stored_and_nothing_is_lost(
 
 
 @pytest.mark.services
+def test_an_invalidation_that_fits_into_no_item_deletes() -> None:
+    """I6"""
+    servers = ",".join(f"{number:08x}-0000-11ee-b7b9-0242ac120002:1-5" for number in range(30_000))
+    token = EventToken(100, "shop/commerce/0", f"MySQL56/{servers}")
+    with MemcachedServer() as server, MemcachedStore(server.url) as store:
+        cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+        assert cache.get_or_load("k", constant(b"old")).outcome is Outcome.FILLED
+        assert invalidator.apply([("k", token)]).deleted
+        assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+
+
+@pytest.mark.services
 def test_an_item_of_another_program_is_an_error_that_names_it(store: MemcachedStore, unique: str) -> None:
     for key in (entry_key(unique, "k"), generation_key(unique)):
         with store._servers[0].connections.lent() as connection:

@@ -180,6 +180,10 @@ class World:
     def evict(self, x: int, y: int) -> None:
         self.backend.lose(entry_key(self.namespace, KEYS[y % 2]))
 
+    def room(self, x: int, y: int) -> None:
+        """From now on the store has no room, or some again."""
+        self.backend.is_full = x % 2 == 1
+
     def forget_generation(self, x: int, y: int) -> None:
         """Lose the generation, or the floors."""
         self.backend.lose((generation_key, generation_key, floors_key)[y % 3](self.namespace))
@@ -360,6 +364,7 @@ class World:
 
     def settle(self) -> None:
         """Let every actor finish and apply every change; then the cache has to serve the current rows."""
+        self.room(0, 0)
         self.tick(0, 2)
         for who in range(4):
             if who in self.actors:

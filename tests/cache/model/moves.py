@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from relay.cache import Store
-from relay.errors import Unavailable
+from relay.errors import StoreFull, Unavailable
 from relay.token import EventToken
 from tests.cache.model.memory import Memory, alive, find, without, written
 from tests.cache.model.programs import Call, Ended
@@ -83,6 +83,7 @@ class Model(States):
             republished=self.scenario.republished,
             gaps=self.scenario.gaps,
             outages=self.scenario.outages,
+            full=self.scenario.full,
         )
         actors = [*self._new_fillers, *[NOBODY] * (1 + len(self.scenario.writers))]
         state = self._state(self._memory(memory), self._around(around), actors, _RESTARTED)
@@ -158,6 +159,13 @@ class Model(States):
             if call.kind == "write":
                 after, _ = written(memory, call.of, around.now)
                 yield self._step(who, actor, error, after, lost, "unanswered")
+
+        if around.full and call.kind == "write":
+            [write] = call.of
+            _, conflicts = written(memory, call.of, around.now)
+            if write.meta is not None and not conflicts:
+                then = around._replace(full=around.full - 1)
+                yield self._step(who, actor, _FULL[write.key], memory, then, "refused")
 
     def _answers(self, who: int, actor: int, memory: Memory, around: Around) -> Iterator[Step]:
         call = self.programs.pending[actor]
@@ -348,6 +356,7 @@ def _lost_call(call: Call) -> Unavailable:
     return _NO_ANSWER if call.kind not in ("primary", "replica") else _NO_ROWS
 
 
+_FULL = {key: StoreFull("the store is full", {key}, {}) for key in (ENTRY, FLOORS)}
 _NO_ANSWER, _NO_ROWS = Unavailable("no answer of the store"), Unavailable("no answer of the database")
 
 

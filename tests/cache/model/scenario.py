@@ -32,6 +32,7 @@ class Scenario:
     what the store may lose. ``ticks``: the seconds that may pass at once. ``replays``: crashes of the invalidator,
     after which it applies any of the last changes again. ``republished``: a relay publishes old changes again.
     ``gaps``: all invalidations up to then are lost for good. ``outages``: a call gets no answer, made or not.
+    ``full``: there is no room for a write.
     ``counts_seconds``: each commit takes a second. ``flushed``: the store has just lost everything, and no replica has
     the last change. ``spelled``: the row's own key is ``CANONICAL``, which is invalidated, and ``KEY`` is another
     spelling by which fillers find it. Those that ask for the other one share nothing with them but the rows.
@@ -53,6 +54,7 @@ class Scenario:
     republished: int = 0
     gaps: int = 0
     outages: int = 0
+    full: int = 0
     counts_seconds: bool = False
     flushed: bool = False
     spelled: bool = False

@@ -27,6 +27,8 @@ SMALL = {
     "replicas, then the primary": Scenario(replicas=True, primary=True),
     "replicas, and an entry is evicted": Scenario(_ONE, replicas=True, losses=("entry",), lost=1),
     "replicas, and time passes": Scenario(_ONE, replicas=True, ticks=_TICKS, ticked=1),
+    "consistent reads, and a full store": Scenario(_ONE, full=2),
+    "replicas, and a full store": Scenario(_ONE, replicas=True, full=2),
     "a filler with a shorter tombstone_ttl": replace(_SHORTER, value_ttl=VALUE_TTL),
     "a writer with a shorter tombstone_ttl": replace(_SHORTER, writers=(Writer(drops=True),)),
 }
@@ -98,6 +100,8 @@ CAUGHT_IN = {
     "a value under another spelling of its key": Scenario(_ONE, spelled=True),
     "a lease without tokens": _REPLICAS_ONE,
     "an invalidation that leaves leases alone": _CONSISTENT_ONE,
+    "a full store that keeps a value whose tombstone it refuses": replace(_CONSISTENT_ONE, full=1),
+    "a full store that keeps its floors": replace(_REPLICAS_ONE, full=2),
 }
 """For each guard that is missing, a scenario in which that shows, but for one: ``TOO_LONG``."""
 

@@ -38,6 +38,7 @@ class Around(NamedTuple):
     republished: int
     gaps: int
     outages: int
+    full: int
 
 
 class State(NamedTuple):
