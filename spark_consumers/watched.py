@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
 
+from relay.cache import open_store
 from relay.config import Config
 from relay.config.addresses import host_port
 from relay.errors import RelayError
@@ -42,6 +43,9 @@ def served(
         )
         for name, topics in consumers
     ]
+    if config.cache and any(watch.name == "cache" for watch in watches):
+        with suppress(RelayError), open_store(config.cache.url) as store:  # else the consumer says what is wrong
+            log_event("memory", "cache", servers=[f"{each.server}: {each}" for each in store.memory()])
     if http is None:
         yield watches
         return
@@ -62,14 +66,18 @@ def served(
 
 
 def _look(config: Config, watch: ConsumerWatch, stop: Event) -> None:
-    """Look at the topics' ends until ``stop``. Brokers that do not answer are noticed by the time of the last look."""
+    """Look at the topics' ends, and at the memory of a cache, until ``stop``.
+
+    Brokers that do not answer are noticed by the time of the last look.
+    """
     with closing(GroupOffsets(config, watch.name, watch.topics)) as group:
         while not stop.wait(0 if watch.reached is None else _LOOK):
             reached, at = watch.reached, time.monotonic()
             if reached is None:
                 stop.wait(0.2)
                 continue
-            try:
+            with suppress(RelayError):
                 watch.look(*group.locate(reached), at)
-            except RelayError:
-                continue
+            if config.cache and watch.name == "cache":
+                with suppress(RelayError), open_store(config.cache.url) as store:
+                    watch.memory = store.memory()

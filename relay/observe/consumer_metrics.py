@@ -20,8 +20,8 @@ RECORDS = Metric(
 CHANGES = Metric(
     "relay_consumer_changes_total",
     "What was done with the changes: applied; ignored (stale, or there already; the cache: discarded); unknown (of "
-    "unknown order, also counted as applied); incomplete (came without its image); collected (tombstones); retried "
-    "and bumps, of the cache.",
+    "unknown order, also counted as applied); incomplete (came without its image); collected (tombstones); retried, "
+    "deleted (entries for whose tombstones there was no room) and bumps, of the cache.",
     ("consumer", "outcome"),
 )
 DEAD_LETTERS = Metric(
@@ -66,14 +66,24 @@ RUNNING = Metric(
     _OF_ONE,
 )
 UPTIME = Metric("relay_consumer_uptime_seconds", "Time since the process of the consumer started.", _OF_ONE)
+STORE_USED = Metric(
+    "relay_consumer_store_used_bytes",
+    "Memory that a server of the cache has taken, at the last look that it answered, one in 5 s.",
+    ("consumer", "server"),
+)
+STORE_LIMIT = Metric(
+    "relay_consumer_store_limit_bytes",
+    "The limit of that memory, 0 for none; `policy` is what the server does there, as Redis calls it.",
+    ("consumer", "server", "policy"),
+)
 
 CONSUMER_CATALOGUE = (
     RECORDS, CHANGES, DEAD_LETTERS, GAPS, RETRIES, BATCH, LAG_RECORDS, LAG_SECONDS, COMMIT_LAG, TOMBSTONE_TTL, RUNNING,
-    UPTIME,
+    UPTIME, STORE_USED, STORE_LIMIT,
 )  # fmt: skip
 
 _OUTCOMES = {"applied": "applied", "ignored": "ignored", "discarded": "ignored"} | {
-    name: name for name in ("unknown", "incomplete", "collected", "retried", "bumps")
+    name: name for name in ("unknown", "incomplete", "collected", "retried", "deleted", "bumps")
 }
 
 

@@ -20,6 +20,7 @@ from relay.kafka.group_offsets import Offsets, count_between
 from relay.observe import consumer_metrics as metrics
 from relay.observe.consumer_metrics import ConsumerMetrics
 from relay.observe.health import Stall
+from relay.process.server_memory import ServerMemory
 
 STALLED_AFTER = 300.0
 """Seconds in which a consumer with waiting records applies a batch. A batch may be large, or merge small files."""
@@ -27,14 +28,7 @@ STALLED_AFTER = 300.0
 _LOOP = 5  # failures without a batch between them that make a loop: all quick attempts at one batch
 _CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
 _LOOKS = 1000  # kept at most, over any time
-_GAUGES = (
-    metrics.LAG_RECORDS,
-    metrics.LAG_SECONDS,
-    metrics.COMMIT_LAG,
-    metrics.TOMBSTONE_TTL,
-    metrics.RUNNING,
-    metrics.UPTIME,
-)
+_GAUGES = tuple(each for each in metrics.CONSUMER_CATALOGUE if not each.buckets and not each.name.endswith("_total"))
 _RECENT = 300.0  # seconds for which the lag of a batch is shown
 
 
@@ -59,6 +53,8 @@ class ConsumerWatch:
         self.name = name
         self.topics = topics
         self.tombstone_ttl = tombstone_ttl
+        # Of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
+        self.memory: Sequence[ServerMemory] = ()
         self._metrics = counted
         self._limit = stalled_after
         self._apply_every = apply_every
@@ -243,6 +239,9 @@ class ConsumersObserver(Collector):
             if watch.tombstone_ttl is not None:
                 families[metrics.COMMIT_LAG].add_metric([watch.name], watch.commit_lag())
                 families[metrics.TOMBSTONE_TTL].add_metric([watch.name], watch.tombstone_ttl)
+            for server, used, limit, policy in watch.memory:
+                families[metrics.STORE_USED].add_metric([watch.name, server], used)
+                families[metrics.STORE_LIMIT].add_metric([watch.name, server, policy], limit)
             lag = watch.lag()
             if lag is not None:
                 families[metrics.LAG_RECORDS].add_metric([watch.name], lag[0])

@@ -277,13 +277,17 @@ def _unfit(table: str, column: Column) -> str | None:
     return None
 
 
-def _check_store(url: str, namespace: str) -> str:
+def _check_store(url: str, namespace: str) -> list[Finding]:
     """Ask the servers of the store what the consumer will ask them, and write nothing. Raises ``Unavailable``."""
     keys = [entry_key(namespace, f"check {number}") for number in range(100)]  # on all servers, with some luck
     with closing(open_store(url, timeout=_SOCKET_TIMEOUT)) as store:
         try:
             store.losses()
             store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP) for key in keys])
+            servers = store.memory()
         except RelayError as error:
             raise Unavailable(str(error)) from error
-    return "reachable"
+    return [
+        Finding(f"cache {redacted(url)}", "reachable"),
+        *(Finding(f"memory of {each.server}", str(each)) for each in servers),
+    ]

@@ -9,6 +9,7 @@ import pytest
 from relay.cache import MemcachedStore, RedisStore, entry_key, open_store
 from relay.errors import Unavailable
 from relay.operations.check import _check_store
+from relay.source import Finding
 from tests.cache.stores import KINDS
 from tests.listening import NOBODY
 
@@ -35,7 +36,10 @@ def test_every_kind_of_store_passes_its_check_and_nothing_is_written(
     request: pytest.FixtureRequest, kind: str, unique: str
 ) -> None:
     url = request.getfixturevalue(f"{kind}_server").url
-    assert _check_store(url, unique) == "reachable"
+    found, *memory = _check_store(url, unique)
+    assert found == Finding(f"cache {url}", "reachable")
+    assert len(memory) == url.count(",") + 1
+    assert all(" MB" in each.detail and not each.exit_code for each in memory)
     with open_store(url) as store:
         assert store.sample(entry_key(unique, ""), 10) == []
 

@@ -133,6 +133,15 @@ CONSUMERS = {
                 (f"min by (consumer) ({consumer.TOMBSTONE_TTL.name}{{SELECTED}}) / 2", "{{consumer}} alarm"),
             ),
         ),
+        Panel(
+            "Memory of the cache",
+            "bytes",
+            (consumer.STORE_USED, consumer.STORE_LIMIT),
+            (
+                (f"max by (server) ({consumer.STORE_USED.name}{{SELECTED}})", "{{server}}"),
+                (f"max by (server, policy) ({consumer.STORE_LIMIT.name}{{SELECTED}})", "{{server}} limit, {{policy}}"),
+            ),
+        ),
         _rate("Records applied", "ops", consumer.RECORDS, "consumer"),
         _quantiles("Time to apply a batch", consumer.BATCH, "consumer"),
         _rate("What became of the changes", "ops", consumer.CHANGES, "consumer, outcome"),

@@ -8,6 +8,7 @@ import pytest
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.consumers import ConsumersObserver, ConsumerWatch
 from relay.observe.server import answer
+from relay.process.server_memory import ServerMemory
 from tests.clock import Clock
 from tests.observe.documented import documented
 
@@ -180,6 +181,17 @@ def test_exactly_the_metrics_of_the_consumers_catalogue_are_exposed(observer: Co
         'relay_consumer_batch_seconds_count{consumer="copy"} 0.0',
     ):
         assert f"\n{line}\n" in body
+
+
+def test_the_memory_of_each_server_of_the_cache_is_shown(observer: ConsumersObserver) -> None:
+    observer.watches[0].memory = [
+        ServerMemory("cache1:6379", 5, 9, "noeviction"),
+        ServerMemory("cache2:6379", 7, 0, ""),
+    ]
+    lines = answer(observer, "/metrics")[2].decode().splitlines()
+    assert 'relay_consumer_store_used_bytes{consumer="log",server="cache1:6379"} 5.0' in lines
+    limit = 'relay_consumer_store_limit_bytes{consumer="log",policy="noeviction",server="cache1:6379"} 9.0'
+    assert limit in lines
 
 
 def test_the_longest_lag_of_the_cache_from_a_commit_shows_for_five_minutes(

@@ -127,6 +127,7 @@ def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
     wait_until(lambda: shows('changes_total{consumer="cache",outcome="applied"} 2.0'), 30)
     wait_until(lambda: shows('lag_records{consumer="cache"} 0.0'), 30)
     assert shows('tombstone_ttl_seconds{consumer="cache"} 3600.0')
+    wait_until(lambda: '\nrelay_consumer_store_limit_bytes{consumer="cache"' in metrics(port) or None, 60)
     (shown_lag,) = re.findall(
         r'^relay_consumer_commit_lag_seconds{consumer="cache"} (.*)$', metrics(port), re.MULTILINE
     )
@@ -147,7 +148,9 @@ def test_a_signal_ends_it_after_the_batch_with_everything_committed(
     assert process.stop(signum) == code, process.log()
     events = [line["event"] for line in log_lines(topic.log)]
     # Those changes were committed long ago.
-    assert [event for event in events if event not in ("batch", "behind")] == ["started", "stopped"]
+    assert [event for event in events if event not in ("batch", "behind")] == ["memory", "started", "stopped"]
+    (memory,) = log_lines(topic.log, "memory")[0]["servers"]
+    assert re.fullmatch(r"127\.0\.0\.1:\d+: [\d.]+ MB, without a limit: .*", memory)
     found, ends = committed(topic)
     assert found == ends
 
