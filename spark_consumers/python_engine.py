@@ -30,10 +30,9 @@ from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork
-from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.lag import LagAlarm
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
-from spark_consumers.schema_wait import SchemaWait
 from spark_consumers.value_reader import KafkaRecord
 from spark_consumers.watched import served
 
@@ -107,7 +106,6 @@ class _PythonConsumer:
         schemas = stack.enter_context(contextlib.closing(open_schemas(self._config)))
         schemas.refresh()
         self._reader = self._work.reader(schemas)
-        self._schema_wait = SchemaWait(schemas, _NAME)
         self._dead_letters = DeadLetterTopic(self._config, _NAME, schemas)
         self._ids = self._group.topic_ids()
         if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
@@ -220,7 +218,7 @@ class _PythonConsumer:
     def _decode_ahead(self, batch: _Batch) -> None:
         # What fails here fails again where it is repeated.
         with contextlib.suppress(RelayError), no_garbage_collection():
-            batch.decoded = self._decode(batch.records)
+            batch.decoded = self._reader.read(batch.records)
 
     def _apply_batch(self, batch: _Batch) -> None:
         """Apply what was read, and store that it is applied."""
@@ -228,7 +226,7 @@ class _PythonConsumer:
         if batch.records:
             self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
             with no_garbage_collection():
-                counts = self._apply_with_schemas(batch)
+                counts = self._apply(batch)
         applied_at = time.time()
         self._continuity.advance(batch.reached)  # before the group says so
         self._applied = batch.reached
@@ -239,23 +237,11 @@ class _PythonConsumer:
             self._watch.count_batch(counts, times["seconds"])
         self._watch.reach(batch.reached)
 
-    def _apply_with_schemas(self, batch: _Batch) -> dict[str, int]:
-        while True:
-            try:
-                return self._apply(batch)
-            except UnknownSchemas as unknown:
-                self._schema_wait.wait(unknown, lambda: self.stopping)
-                if self.stopping:
-                    raise
-
     def _apply(self, batch: _Batch) -> dict[str, int]:
-        changes, others = batch.decoded or self._decode(batch.records)
+        changes, others = batch.decoded or self._reader.read(batch.records)
         batch.decoded = None  # a schema that was not known may be at the next attempt
         outcome = self._work.apply(changes, others, len(batch.records), self._continuity.published_since)
         return self._work.conclude(outcome, self._dead_letters, self._alarm)
-
-    def _decode(self, records: Sequence[KafkaRecord]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
-        return self._reader.read(records, self._schema_wait.given_up)
 
     def _repeat(self, attempt: Callable[[], object]) -> bool:
         """Call ``attempt`` until it succeeds; return False if a signal came first. Raises its last failure."""

@@ -111,7 +111,9 @@ class Runner:
         kept = partial(self.checkpoint.schemas, self._registry)
         self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
         self.schemas.refresh()
-        self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
+        # The cache makes up for a change that it cannot read, and the changes behind it must not wait.
+        waits = self.consumer.continuity is None
+        self.schema_wait = SchemaWait(self.schemas, self.consumer.name, waits=waits)
         self.dead_letters = DeadLetterTopic(self.config, self.consumer.name, self.schemas)
 
     def begin(self, start: str | None, stack: ExitStack) -> None:

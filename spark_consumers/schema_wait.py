@@ -26,12 +26,20 @@ _POLL = 0.1  # seconds
 class SchemaWait:
     """Looks for missing schemas in ``schemas``. ``given_up``: the headers whose values are foreign.
 
-    Used by one thread at a time.
+    ``waits`` False gives a header up at the first look. Used by one thread at a time.
     """
 
-    def __init__(self, schemas: WriterSchemas, consumer: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        schemas: WriterSchemas,
+        consumer: str,
+        *,
+        waits: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._schemas = schemas
         self._consumer = consumer
+        self._waits = waits
         self._clock = clock
         self.given_up: tuple[bytes, ...] = ()
         # When each header was first found to be unknown.
@@ -58,7 +66,7 @@ class SchemaWait:
             raise
         now = self._clock()
         self._since = {header: self._since.get(header, now) for header in missing}
-        expired = [header for header, since in self._since.items() if now - since >= PATIENCE]
+        expired = [header for header, since in self._since.items() if not self._waits or now - since >= PATIENCE]
         given_up = [header for header in missing if header in expired or header in self.given_up]
         earlier = [header for header in self.given_up if header not in headers]
         self.given_up = (*earlier[-_REMEMBERED:], *given_up)

@@ -36,11 +36,12 @@ class ValueReader:
         self._readers: dict[bytes, Callable[[bytes], ReducedChange]] = {}
 
     def read(
-        self, records: Iterable[KafkaRecord], given_up: Collection[bytes]
+        self, records: Iterable[KafkaRecord], given_up: Collection[bytes] | None = None
     ) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
         """Return the changes in order, and the other records.
 
-        ``given_up``: the headers whose schemas are no longer waited for. Raises what ``schemas.lookup`` raises.
+        ``given_up``: the headers whose schemas are no longer waited for, None for all. Raises what ``schemas.lookup``
+        raises.
         """
         changes: list[ReducedChange] = []
         others: list[NonChangeRecord] = []
@@ -60,7 +61,7 @@ class ValueReader:
             value = value or b""
             if found is DecodeStatus.SCHEMA:
                 header = split(value)[0]
-                if header in given_up:
+                if given_up is None or header in given_up:
                     found = DecodeStatus.FOREIGN
                 else:
                     value = header  # there may be a backlog of them
