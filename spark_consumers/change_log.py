@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -23,12 +23,14 @@ from relay.config import Config, LogConfig
 from relay.errors import Unavailable
 from relay.kafka.group_offsets import topic_ids
 from relay.kafka.topics import connect
+from spark_consumers.applied import AppliedNotes
 from spark_consumers.gaps import LostChanges
 from spark_consumers.locations import spark_path
 from spark_consumers.log_contents import LogContents, Range
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
+from spark_consumers.sinks.delta_target import DeltaPlace
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 from spark_consumers.times import utc_day
@@ -78,10 +80,17 @@ def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     """Return the consumer that appends changes to the log at ``log.path``."""
     topics = sorted({*map(config.topic, config.tables)})
     schedule = Schedule(log.maintain_every, log.keep_versions)
-    place = spark_path(log.path)
-    rule = ChangeLog(place, lambda: topic_ids(connect(config), config, topics), schedule)
+    ids = cache(lambda: topic_ids(connect(config), config, topics))
+    rule = ChangeLog(spark_path(log.path), ids, schedule)
     return TableConsumer(
-        "log", config, rule.plan, place=place, at_most=50_000, apply_every=log.apply_every, delta_at=log.path
+        "log",
+        config,
+        rule.plan,
+        notes=AppliedNotes({"": topics}, ids, DeltaPlace(log.path).change_note),
+        note_gaps=rule.note_gaps,
+        at_most=50_000,
+        apply_every=log.apply_every,
+        delta_at=log.path,
     )
 
 
@@ -94,6 +103,11 @@ class ChangeLog:
         self._topics = topics
         # None until it is read from the table, and again once another writer has appended.
         self._contents: LogContents | None = None
+
+    def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
+        """Write gaps, each once, to the table beside the log, which is there then."""
+        _create(session, self._path, self._upkeep.properties(time.time()))
+        _add_gaps(session, f"{self._path.rstrip('/')}_gaps", gaps)
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to append the changes that the log lacks, and to complete its stubs."""
@@ -125,7 +139,7 @@ class ChangeLog:
         rows = sum(group["rows"] for group in groups)
         applied = 0
         if gaps:
-            _add_gaps(given.records.sparkSession, f"{self._path.rstrip('/')}_gaps", gaps)
+            self.note_gaps(given.records.sparkSession, gaps)
         if groups:
             changes = (
                 given.records.where(F.col("status") == DecodeStatus.CHANGE)

@@ -7,22 +7,22 @@ lag and a new checkpoint can start exactly there (``--from committed``).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import TopicPartition
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from relay.config.locations import misread
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import EARLIEST, Offsets
+from relay.kafka.group_offsets import Offsets
 from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
 
 _START = "start.json"
 _TOPICS = "topics.json"
-_PLACE = "place.json"
+_QUERY = "query.txt"
 _SCHEMAS = "schemas.json"
 
 SWAP = "swap.json"
@@ -60,9 +60,14 @@ class ConsumerCheckpoint:
         return self._folder
 
     @property
+    def _query(self) -> str:
+        """The folder of Spark's own checkpoint, which has another name once it was begun anew."""
+        return self.folder.read(_QUERY) or "spark"
+
+    @property
     def spark(self) -> str:
         """The location of Spark's own checkpoint."""
-        return below(self.folder.uri, "spark")
+        return below(self.folder.uri, self._query)
 
     @property
     def is_being_swapped(self) -> bool:
@@ -72,6 +77,11 @@ class ConsumerCheckpoint:
     def exists(self) -> bool:
         return self.folder.read(_START) is not None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether Spark has committed no batch."""
+        return not self._committed()
+
     def start(self) -> Offsets:
         """Return the offsets at which the consumer started."""
         offsets: Offsets = json.loads(self.folder.read(_START) or "{}")
@@ -79,8 +89,11 @@ class ConsumerCheckpoint:
 
     def resume(self) -> Offsets:
         """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
-        done = [int(name) for name in self.folder.names("spark/commits") if name.isdecimal()]
-        return self.end_offsets(max(done, default=-1))
+        return self.end_offsets(max(self._committed(), default=-1))
+
+    def _committed(self) -> list[int]:
+        """Return the numbers of the batches that Spark has committed, as far as it keeps them."""
+        return [int(name) for name in self.folder.names(f"{self._query}/commits") if name.isdecimal()]
 
     def topics(self, wanted: Sequence[str], there: Collection[str]) -> list[str]:
         """Return what to read: the topics ``wanted``, and others that it has offsets of, or Spark takes them for lost.
@@ -97,29 +110,16 @@ class ConsumerCheckpoint:
                 )
         return [*wanted, *left]  # I1
 
-    def starting(self, partitions: Iterable[TopicPartition]) -> str:
-        """Return Spark's starting offsets, for all of its ``partitions``, also those that were added since."""
-        offsets = self.start()
-        for p in partitions:
-            offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
-        return json.dumps(offsets)
-
-    def require(self, ends: Offsets) -> None:
-        """Raise ``ConfigError`` if a topic ends before the checkpoint: what it gets until there would be missed."""
-        for topic, partitions in self.resume().items():
-            for partition, offset in partitions.items():
-                if offset > (end := ends.get(topic, {}).get(partition, offset)):  # I6
-                    raise ConfigError(
-                        f"{topic}[{partition}] ends at offset {end}, before offset {offset} of the checkpoint "
-                        f"{self.location}: it was created again, or has lost its last records. Name another folder "
-                        "with --checkpoint"
-                    )
-
     def begin(self, start: Offsets) -> None:
         """Store, durably, the offsets at which the consumer starts."""
         self.folder.write(_TOPICS, "{}")
-        self.folder.write(_PLACE, "null")
         self.folder.write(_START, json.dumps(start))
+
+    def begin_anew(self, start: Offsets) -> None:
+        """Go on at ``start``, where Spark's own checkpoint does not lead. May be done again, when it was cut off."""
+        self.folder.write(_START, json.dumps(start))
+        self.folder.write(_QUERY, f"spark-{secrets.token_hex(8)}")
+        self._last = None
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
         """Store the ids of the topics that its offsets are of. Raises ``ConfigError`` if one is not what it was."""
@@ -131,22 +131,6 @@ class ConsumerCheckpoint:
             )
         if not ids.items() <= known.items():
             self.folder.write(_TOPICS, json.dumps({**known, **ids}))
-
-    def note_place(self, place: str, consumer: str, setting: str) -> None:
-        """Store the place of the tables that have what comes before its offsets.
-
-        ``setting``: of the config, where ``consumer`` has it from. Raises ``ConfigError`` if it is not what it was.
-        """
-        known = json.loads(self.folder.read(_PLACE) or "null")
-        if known is None:
-            self.folder.write(_PLACE, json.dumps(place))
-        elif known != place:  # I1
-            raise ConfigError(
-                f"`{setting}` is now {place}, but the checkpoint {self.location} goes on where the {consumer} at "
-                f"{known} ends, and all before that would be missing: name another folder with --checkpoint to begin "
-                f"at the beginning, or set `{setting}` back and fill the new place with `relay replay {consumer}`; if "
-                "the tables were moved there, name another folder and add --from committed"
-            )
 
     def note_schemas(self, registry: str, known: Mapping[bytes, Mapping[str, Any]]) -> None:
         """Store the schemas of a registry beside the earlier ones, so that they are known while it does not answer."""
@@ -170,7 +154,7 @@ class ConsumerCheckpoint:
         if batch < 0:
             return self.start()
         if self._last is None or self._last[0] != batch:
-            self._last = batch, self._read_end(f"spark/offsets/{batch}")
+            self._last = batch, self._read_end(f"{self._query}/offsets/{batch}")
         return self._last[1]
 
     def _read_end(self, name: str) -> Offsets:

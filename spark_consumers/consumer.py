@@ -5,16 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from relay.cache.continuity import Continuity
 from relay.kafka.group_offsets import Offsets
+from spark_consumers.applied import Start
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-
-PLACE_SETTINGS = {"log": "log.path", "copy": "copy.url"}
-"""By consumer, the setting of the config that says where its tables are."""
 
 
 class Consumer(ABC):
@@ -23,7 +21,6 @@ class Consumer(ABC):
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
     ``apply_every``: seconds for which records wait until there are ``at_most``, None if they do not.
     ``delta``: whether it writes Delta tables. ``location``: of them, None if it is not known or there are none.
-    ``place``: of its tables, without secrets, None if it is not known or there are none.
     ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date; None for
     a sink that stays right if changes are missed. Only `apply` runs in a thread of Spark's.
     """
@@ -35,7 +32,6 @@ class Consumer(ABC):
     apply_every: float | None = None
     delta = False
     location: str | None = None
-    place: str | None = None
     executor_modules: Sequence[str] = ()
     continuity: Continuity | None = None
 
@@ -44,11 +40,12 @@ class Consumer(ABC):
         return None
 
     @abstractmethod
-    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
-        """Return the columns that ``apply`` needs of each record. Called before each query.
+    def begin(self, session: SparkSession, start: Start) -> None:
+        """Make up for changes that it misses. Raises ``ConfigError`` where it cannot, and ``Unavailable``."""
 
-        ``start``: the offsets at which the checkpoint starts.
-        """
+    @abstractmethod
+    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
+        """Return the columns that ``apply`` needs of each record. Called before each query."""
 
     @abstractmethod
     def apply(

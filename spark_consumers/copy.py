@@ -11,23 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
 import orjson
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from relay.avro.registry import open_schemas
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
-from relay.kafka.group_offsets import Offsets, topic_ids
+from relay.kafka.group_offsets import topic_ids
 from relay.kafka.topics import connect
 from relay.token import EventToken
+from spark_consumers.applied import NOT_KNOWN, AppliedNotes
 from spark_consumers.fold import ChangeHead, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
-from spark_consumers.gaps import LostChanges, published_gaps
+from spark_consumers.gaps import LostChanges
 from spark_consumers.plain_items import PlainItems, TableSummary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
@@ -56,12 +57,6 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
     topics = sorted({*map(config.topic, config.tables)})
     ids = cache(lambda: topic_ids(connect(config), config, topics))
 
-    # Many sources may be new in one batch.
-    gaps_between = lru_cache(1)(partial(published_gaps, config))
-
-    def past_gaps(begin: Offsets, end: Offsets) -> Sequence[LostChanges]:
-        return gaps_between(*(offsets.get(config.internal("gaps"), {}).get("0", 0) for offsets in (begin, end)))
-
     def published() -> Sequence[Layout]:
         with closing(open_schemas(config)) as schemas:
             schemas.learn(topics)
@@ -71,18 +66,28 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
         return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
 
     target = target or copy_target(config, copy)
-    rule = TableCopies(target.open(), copy.tombstone_retention, ids_of, past_gaps, published)
-    every, place = copy.apply_every, target.place
+    rooms: dict[str, set[str]] = {}
+    for table, source in config.tables.items():
+        rooms.setdefault(source.name, set()).add(config.topic(table))
+    notes = AppliedNotes(rooms, ids, target.change_note)
+    rule = TableCopies(target.open(), copy.tombstone_retention, ids_of, published, notes)
     return TableConsumer(
-        "copy", config, rule.plan, place=place, at_most=_AT_MOST, apply_every=every, delta_at=target.location
+        "copy",
+        config,
+        rule.plan,
+        notes=notes,
+        note_gaps=rule.note_gaps,
+        at_most=_AT_MOST,
+        apply_every=copy.apply_every,
+        delta_at=target.location,
     )
 
 
 class TableCopies:
     """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds.
 
-    ``topic_ids``: returns the ids of the topics of a table, by name. ``past_gaps``: the gaps between offsets.
-    ``published``: the layouts of all changes on the topics, also of tables of which no change has come yet.
+    ``topic_ids``: returns the ids of the topics of a table, by name. ``published``: the layouts of all changes on the
+    topics, also of tables of which no change has come yet. ``notes``: keep the gaps for tables that come later.
     """
 
     def __init__(
@@ -90,16 +95,23 @@ class TableCopies:
         open_table: Callable[[str, str], TargetTable],
         tombstone_retention: float,
         topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {},
-        past_gaps: Callable[[Offsets, Offsets], Sequence[LostChanges]] = lambda begin, end: (),
         published: Callable[[], Sequence[Layout]] = lambda: (),
+        notes: AppliedNotes = NOT_KNOWN,
     ) -> None:
         self._open_table = open_table
         self._retention = tombstone_retention
         self._topic_ids = topic_ids
-        self._past_gaps = past_gaps
         self._published = published
+        self._notes = notes
         self._tables: dict[_Name, CopyTable] = {}
         self._met: set[_Name] = set()  # the tables that had changes
+
+    def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
+        """Note gaps, each of one table, for those that come later, and beside the tables that are there."""
+        self._notes.add_gaps(session, gaps)
+        batch = session.range(0)  # of which a target takes the session
+        for gap in gaps:
+            self._mark(batch, (str(gap.source), str(gap.table)), {}, [gap])
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
@@ -112,6 +124,7 @@ class TableCopies:
         by_table = _by_table(given.layouts, found.layouts)
         # First, so that a snapshot in this batch can repair them.
         self._mark_new(given, by_table)
+        self._notes.add_gaps(batch.sparkSession, gaps)
         for name in self._names_of_all(given) if gaps else ():
             self._mark(batch, name, by_table, _of_source(name[0], gaps))
         for name, used in by_table.items():
@@ -127,13 +140,15 @@ class TableCopies:
         """Note past gaps at tables that have their first changes, since they were not there to note them."""
         new = changed.keys() - self._met
         for source in {source for source, _ in new}:
-            past = _of_source(source, self._past_gaps(given.start, given.end))
+            past = self._notes.gaps(given.records.sparkSession, source)
             names = [name for name in new if name[0] == source] if past else []
             if unmarked := [name for name in names if self._table(*name).noted_gaps(given.records) is None]:
                 # A snapshot has repaired those that no table of the source has noted any more.
                 known = self._noted_gaps(given, source)
                 for name in unmarked:
-                    self._mark(given.records, name, changed, past if known is None else known)  # I9
+                    of_all = [gap for gap in (past if known is None else known) if gap.table is None]
+                    missed = [gap for gap in past if gap.table == name[1]]
+                    self._mark(given.records, name, changed, [*of_all, *missed])  # I9
         self._met |= new
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:

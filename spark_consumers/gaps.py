@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 import orjson
 
 from relay.change import Snapshot
-from relay.config import Config
-from relay.kafka.committed import read_all_committed
-from relay.kafka.topics import connect
+from relay.records.gap import Gap
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.fold import READ_WITHIN
 from spark_consumers.records import DecodeStatus
@@ -20,14 +18,31 @@ _MARGIN = READ_WITHIN // 2  # seconds by which the `as_of` of a snapshot is befo
 
 
 @dataclass(frozen=True, slots=True)
+class Hole:
+    """The offsets of a partition from ``begin`` up to ``end``."""
+
+    topic: str
+    partition: str
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] from offset {self.begin} to {self.end}"
+
+
+@dataclass(frozen=True, slots=True)
 class LostChanges:
-    """A record of the gaps topic. ``source`` None: of any, since the record cannot be read. ``found_at``: seconds."""
+    """A record of the gaps topic, or what a consumer itself has missed of one ``table``.
+
+    ``source``, ``table`` None: of any, since the record cannot be read, or does not say so. ``found_at``: seconds.
+    """
 
     id: str
     source: str | None
     reason: str
     found_at: float
     record: str
+    table: str | None = None
 
     @classmethod
     def read(cls, record: NonChangeRecord) -> LostChanges:
@@ -41,6 +56,14 @@ class LostChanges:
             place = f"{record.topic}/{record.partition}/{record.offset}"
             return cls(place, None, "the gap record cannot be read", 0.0, text)
 
+    @classmethod
+    def between(cls, hole: Hole, source: str, table: str, found_at: float) -> LostChanges:
+        """Return the gap of a table for offsets that its consumer has missed."""
+        reason, shard = "the consumer began behind changes that it had not applied", f"{hole.topic}[{hole.partition}]"
+        begin, end = {"offset": hole.begin}, {"offset": hole.end}
+        gap = Gap(source, hole.topic, shard, reason, begin, end, found_at)
+        return cls(gap.id, source, f"{reason}: {hole}", found_at, gap.to_json().decode(), table)
+
     def is_repaired_by(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot, whose begin has ``as_of``, began after the gap was found."""
         return snapshot.as_of + _MARGIN >= self.found_at > 0
@@ -49,20 +72,6 @@ class LostChanges:
 def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:
     """Return the gaps among some records."""
     return [LostChanges.read(record) for record in records if record.status is DecodeStatus.GAP]
-
-
-def published_gaps(config: Config, begin: int, end: int) -> list[LostChanges]:
-    """Return the gaps on the topic from the offset ``begin`` on, before ``end``. Raises ``Unavailable``."""
-    if max(begin, 0) >= end:
-        return []
-    topic = config.internal("gaps")
-    records = (
-        NonChangeRecord(
-            DecodeStatus.GAP, topic, message.partition() or 0, message.offset() or 0, message.value() or b""
-        )
-        for message in read_all_committed(connect(config), config, topic)
-    )
-    return lost_changes(record for record in records if begin <= record.offset < end)
 
 
 def to_json(gaps: Sequence[LostChanges]) -> str:

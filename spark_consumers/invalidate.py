@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from relay.cache.continuity import Continuity
 from relay.config import CacheConfig, Config
 from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
-from relay.kafka.group_offsets import Offsets, count_between
+from relay.kafka.group_offsets import Offsets, count_between, up_to
+from spark_consumers.applied import Start
 from spark_consumers.cache_batches import BatchOutcome, CacheWork, chunks
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
@@ -63,7 +64,10 @@ class CacheConsumer(Consumer):
         self._given_up: tuple[bytes, ...]
         self._reader: ValueReader
 
-    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
+    def begin(self, session: SparkSession, start: Start) -> None:
+        self.continuity.begin(start.ids, up_to(start.first, start.ends), start.ends)
+
+    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._schemas, self._given_up = KnownSchemas(decoder.schemas), tuple(decoder.given_up)
         self._reader = self._work.reader(self._schemas)
         return records

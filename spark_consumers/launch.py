@@ -16,7 +16,7 @@ from relay.errors import RelayError
 from relay.kafka.group_offsets import check_start
 from relay.process import folders
 from spark_consumers.checkpoint import ConsumerCheckpoint
-from spark_consumers.consumer import PLACE_SETTINGS, Consumer
+from spark_consumers.consumer import Consumer
 from spark_consumers.executors import check
 from spark_consumers.locations import below, local_folder, refuse_on_cluster
 from spark_consumers.locks import Lock
@@ -142,7 +142,7 @@ def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:
     for runner in runners:
         refuse_on_cluster(f"{runner.consumer.name}: its checkpoint (--checkpoint)", runner.checkpoint.location, master)
         if runner.consumer.location is not None:
-            key = PLACE_SETTINGS.get(runner.consumer.name, "its target")
+            key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name, "its target")
             refuse_on_cluster(f"{runner.consumer.name}: its table (`{key}`)", runner.consumer.location, master)
 
 

@@ -7,6 +7,7 @@ again; the sinks make that harmless.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import time
@@ -29,9 +30,10 @@ from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
+from spark_consumers.applied import Start
 from spark_consumers.causes import cause, with_full_disk
 from spark_consumers.checkpoint import ConsumerCheckpoint
-from spark_consumers.consumer import PLACE_SETTINGS, Consumer
+from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
@@ -129,18 +131,15 @@ class Runner:
         stack.callback(self.group.close)
         if not self.checkpoint.exists:
             makes_up = self.consumer.continuity is not None
-            self.checkpoint.begin(self.group.resolve(start or "earliest", makes_up=makes_up))
-        if self.consumer.place is not None:
-            name = self.consumer.name
-            self.checkpoint.note_place(self.consumer.place, name, PLACE_SETTINGS[name])
+            wanted_offsets = self.group.resolve(start or "earliest", makes_up=makes_up)
+            self.checkpoint.begin(self.group.locate(wanted_offsets)[0])
         if self.consumer.continuity is None:  # which does what is to be done if changes are missed
             self._ids = self.group.topic_ids()
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
-        starting = self.checkpoint.starting(self.group.partitions())
         self._attempts = 0
-        self._begin()
+        starting = json.dumps(self._begin(session))
         self.watch.start_at(self.checkpoint.resume())
         self._log_event("started", topics=self.group.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
@@ -180,21 +179,31 @@ class Runner:
         own = None if folder is None else Lock(folder / "lock", f"the checkpoint {folder}")
         return [stack.enter_context(lock) for lock in (own, self.consumer.lock()) if lock is not None]
 
-    def _begin(self) -> None:
-        """Tell the sink where the consumer resumes, which it may have to make up for."""
-        continuity = self.consumer.continuity
-        if continuity is None:
-            return
-        self._ids = self.group.topic_ids()
-        start, ends = self.group.locate(self.checkpoint.resume())
+    def _begin(self, session: SparkSession) -> Offsets:
+        """Compare where the consumer resumes with Kafka and with its target, and let it make up for what it misses.
+
+        Return where it begins.
+        """
+        if self.consumer.continuity is not None:
+            self._ids = self.group.topic_ids()
+        start = self._start()
         while not self.stopping:
             try:
-                continuity.begin(self._ids, up_to(start, ends), ends)
-                self.checkpoint.require(ends)  # I6: the namespace is invalidated by now
+                self.consumer.begin(session, start)
+                if start.is_elsewhere:
+                    self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only goes on at its own offsets
                 break
-            except Unavailable as error:
+            except (Unavailable, PySparkException, Py4JError) as error:
                 self._retry_later(error, error)
         self._attempts = 0
+        return start.first
+
+    def _start(self) -> Start:
+        resume = self.checkpoint.resume()
+        first, ends = self.group.locate(resume)
+        if self.consumer.continuity is not None:
+            first = up_to(first, ends)  # I6: a topic that was created again gets records until there
+        return Start(resume, first, ends, self._ids, self.checkpoint.location, self.checkpoint.is_new)
 
     # ------------------------------------------------------------------ queries
 
@@ -238,7 +247,7 @@ class Runner:
             self.checkpoint.note_topics(again)
         raise RelayError(
             f"{self.consumer.name}: topic {next(iter(again))} was created again, and may have records that were passed "
-            "over: restart the consumer, which invalidates the namespace, with another --checkpoint if it asks for one"
+            "over: restart the consumer, which then invalidates the namespace"
         )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
@@ -251,7 +260,7 @@ class Runner:
         records = kafka_source.read(
             session, self.config, self.consumer.name, self.group.topics, starting, self.consumer.at_most, apply_every
         )
-        found = self.consumer.stream(records, decoder, self.checkpoint.start())
+        found = self.consumer.stream(records, decoder)
         writer = found.writeStream.foreachBatch(self._apply_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.spark)
         if self.until_caught_up:
@@ -325,6 +334,12 @@ class Runner:
                 failure = unavailable  # the reason why they are not known
         if isinstance(failure, ConfigError):
             raise failure
+        with contextlib.suppress(Unavailable):
+            if removed := self._start().removed:  # no attempt can succeed
+                raise RelayError(
+                    f"{self.consumer.name}: {removed[0]} was removed from Kafka before it was applied: restart the "
+                    "consumer, which makes up for it or says what to do, and give the topic a longer retention"
+                )
         self._retry_later(failure or error, error)
 
     def _retry_later(self, failure: BaseException, error: Exception) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from relay.config import Config
+from relay.kafka.committed import times_at
 from relay.kafka.group_offsets import Offsets
 from spark_consumers import kafka_source, non_changes
+from spark_consumers.applied import NOT_KNOWN, AppliedNotes, Start
 from spark_consumers.batch_parts import cut_batch
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
@@ -19,6 +22,7 @@ from spark_consumers.decode import Decoder
 from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.locks import Lock, lock_of
 from spark_consumers.records import Layout
+from spark_consumers.running import log_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,12 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """The decoded records of batch ``number``, and the offsets between which they are. ``start``: of the checkpoint."""
+    """The decoded records of batch ``number``, and the offsets between which they are."""
 
     records: DataFrame
     layouts: Sequence[Layout]
     begin: Offsets
     end: Offsets
-    start: Offsets = field(default_factory=dict)
     number: int = 0
 
 
@@ -54,10 +57,11 @@ _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
 
 
 class TableConsumer(Consumer):
-    """Applies batches of changes to tables, by ``rule``. ``place``: where these are. ``at_most``: records a batch.
+    """Applies batches of changes to tables, by ``rule``. ``notes``: of these. ``note_gaps``: writes gaps beside them.
 
-    ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the location of the tables if they
-    are in Delta. ``bytes_at_most``: of the values that the rule is given at once, None for any.
+    ``at_most``: records a batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
+    location of the tables if they are in Delta. ``bytes_at_most``: of the values that the rule is given at once, None
+    for any.
     """
 
     def __init__(
@@ -67,7 +71,8 @@ class TableConsumer(Consumer):
         rule: Rule,
         *,
         at_most: int,
-        place: str | None = None,
+        notes: AppliedNotes = NOT_KNOWN,
+        note_gaps: Callable[[SparkSession, Sequence[LostChanges]], None] = lambda session, gaps: None,
         apply_every: float = _LOOK_EVERY,
         delta_at: str | None = None,
         bytes_at_most: int | None = 128 << 20,
@@ -80,19 +85,33 @@ class TableConsumer(Consumer):
         self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
         self.delta = delta_at is not None
         self.location = delta_at
-        self.place = place
         self._config = config
         self._rule = rule
+        self._notes, self._note_gaps = notes, note_gaps
         self._bytes_at_most = bytes_at_most
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._decoder: Decoder | None = None
-        self._start: Offsets = {}
 
     def lock(self) -> Lock | None:
         return None if self.location is None else lock_of(self.location)
 
-    def stream(self, records: DataFrame, decoder: Decoder, start: Offsets) -> DataFrame:
-        self._decoder, self._start = decoder, start
+    def begin(self, session: SparkSession, start: Start) -> None:
+        lacking = start.lacking(self.name, {**start.first, **self._notes.applied(session)})
+        if lacking:
+            times = times_at(self._config, {(hole.topic, hole.partition): hole.end for hole in lacking})
+            gaps = [
+                LostChanges.between(hole, source.name, table, times.get((hole.topic, hole.partition), time.time()))
+                for hole in lacking
+                for table, source in self._config.tables.items()
+                if self._config.topic(table) == hole.topic
+            ]
+            self._note_gaps(session, gaps)
+            self._notes.advance(session, start.first)  # I9: after all tables have them
+            for gap in gaps:
+                log_event("gap", self.name, source=gap.source, table=gap.table, reason=gap.reason)
+
+    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
+        self._decoder = decoder
         return decoder.changes(records)
 
     def apply(
@@ -106,15 +125,17 @@ class TableConsumer(Consumer):
         assert decoder is not None
         most = self._bytes_at_most
         parts = [] if most is None else cut_batch(session, self._config, self.name, begin, end, most)
-        if not parts:
-            return self._apply(TableBatch(batch, decoder.layouts, begin, end, self._start, number), dead_letters)
         counts: Counter[str] = Counter()
+        if not parts:
+            whole = TableBatch(batch, decoder.layouts, begin, end, number)
+            counts.update(self._apply(whole, dead_letters))
         for first, last in parts:
             # Read again, since Spark would go through all of the batch for each part.
             records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
-            part = TableBatch(records, decoder.layouts, first, last, self._start, number)
+            part = TableBatch(records, decoder.layouts, first, last, number)
             counts.update(self._apply(part, dead_letters))
-        return {**counts, "parts": len(parts)}
+        self._notes.advance(session, end)  # I1: before Spark's checkpoint says so
+        return {**counts, "parts": len(parts)} if parts else dict(counts)
 
     def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:
         part.records.persist()

@@ -51,6 +51,7 @@ WALL_CLOCK = {
     "spark_consumers/sinks/delta_copy.py": "when a table was tidied up, and versions that outlive the process",
     "spark_consumers/sinks/tombstones.py": "the age of a tombstone, which is older than the process",
     "spark_consumers/sinks/upkeep.py": "when a table was tidied up, which outlives the process",
+    "spark_consumers/table_consumer.py": "says when a gap was found, if no later record does",
 }
 """The modules, or folders, that ask this machine what time it is, each with the reason why.
 

@@ -18,6 +18,8 @@ from relay.kafka.partition_offsets import Partition, offset_bounds
 _PATIENCE = 60.0
 """Seconds without progress after which a read to the end gives up."""
 
+_TIMES_WITHIN = 30.0  # seconds
+
 
 def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterator[Message]:
     """Yield all committed records of ``topic`` up to its present end; none if it does not exist. ``Unavailable``."""
@@ -83,3 +85,22 @@ def read_committed(
             if offset >= (end - 1 if problem is None else end):
                 unread.discard(where)
         flush()
+
+
+def times_at(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], float]:
+    """Return the time, in seconds, of the first record of each partition from an offset on, if there is one."""
+    found: dict[tuple[str, str], float] = {}
+    consumer = open_reader(config, "times", f"{config.name}.times", {})
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(topic, int(number), offset) for (topic, number), offset in offsets.items()])
+        seen: set[tuple[str, str]] = set()
+        deadline = time.monotonic() + _TIMES_WITHIN
+        while len(seen) < len(offsets) and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            where = message.topic() or "", str(message.partition())
+            if message.error() is None and where not in seen:
+                found[where] = message.timestamp()[1] / 1000
+            seen.add(where)
+    return found

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
-from time import monotonic
 from time import time as now
 
 import orjson
-from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from relay.config import Config
 from relay.config.fields import iso_time, start_time
 from relay.errors import ConfigError, Unavailable
-from relay.kafka.committed import open_reader, read_all_committed
+from relay.kafka.committed import read_all_committed, times_at
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, check_start, up_to
 from relay.kafka.topics import FoundTopic, connect
+from spark_consumers.applied import holes
 
 _WATERMARK = "watermark:"
 _OVERALL = b'["v1"]'
-_TIMEOUT = 30.0  # seconds
 _SHOWN = 10
 
 Mark = tuple[str, int, int, str, str]
@@ -89,12 +86,8 @@ def watermark_time(to: str) -> float | None:
 
 def beginnings(config: Config, start: Offsets) -> dict[tuple[str, str], int]:
     """Return the first offset of each partition with changes that is not read from its very beginning."""
-    return {
-        (topic, partition): offset
-        for topic, partitions in start.items()
-        for partition, offset in partitions.items()
-        if offset > 0 and topic != config.internal("gaps")
-    }
+    gaps = config.internal("gaps")
+    return {(hole.topic, hole.partition): hole.end for hole in holes({}, start) if hole.topic != gaps}
 
 
 def uncovered(missing: Iterable[tuple[str, str]], marks: Iterable[Mark]) -> list[tuple[str, str]]:
@@ -111,7 +104,7 @@ def uncovered(missing: Iterable[tuple[str, str]], marks: Iterable[Mark]) -> list
 
 def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int]) -> ConfigError:
     """Return the error about partitions whose earlier records a replay would lack."""
-    times = _times(config, found)
+    times = {where: iso_time(time) for where, time in times_at(config, found).items()}
     lines = [
         f"  {topic}[{partition}] begins at offset {offset}, {times.get((topic, partition), 'with no record yet')}"
         for (topic, partition), offset in sorted(found.items(), key=lambda item: (item[0][0], int(item[0][1])))
@@ -138,22 +131,3 @@ def refuse_compacted(topics: Iterable[FoundTopic]) -> None:
                 f"the replay would make a partial log: topic {each.topic.name} is compacted, so Kafka may have removed "
                 "changes that later ones of the same items have replaced: give --partial to accept that"
             )
-
-
-def _times(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], str]:
-    """Return the time of the first record of each partition from an offset on, if there is one."""
-    found: dict[tuple[str, str], str] = {}
-    consumer = open_reader(config, "replay", f"{config.name}.replay", {})
-    with contextlib.closing(consumer):
-        consumer.assign([TopicPartition(topic, int(number), offset) for (topic, number), offset in offsets.items()])
-        seen: set[tuple[str, str]] = set()
-        deadline = monotonic() + _TIMEOUT
-        while len(seen) < len(offsets) and monotonic() < deadline:
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            where = message.topic() or "", str(message.partition())
-            if message.error() is None and where not in seen:
-                found[where] = iso_time(message.timestamp()[1] / 1000)
-            seen.add(where)
-    return found

@@ -227,7 +227,7 @@ class _Replay:
         while not self.stopping:
             try:
                 decoder = self._decoder()
-                batch = self._consumer.stream(self._between(begin, end), decoder, self.state.start)
+                batch = self._consumer.stream(self._between(begin, end), decoder)
                 return self._consumer.apply(batch, 0, self._dead_letters, begin, end)
             except UnknownSchemas as unknown:
                 self._schema_wait.wait(unknown, lambda: self.stopping)

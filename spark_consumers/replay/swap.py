@@ -23,7 +23,7 @@ from spark_consumers.replay.target import ReplayTarget
 from spark_consumers.running import log_event
 from spark_consumers.session import existing_session
 
-_CHECKPOINT = ("spark", "start.json")
+_CHECKPOINT = ("spark", "start.json", "query.txt")
 
 
 class Swap:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from spark_consumers.sinks.target import TargetTable
 
+NOTE = "_relay_applied.json"
+"""The file, or the property, that says what of the topics is applied (`spark_consumers.applied`)."""
+
 Renames = Sequence[tuple[str, str]]
 """What a swap renames, in its order, each from and to."""
 
@@ -26,11 +29,11 @@ Renames = Sequence[tuple[str, str]]
 class ReplayPlace(Protocol):
     """Where the tables of a replay are, and how they take the place of the ``present`` ones, at another location."""
 
-    place: str
-    """Names it, whoever logs in."""
-
     location: str | None = None
     """Of the files of its tables, which are in Delta; None in a database."""
+
+    def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
+        """Put what ``rule`` makes of the note of a source, or of the log's "", in its place, and return it."""
 
     def content(self, session: SparkSession) -> str | None:
         """Say what of a place that a replay would write to is in the way; None if nothing is."""

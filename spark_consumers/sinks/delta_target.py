@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from relay.config import Config, CopyConfig, redacted
 from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.locations import HadoopFolder, check_folder, local_folder, rename, spark_path
+from spark_consumers.locations import HadoopFolder, LocalFolder, below, check_folder, local_folder, rename, spark_path
 from spark_consumers.locks import Lock, lock_of
-from spark_consumers.sinks.copy_target import Renames
+from spark_consumers.sinks.copy_target import NOTE, Renames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,16 @@ class DeltaPlace:
         self._folder = local_folder(location)
         self._shown = redacted(location)
         self._beside = beside
+
+    def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
+        location = below(self.place, room) if room else self.place
+        local = local_folder(location)
+        folder = HadoopFolder(location, session) if local is None else LocalFolder(local)
+        before = folder.read(NOTE) or ""
+        after = rule(before)
+        if after != before:
+            folder.write(NOTE, after)
+        return after
 
     def content(self, session: SparkSession) -> str | None:
         return "is not empty" if HadoopFolder(self.place, session).names("") else None

@@ -48,14 +48,10 @@ class PostgresDatabase:
         """Raises ``ConfigError`` for a URL with unknown or invalid settings."""
         self.name = redacted(url.partition("?")[0])
         try:
-            given: dict[str, Any] = conninfo_to_dict(url)
-            settings = {**_SETTINGS, **given, "client_encoding": "UTF8"}
+            settings: dict[str, Any] = {**_SETTINGS, **conninfo_to_dict(url), "client_encoding": "UTF8"}
             self._settings = make_conninfo(**settings)
         except psycopg.ProgrammingError as error:
             raise ConfigError(f"`copy.url`: {_first_line(error)}") from error
-        host, port = given.get("host", given.get("hostaddr", "")), given.get("port", "5432")
-        # Whoever logs in, and however.
-        self.place = f"postgresql://{host}:{port}/{given.get('dbname', given.get('user', ''))}"
         self._connection: Connection | None = None
 
     def connect(self) -> None:

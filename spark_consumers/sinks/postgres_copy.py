@@ -103,8 +103,7 @@ class PostgresTable(TargetTable):
         execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
 
     def _create(self, connection: Connection) -> None:
-        if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
-            execute(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+        self._create_schema(connection)
         keys = [column.name for column in self._plan.keys]
         listed = [f"{quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
         listed += [f"{name} {sql}" for name, sql in OURS.items()]
@@ -332,7 +331,12 @@ class PostgresTable(TargetTable):
     def _properties(self) -> str:
         return f"{quoted(self._schema)}.{PROPERTIES}"
 
+    def _create_schema(self, connection: Connection) -> None:
+        if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
+            execute(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+
     def _create_properties(self, connection: Connection) -> None:
+        self._create_schema(connection)
         execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._properties])
         execute(
             connection,

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 from relay.config import Config, CopyConfig
 from relay.errors import ConfigError, Unavailable
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.sinks.copy_target import CopyTarget, Renames
+from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
-from spark_consumers.sinks.postgres import PostgresDatabase, identifier, problems, swap_schemas, used_schemas
+from spark_consumers.sinks.postgres import (
+    PostgresDatabase,
+    identifier,
+    problems,
+    swap_schemas,
+    used_schemas,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +33,6 @@ class PostgresTarget(CopyTarget):
         self._sources = [source.name for source in config.sources]
         self._items, self._prefix = copy.items, prefix
         self._database = PostgresDatabase(copy.url)
-        self.place = self._database.place
 
     def _schemas(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Return the names of schemas, in the order of the sources."""
@@ -52,6 +57,14 @@ class PostgresTarget(CopyTarget):
         with closing(self._database):
             self._database.connect()
             yield partial(KeptInPostgres, self._database, items=self._items)
+
+    def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
+        batch, table = session.range(0), self.open()(room, "")  # which has the properties of no table
+        while True:
+            before = table.properties(batch).get(NOTE)
+            after = rule(before or "")
+            if after == (before or "") or table.replace_property(batch, NOTE, before, after):
+                return after
 
     def content(self, session: SparkSession) -> str | None:
         found = used_schemas(self._database, self._schemas(self._prefix))

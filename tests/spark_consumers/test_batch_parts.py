@@ -103,7 +103,7 @@ with closing(open_schemas(config)) as schemas:
     letters = DeadLetterTopic(config, "log", schemas)
     decoder = Decoder(schemas.all(), registry=False, gaps=config.internal("gaps"))
     records = kafka_source.read_between(session, config, "log", begin, end)
-    counts = consumer.apply(consumer.stream(records, decoder, begin), 0, letters, begin, end)
+    counts = consumer.apply(consumer.stream(records, decoder), 0, letters, begin, end)
 json.dump({"counts": counts, "seen": seen}, sys.stdout)
 """
 

@@ -69,14 +69,16 @@ def test_the_schemas_of_a_registry_are_kept_and_not_those_of_another_one(tmp_pat
     assert checkpoint.schemas("http://one") == {}
 
 
-def test_a_checkpoint_is_refused_once_the_tables_are_elsewhere(tmp_path: Path) -> None:
-    """I1: a new place lacks what comes before the offset."""
+def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_earlier_one(tmp_path: Path) -> None:
+    """I10: Spark does not go on behind its own checkpoint."""
     checkpoint = ConsumerCheckpoint(str(tmp_path))
-    checkpoint.begin({})
-    checkpoint.note_place("file:///data/log", "log", "log.path")
-    checkpoint.note_place("file:///data/log", "log", "log.path")
-    refused = rf"`log.path` is now file:///more/log, .*{tmp_path} goes on where the log at file:///data/log ends"
-    with pytest.raises(ConfigError, match=refused):
-        ConsumerCheckpoint(str(tmp_path)).note_place("file:///more/log", "log", "log.path")
-    checkpoint.begin({})  # as after a replay, which has filled the place
-    checkpoint.note_place("file:///more/log", "log", "log.path")
+    checkpoint.begin({"orders": {"0": 0}})
+    assert checkpoint.is_new
+    (tmp_path / "spark/commits").mkdir(parents=True)
+    (tmp_path / "spark/commits/0").touch()
+    (tmp_path / "spark/offsets").mkdir()
+    (tmp_path / "spark/offsets/0").write_text('v1\n{}\n{"orders": {"0": 5}}')
+    assert (checkpoint.is_new, checkpoint.resume()) == (False, {"orders": {"0": 5}})
+    checkpoint.begin_anew({"orders": {"0": 8}})
+    assert (checkpoint.is_new, checkpoint.resume()) == (True, {"orders": {"0": 8}})
+    assert (tmp_path / "spark/commits/0").exists()

@@ -203,7 +203,7 @@ def consumer_of(config: Config, *schemas: dict[str, Any]) -> CacheConsumer:
     assert config.cache is not None
     consumer = CacheConsumer(config, config.cache)
     known = {header_of(schema): schema for schema in schemas}
-    consumer.stream(None, Decoder(known, registry=False, gaps="shop.gaps"), {})  # type: ignore[arg-type]
+    consumer.stream(None, Decoder(known, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
     return consumer
 
 

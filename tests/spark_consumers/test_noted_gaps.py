@@ -15,6 +15,7 @@ pytestmark = pytest.mark.services
 COPY = """
 import json, sys
 from relay.demo.tables import spark
+from spark_consumers.applied import AppliedNotes
 from spark_consumers.copy import TableCopies
 from spark_consumers.gaps import LostChanges
 from spark_consumers.sinks.copy_table import GAPS
@@ -38,12 +39,16 @@ def row(number, key, layout):
 
 class Copy:
     def __init__(self, layouts):
-        self.layouts, self.gaps = layouts, []
+        self.layouts, self.note = layouts, ""
         self.database = PostgresDatabase(sys.argv[1]) if sys.argv[1].startswith("postgresql") else None
         self.start()
 
     def start(self):
-        self.copies = TableCopies(self.open, FOREVER, past_gaps=lambda begin, end: self.gaps)
+        self.copies = TableCopies(self.open, FOREVER, notes=AppliedNotes({"shop": []}, dict, self.change))
+
+    def change(self, session, room, rule):
+        self.note = rule(self.note)
+        return self.note
 
     def open(self, source, table):
         if self.database is not None:
@@ -53,7 +58,6 @@ class Copy:
     def play(self, *changes, gaps=()):
         batch = in_spark(session, changes)
         plan = self.copies.plan(TableBatch(batch, self.layouts, {}, {}))
-        self.gaps += gaps
         plan.write(gaps)
         plan.close()
 

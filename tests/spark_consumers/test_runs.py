@@ -201,20 +201,20 @@ def test_a_new_checkpoint_starts_at_no_offsets_that_were_reported_of_a_topic_bef
     assert topic.consume("log", checkpoint="two")["applied"] == 4
 
 
-def test_a_cache_is_not_continued_past_the_end_of_a_topic_that_was_created_again(
-    topic: Topic, store: RedisStore
+def test_a_cache_goes_on_where_a_topic_that_was_created_again_ends(
+    topic: Topic, store: RedisStore, engine: str
 ) -> None:
     """I6: what the topic gets until it reaches the offset of the checkpoint would not be read, and the last changes on
     the old topic may not have been."""
     topic.publish([change("c0", version) for version in range(1, 7)])
-    topic.consume("cache", checkpoint="one")
+    topic.consume("cache", checkpoint="one", engine=engine)
     before = store.generation(generation_key(topic.config.name))
     topic.create_again()
     topic.publish([change("c0", 7)])
-    topic.refuse("cache", checkpoint="one")
+    topic.consume("cache", checkpoint="one", engine=engine)
     assert store.generation(generation_key(topic.config.name)) != before
-    assert re.search(rf"{topic.name}\[\d\] ends at offset \d, before offset \d", topic.log.read_text())
-    assert topic.consume("cache", checkpoint="two")["rows"] == 1
+    topic.publish([change("c0", 8)])
+    assert topic.consume("cache", checkpoint="one", engine=engine)["rows"] == 1
 
 
 def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_url: str) -> None:
@@ -223,21 +223,16 @@ def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_u
     topic.consume("log copy", checkpoint=".")
     topic.publish([change("c0", 2)])
     before = yaml.safe_load(topic.path.read_text())
-    refused = "is now {}, but the checkpoint .* goes on where the {} at {} ends"
-    path, files = f"file://{topic.folder}/elsewhere", f"file://{topic.folder}"
-    topic.set_log_path(path)
+    refused = rf"the {{}} lacks {topic.name}\[\d\] from offset 0 to \d, and the checkpoint .* goes on behind that"
+    topic.set_log_path(f"file://{topic.folder}/elsewhere")
     topic.refuse("log", checkpoint="log")
-    assert re.search("`log.path` " + refused.format(path, "log", f"{files}/log"), topic.log.read_text())
-    server = urlsplit(database_url)
-    for url, place in (
-        (f"delta://{topic.folder}/another", f"file://{topic.folder}/another"),
-        (database_url, f"postgresql://{server.hostname}:{server.port}{server.path}"),
-    ):
+    assert re.search(refused.format("log"), topic.log.read_text())
+    for url in (f"delta://{topic.folder}/another", database_url):
         topic.set_copy_url(url)
         topic.refuse("copy", checkpoint="copy")
         said = topic.log.read_text()
-        assert re.search("`copy.url` " + refused.format(place, "copy", f"{files}/copy"), said)
-        assert f"{server.password}@" not in said
+        assert re.search(refused.format("copy"), said)
+        assert f"{urlsplit(database_url).password}@" not in said
     assert topic.consume("copy", checkpoint="another")["applied"] == 3
     topic.path.write_text(yaml.safe_dump(before))
     assert topic.consume("log copy", checkpoint=".")["applied"] == 2

@@ -210,6 +210,13 @@ class Topic:
         consumer.close()
         return found
 
+    def remove_all(self, table: str = "orders") -> None:
+        """Remove what is on the topic of a table, as its retention does."""
+        admin, name = topics.connect(self.config), self.config.topic(table)
+        places = [TopicPartition(name, partition, -1) for partition in range(self.partitions)]
+        for done in admin.delete_records(places).values():
+            done.result(60)
+
     def records(self) -> list[Message]:
         """Return all records on the topic of ``orders``."""
         wanted = sum(self.ends().values())

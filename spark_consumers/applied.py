@@ -1,0 +1,145 @@
+"""What a target of tables says of itself: up to which offsets it has everything. At each start that is compared.
+
+The note is kept beside the tables, by room: a source of a copy, or all of the log. So it goes where they go, and is
+lost with them, unlike a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relay.cache.continuity import AppliedChanges
+from relay.errors import ConfigError
+from relay.kafka.created_again import created_again
+from relay.kafka.group_offsets import Offsets
+from spark_consumers.gaps import Hole, LostChanges, from_json, to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ChangeNote = Callable[["SparkSession", str, Callable[[str], str]], str]
+"""Puts what a function makes of the note of a room, "" for none, in its place, and returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a consumer is about to begin.
+
+    ``resume``: the offsets of its checkpoint at ``location``, which has applied nothing yet if it ``is_new``.
+    ``first``: the same, or the first offsets that Kafka still has. ``ends``, ``ids``: of the topics.
+    """
+
+    resume: Offsets
+    first: Offsets
+    ends: Offsets
+    ids: Mapping[str, str]
+    location: str
+    is_new: bool
+
+    @property
+    def removed(self) -> list[Hole]:
+        """What Kafka has removed before it was applied."""
+        return holes(self.resume, self.first)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it begins at other offsets than the checkpoint's."""
+        return bool(self.removed or holes(self.first, self.resume))
+
+    def lacking(self, name: str, applied: Offsets) -> list[Hole]:
+        """Return what the target of ``name`` lacks for good, to be noted before anything is applied (I9).
+
+        ``applied``: the offsets up to which it has everything. Raises ``ConfigError`` if the checkpoint cannot be
+        continued.
+        """
+        if self.is_new:
+            return holes(applied, self.first)  # I9
+        way_out = (
+            f"name another folder with --checkpoint, which begins where the topics begin, and notes what the {name} "
+            "lacks as a gap"
+        )
+        if self.removed:  # I1
+            raise ConfigError(
+                f"{self.removed[0]} was removed from Kafka before the {name} applied it, so the checkpoint "
+                f"{self.location} cannot go on: {way_out}; and give the topic a longer retention"
+            )
+        if lost := holes(applied, self.resume):  # I1
+            raise ConfigError(
+                f"the {name} lacks {lost[0]}, and the checkpoint {self.location} goes on behind that: its tables were "
+                f"deleted, or put back to an earlier state, or are elsewhere. Put them back; or {way_out}; or rebuild "
+                f"them with `relay replay {name}`"
+            )
+        return []
+
+
+def holes(begin: Offsets, end: Offsets) -> list[Hole]:
+    """Return what is between two offsets of each partition that has an ``end``. One without a beginning begins at 0."""
+    return [
+        Hole(topic, partition, first, stop)
+        for topic, partitions in end.items()
+        for partition, stop in partitions.items()
+        if (first := max(0, begin.get(topic, {}).get(partition, 0))) < stop
+    ]
+
+
+class AppliedNotes:
+    """The notes of one target. ``rooms``: the topics of each. ``ids``: returns those of the topics.
+
+    ``change``: reads and changes a note. Of topics in no room, such as those of tables that have left the config,
+    nothing is noted.
+    """
+
+    def __init__(
+        self, rooms: Mapping[str, Collection[str]], ids: Callable[[], Mapping[str, str]], change: ChangeNote
+    ) -> None:
+        self._rooms = rooms
+        self._ids = ids
+        self._change = change
+        self._last: dict[str, Offsets] = {}
+
+    def applied(self, session: SparkSession) -> Offsets:
+        """Return the offsets up to which the target has everything, for all topics that have a room."""
+        found: Offsets = {topic: {} for topics in self._rooms.values() for topic in topics}
+        for room in self._rooms:
+            for topic, partitions in self._read(self._change(session, room, str))[0].offsets.items():
+                found[topic] = dict(partitions)
+        return found
+
+    def gaps(self, session: SparkSession, room: str) -> list[LostChanges]:
+        """Return all gaps that were noted of a room."""
+        return self._read(self._change(session, room, str))[1] if room in self._rooms else []
+
+    def add_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
+        """Note gaps, each once."""
+        for room in self._rooms:
+            if of_room := [gap for gap in gaps if gap.source in (room, None)]:
+                self._change(session, room, partial(self._advanced, {}, of_room))
+
+    def advance(self, session: SparkSession, ends: Offsets) -> None:
+        """Note that everything before ``ends`` is applied, or lost in gaps."""
+        for room, topics in self._rooms.items():
+            reached = {topic: ends[topic] for topic in topics if topic in ends}
+            if reached != self._last.get(room, {}):
+                self._change(session, room, partial(self._advanced, reached, ()))
+                self._last[room] = reached
+
+    def _advanced(self, reached: Offsets, gaps: Sequence[LostChanges], text: str) -> str:
+        applied, noted = self._read(text)
+        listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
+        return json.dumps({"applied": applied.advanced(reached).to_json().decode(), "gaps": to_json([*listed])})
+
+    def _read(self, text: str) -> tuple[AppliedChanges, list[LostChanges]]:
+        """Return what a note says, without the offsets of topics that were created again since, and the gaps."""
+        found, ids = json.loads(text or "{}"), self._ids()
+        applied = AppliedChanges.from_json(found.get("applied", "").encode()) or AppliedChanges("", {}, {})
+        again = created_again(applied.ids, ids)
+        kept = {topic: offsets for topic, offsets in applied.offsets.items() if topic not in again}
+        return replace(applied, ids={**applied.ids, **ids}, offsets=kept), from_json(found.get("gaps", ""))
+
+
+NOT_KNOWN = AppliedNotes({}, dict, lambda *_: "")
+"""Those of a target that is not known here."""

@@ -1,0 +1,216 @@
+"""Where the consumers begin: what their checkpoint, the topics and the target say, and what follows from that."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.cache import RedisStore, generation_key
+from relay.change import Operation
+from relay.errors import ConfigError
+from relay.kafka.group_offsets import Offsets
+from relay.services.postgres import execute
+from spark_consumers.applied import AppliedNotes, Start
+from spark_consumers.gaps import Hole, LostChanges
+from tests.log_lines import log_lines
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change, mark, read
+
+NOTHING: list[Hole] = []
+NOTED = """
+import json, pathlib, sys
+from pyspark.sql import SparkSession
+
+session, folder = SparkSession.getActiveSession(), pathlib.Path(sys.argv[1])
+found = {}
+for path in sorted((folder / "copy").glob("*/*/_delta_log")):
+    (row,) = session.sql(f"DESCRIBE DETAIL delta.`{path.parent}`").collect()
+    found[path.parent.name] = [gap["reason"] for gap in json.loads(row["properties"].get("relay.gaps", "[]"))]
+if (folder / "log_gaps").exists():
+    rows = session.read.format("delta").load(str(folder / "log_gaps")).orderBy("reason").collect()
+    found["log"] = [row["reason"] for row in rows]
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process, partitions=1)
+
+
+def at(offset: int) -> Offsets:
+    return {"orders": {"0": offset}}
+
+
+def hole(begin: int, end: int) -> list[Hole]:
+    return [Hole("orders", "0", begin, end)]
+
+
+def start(checkpoint: int, beginning: int, *, is_new: bool) -> Start:
+    return Start(at(checkpoint), at(max(checkpoint, beginning)), at(20), {}, "/c", is_new)
+
+
+@pytest.mark.parametrize(
+    ("is_new", "checkpoint", "beginning", "applied", "outcome"),
+    [
+        (True, 0, 0, {}, NOTHING),  # the first start
+        (True, 0, 0, at(9), NOTHING),  # everything again, into a target that has it
+        (True, 9, 0, at(9), NOTHING),  # --from committed
+        (True, 0, 5, at(9), NOTHING),  # what was removed is in the target
+        (True, 0, 5, {}, hole(0, 5)),
+        (True, 0, 9, at(5), hole(5, 9)),
+        (True, 9, 0, at(5), hole(5, 9)),  # --from latest
+        (False, 9, 0, at(9), NOTHING),
+        (False, 9, 9, at(9), NOTHING),
+        (False, 9, 0, at(12), NOTHING),  # a crash before Spark has written that the batch is applied
+        (False, 9, 12, at(9), "orders[0] from offset 9 to 12 was removed from Kafka before the copy applied it"),
+        (False, 9, 0, {}, "the copy lacks orders[0] from offset 0 to 9, and the checkpoint /c goes on behind that"),
+        (False, 9, 0, at(5), "the copy lacks orders[0] from offset 5 to 9, and the checkpoint /c goes on behind that"),
+        (False, 9, 12, {}, "orders[0] from offset 9 to 12 was removed from Kafka before the copy applied it"),
+    ],
+)
+def test_each_state_of_checkpoint_topic_and_target_has_its_outcome(
+    is_new: bool, checkpoint: int, beginning: int, applied: Offsets, outcome: list[Hole] | str
+) -> None:
+    """I1, I9: a checkpoint that cannot go on says what to do, and a new one says what the target lacks."""
+    begun = start(checkpoint, beginning, is_new=is_new)
+    if isinstance(outcome, list):
+        assert begun.lacking("copy", applied) == outcome
+        return
+    with pytest.raises(ConfigError) as refused:
+        begun.lacking("copy", applied)
+    assert str(refused.value).startswith(outcome)
+    assert "name another folder with --checkpoint" in str(refused.value)
+
+
+class Notes:
+    """The notes of a target, as it keeps them."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.ids = {"orders": "a", "lines": "b"}
+
+    def open(self) -> AppliedNotes:
+        return AppliedNotes({"shop": ["orders"], "more": ["lines"]}, lambda: self.ids, self.change)
+
+    def change(self, session: Any, room: str, rule: Any) -> str:
+        self.texts[room] = rule(self.texts.get(room, ""))
+        return self.texts[room]
+
+
+def test_a_target_knows_how_far_it_is_and_not_of_topics_that_were_created_again() -> None:
+    """I1, I7: two drivers do not set each other back."""
+    target = Notes()
+    none: Any = None
+    assert target.open().applied(none) == {"orders": {}, "lines": {}}
+    target.open().advance(none, {"orders": {"0": 7}, "lines": {"0": 3}, "shop.gaps": {"0": 1}})
+    target.open().advance(none, {"orders": {"0": 5, "1": 2}})
+    assert target.open().applied(none) == {"orders": {"0": 7, "1": 2}, "lines": {"0": 3}}
+    del target.texts["more"]  # as by DROP SCHEMA
+    assert target.open().applied(none) == {"orders": {"0": 7, "1": 2}, "lines": {}}
+    target.ids = {"orders": "c", "lines": "b"}
+    assert target.open().applied(none) == {"orders": {}, "lines": {}}
+    target.open().advance(none, {"orders": {"0": 1}})
+    assert target.open().applied(none) == {"orders": {"0": 1}, "lines": {}}
+
+
+def test_a_target_remembers_gaps_for_the_tables_that_are_yet_to_come() -> None:
+    """I9"""
+    target = Notes()
+    none: Any = None
+    missed = LostChanges("m", "shop", "missed", 5.0, "{}", "orders")
+    unreadable = LostChanges("u", None, "unreadable", 0.0, "")
+    target.open().add_gaps(none, [missed, unreadable])
+    target.open().advance(none, {"orders": {"0": 8}})
+    target.open().add_gaps(none, [missed])
+    assert target.open().gaps(none, "shop") == [missed, unreadable]
+    assert target.open().gaps(none, "more") == [unreadable]
+    assert target.open().gaps(none, "elsewhere") == []
+    assert target.open().applied(none) == {"orders": {"0": 8}, "lines": {}}
+
+
+@pytest.mark.services
+def test_a_cache_behind_what_retention_removed_goes_on_after_a_new_generation(topic: Topic, redis_server: Any) -> None:
+    """I6, I10: Spark does not go on behind its own checkpoint, and a process manager would start it for ever."""
+    generations = []
+    with RedisStore(redis_server.url) as store:
+        for _ in range(3):
+            topic.publish([change("c0", version) for version in (1, 2)])
+            topic.consume("cache", checkpoint="one")
+            generations.append(store.generation(generation_key(topic.config.name)))
+            if len(generations) == 1:
+                topic.publish([change("c0", 3)])
+                topic.remove_all()
+    assert generations[0] != generations[1] == generations[2]
+    assert topic.counts()["rows"] == 2
+
+
+@pytest.mark.services
+def test_a_log_and_a_copy_behind_what_retention_removed_say_so_and_a_new_checkpoint_notes_the_gap(
+    topic: Topic, spark_process: SparkProcess
+) -> None:
+    """I1, I9: the way out of one that cannot go on is a new checkpoint, which passes over what is lost."""
+    topic.publish([change(name, version) for name in ("gone", "stays") for version in (1, 2)])
+    topic.consume("log copy", checkpoint="one")
+    topic.publish([change("gone", 3, Operation.DELETE)])
+    topic.remove_all()
+    topic.publish([change("stays", 4)])
+    for kind in ("log", "copy"):
+        topic.refuse(kind, checkpoint=f"one/{kind}")
+        assert f"{topic.name}[0] from offset 4 to 5 was removed from Kafka before the {kind}" in topic.log.read_text()
+    topic.consume("log copy", checkpoint="two")
+    assert [line["table"] for line in log_lines(topic.log, "gap")] == ["orders", "orders"]
+    noted = json.loads(spark_process.run(NOTED, str(topic.folder)).splitlines()[-1])
+    missed = f"the consumer began behind changes that it had not applied: {topic.name}[0] from offset 4 to 5"
+    assert noted == {"log": [missed], "orders": [missed]}
+
+
+@pytest.mark.services
+def test_a_copy_that_begins_behind_removed_records_notes_a_gap_of_that_table_alone(
+    topic: Topic, spark_process: SparkProcess
+) -> None:
+    """I9, I12: until a snapshot has read the table."""
+    line = change("c0", 1)
+    line.source = line.table = "lines"
+    topic.publish([change("c0", 1)])
+    topic.remove_all()
+    topic.publish([change("c0", 2), line])
+    topic.consume("copy", checkpoint="one")
+    noted = json.loads(spark_process.run(NOTED, str(topic.folder)).splitlines()[-1])
+    missed = f"the consumer began behind changes that it had not applied: {topic.name}[0] from offset 0 to 1"
+    assert noted == {"orders": [missed], "lines": []}
+    as_of = 2_000_000_000
+    topic.publish([mark("begin", as_of), read("c0", 2, as_of), mark("end", as_of)])
+    topic.consume("copy", checkpoint="one")
+    assert json.loads(spark_process.run(NOTED, str(topic.folder)).splitlines()[-1]) == {"orders": [], "lines": []}
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("target", ["delta", "postgres"])
+def test_tables_that_were_deleted_are_noticed_and_filled_again_by_a_new_checkpoint(
+    topic: Topic, target: str, request: pytest.FixtureRequest
+) -> None:
+    """I1: a consumer that went on would leave a fraction of the rows, and say that all is well."""
+    if target == "postgres":
+        topic.set_copy_url(url := request.getfixturevalue("database_url"))
+    line = change("a", 1)
+    line.source = line.table = "lines"
+    line.event_id = "line"
+    topic.publish([line, *(change(name, 1) for name in ("a", "b"))])
+    topic.consume("log copy", checkpoint="one")
+    shutil.rmtree(topic.folder / "log")
+    if target == "postgres":
+        execute(url, "DROP SCHEMA orders CASCADE")
+    else:
+        shutil.rmtree(topic.folder / "copy")
+    topic.publish([change("c", 1)])
+    for kind in ("log", "copy"):
+        topic.refuse(kind, checkpoint=f"one/{kind}")
+        assert re.search(rf"the {kind} lacks \S+\[0\] from offset 0 to \d, and the checkpoint", topic.log.read_text())
+    found = topic.apply(("log", "two/log"), ("copy", "two/copy"))
+    assert (found["copy"], len(found["log"])) == ({"a": 1, "b": 1, "c": 1}, 4)
