@@ -164,5 +164,9 @@ class ConsumerCheckpoint:
             found: Offsets = json.loads(line)
         except (OSError, ValueError) as error:
             where = below(self.location, name)
-            raise RelayError(f"cannot read {where} as an offset file of Spark 4.0: {error}") from error
+            raise RelayError(
+                f"cannot read {where} as an offset file of Spark 4.0: {error}: a crash of the machine may have emptied "
+                "it, or another program wrote it. Name another folder with --checkpoint, and add --from committed, "
+                "which begins behind what was applied; what the target lacks of that is noted as a gap"
+            ) from error
         return found

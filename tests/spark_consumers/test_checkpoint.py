@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError
 from relay.kafka.created_again import NO_ID
 from spark_consumers.checkpoint import ConsumerCheckpoint
 
@@ -82,3 +82,13 @@ def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_ear
     checkpoint.begin_anew({"orders": {"0": 8}})
     assert (checkpoint.is_new, checkpoint.resume()) == (True, {"orders": {"0": 8}})
     assert (tmp_path / "spark/commits/0").exists()
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{}", "v1\n{}\nnot JSON"])
+def test_an_offset_file_that_a_crash_left_empty_is_named_with_the_way_out(tmp_path: Path, text: str) -> None:
+    """I1, I12: a new checkpoint begins where the last batch was applied."""
+    for folder in ("commits", "offsets"):
+        (tmp_path / "spark" / folder).mkdir(parents=True)
+        (tmp_path / "spark" / folder / "3").write_text(text)
+    with pytest.raises(RelayError, match=r"spark/offsets/3 as an offset file .*--checkpoint, and add --from committed"):
+        ConsumerCheckpoint(str(tmp_path)).resume()
