@@ -238,7 +238,9 @@ def text(value: Any) -> str | None:
     A zero time has no decimals. Raises ``ValueError`` for lists, sets, maps and other times.
     """
     if isinstance(value, str):
-        return ZERO_TIME if value.startswith(ZERO_TIME) and value[len(ZERO_TIME) :].rstrip("0") in ("", ".") else value
+        # The first test is for speed: most texts end there.
+        is_zero = value[:1] == "0" and value.startswith(ZERO_TIME) and value[len(ZERO_TIME) :].rstrip("0") in ("", ".")
+        return ZERO_TIME if is_zero else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
