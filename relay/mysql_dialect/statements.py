@@ -5,6 +5,7 @@ Not a parser: it knows how the statements that matter start.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -122,6 +123,8 @@ class StatementScanner:
         if not self.at("."):
             return None if database is None else (self._database, database)
         self.step()
+        if database is None and not self.now.is_quoted and self.now.text[:1].isdigit():
+            return None  # a number
         return (self._database if database is None else database, self.named()) if self.now.is_name else None
 
     def named(self) -> str:
@@ -146,7 +149,8 @@ class StatementScanner:
         """Return every name in the rest of the statement."""
         found: dict[Name, None] = {}
         while self.now is not END:
-            name = None if self.now.is_word(*_RESERVED) or self.now.text.isdigit() else self.name()
+            is_number = not self.now.is_quoted and self.now.text.isascii() and self.now.text.isdigit()
+            name = None if is_number or self.now.is_word(*_RESERVED) else self.name()
             if name is None:
                 self.step()
             else:
@@ -169,9 +173,9 @@ _HARMLESS = (
 )
 # What CREATE, ALTER, DROP and RENAME may be about beside tables and indexes, and the words that may come before it.
 _OBJECTS = (
-    "AGGREGATE", "ALGORITHM", "CATALOG", "DATABASE", "DEFINER", "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE",
-    "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SQL", "TABLESPACE",
-    "TRIGGER", "UNDO", "USER", "VIEW",
+    "AGGREGATE", "ALGORITHM", "CATALOG", "COMPRESSION_DICTIONARY", "DATABASE", "DEFINER", "EVENT", "FUNCTION",
+    "INSTANCE", "JSON", "LIBRARY", "LOGFILE", "MATERIALIZED", "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE",
+    "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SQL", "TABLESPACE", "TRIGGER", "UNDO", "USER", "VIEW",
 )
 # fmt: on
 
@@ -197,7 +201,7 @@ def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: 
     if first.is_word("RENAME"):
         return _rename(reader) if reader.skip("TABLE", "TABLES") else _object(reader)
     if first.is_word("ALTER"):
-        return _alter(reader)
+        return _alter(reader, sql)
     if first.is_word("CREATE"):
         return _create(reader)
     if first.is_word(*_CHANGES, *_CALLS):
@@ -254,7 +258,11 @@ def _discards(token: Token, following: Token) -> bool:
     return token.is_word(*_DISCARDING) or (token.is_word("PERIOD") and following.is_word("FOR"))
 
 
-def _alter(reader: StatementScanner) -> Classified:
+# A table with this engine has no rows.
+_BLACK_HOLE = re.compile(r"""\bENGINE\s*=?\s*['"`]?BLACKHOLE\b""", re.IGNORECASE)
+
+
+def _alter(reader: StatementScanner, sql: str) -> Classified:
     ignores = False
     while reader.now.is_word("ONLINE", "IGNORE"):
         ignores = reader.step().is_word("IGNORE") or ignores
@@ -266,7 +274,7 @@ def _alter(reader: StatementScanner) -> Classified:
         return reader.unknown()
     renamed: Sequence[tuple[Name, Name]] = ()
     # Tables whose rows are added or removed without a row event.
-    silently: list[Name] = []
+    silently: list[Name] = [table] if _BLACK_HOLE.search(sql) else []
     depth = 0
     while reader.now is not END:
         token = reader.step()
@@ -278,15 +286,11 @@ def _alter(reader: StatementScanner) -> Classified:
             new = reader.name()
             renamed = ((table, new),) if new is not None else ()
         elif depth == 0 and (
-            (silently and token.is_word("WITH") and reader.skip("TABLE"))
+            (silently and token.is_word("WITH", "TO") and reader.skip("TABLE"))
             or (token.is_word("CONVERT") and reader.skip("TABLE"))
         ):
-            # The table that a partition is exchanged with, or that becomes a partition.
+            # The table that a partition is exchanged with or becomes, or that becomes a partition.
             silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
-        elif depth == 0 and token.is_word("ENGINE"):
-            if reader.at("="):
-                reader.step()
-            silently += [table] if reader.now.is_word("BLACKHOLE") else []
         elif (
             depth == 0
             and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
@@ -308,6 +312,9 @@ def _create(reader: StatementScanner) -> Classified:
     if reader.at("("):
         reader.step()
     copied = reader.name() if reader.skip("LIKE") else None
+    while table is not None and not temporary and reader.now is not END:
+        if reader.step().is_word("SELECT"):  # I1: logged as rows, it is a CREATE without this
+            return Classified(Kind.CHANGE, names=(table,))
     return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces, copied=copied)
 
 

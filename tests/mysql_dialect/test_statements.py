@@ -35,6 +35,7 @@ from relay.mysql_dialect.statements import Classified, Kind, Name, classify
         ("CREATE OR REPLACE SCHEMA x DEFAULT CHARACTER SET utf8mb4", Kind.DROP_DATABASE, ["x."]),
         ("CREATE DATABASE IF NOT EXISTS shop", Kind.OTHER, []),
         ("ALTER TABLE orders ENGINE = BLACKHOLE", Kind.CHANGE, ["shop.orders"]),
+        ("ALTER TABLE orders engine 'blackhole'", Kind.CHANGE, ["shop.orders"]),
         ("ALTER TABLE orders ADD blackhole INT, ENGINE InnoDB", Kind.ALTER, ["shop.orders"]),
         ("DROP VIEW a", Kind.OTHER, []),
         ("DROP INDEX a ON orders", Kind.OTHER, []),
@@ -108,6 +109,8 @@ def test_a_statement_that_is_logged_for_what_its_functions_change_may_change_any
         "CREATE AGGREGATE FUNCTION f(x INT) RETURNS INT RETURN (SELECT 1 FROM orders)",
         "CREATE SPATIAL REFERENCE SYSTEM 1 NAME 'orders'",
         "CREATE OR REPLACE SEQUENCE s",
+        "CREATE COMPRESSION_DICTIONARY orders ('x')",
+        "CREATE JSON RELATIONAL DUALITY VIEW v AS SELECT * FROM orders",
         "ALTER SQL SECURITY INVOKER VIEW v AS SELECT * FROM orders",
         "ALTER INSTANCE ROTATE INNODB MASTER KEY",
         "DROP TRIGGER orders",
@@ -131,6 +134,28 @@ def test_exchanging_a_partition_changes_the_rows_of_both_tables() -> None:
     said = classify("ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE `old`.`swap` WITHOUT VALIDATION", "shop")
     assert said.kind is Kind.CHANGE
     assert said.names == (("shop", "orders"), ("old", "swap"))
+
+
+def test_converting_a_partition_to_a_table_changes_the_rows_of_both_tables() -> None:
+    said = classify("ALTER TABLE old CONVERT PARTITION p0 TO TABLE orders", "shop")
+    assert said.kind is Kind.CHANGE
+    assert said.names == (("shop", "old"), ("shop", "orders"))
+
+
+@pytest.mark.parametrize(
+    "sql", ["CREATE TABLE orders AS SELECT * FROM x", "CREATE OR REPLACE TABLE orders (id INT) (SELECT 1)"]
+)
+def test_a_table_that_is_created_with_rows_in_a_statement_changes(sql: str) -> None:
+    """I1: where rows are logged, the statement has no SELECT."""
+    said = classify(sql, "shop")
+    assert said.kind is Kind.CHANGE
+    assert said.names == (("shop", "orders"),)
+    assert classify(sql.replace("TABLE", "TEMPORARY TABLE"), "shop").kind is Kind.CREATE
+
+
+def test_a_number_is_not_a_table() -> None:
+    assert classify("INSERT INTO x.t VALUES (0.5, .5, 7)", "shop").names == (("x", "t"),)
+    assert ("shop", "2024") in classify("INSERT INTO `2024` VALUES (1)", "shop").names
 
 
 def test_converting_a_table_to_a_partition_changes_the_rows_of_both_tables() -> None:
