@@ -100,7 +100,7 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
         return self._load(self._key.call(*args, **kwargs))
 
     def _load(self, call: KeyedCall, *_: Any) -> LoadedValue:
-        return self._loaded(call, self._function(*call.given.args, **call.given.kwargs))
+        return self._loaded(call, self._function(*call.args, **call.kwargs))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load what the function has for these cache keys, without those of others, for ``relay verify --loader``.
@@ -134,7 +134,7 @@ class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
         return await self._load(self._key.call(*args, **kwargs))
 
     async def _load(self, call: KeyedCall, *_: Any) -> LoadedValue:
-        return self._loaded(call, await self._function(*call.given.args, **call.given.kwargs))
+        return self._loaded(call, await self._function(*call.args, **call.kwargs))
 
     async def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """As ``CachedFunction.load_many``."""

@@ -155,8 +155,12 @@ class Continuity:
             conflicts = self._invalidator.store.compare_and_set(
                 [ConditionalWrite(self._key, self._stored, meta, None, FOREVER)]
             )
-        except StoreFull:
-            # I6: what is there, if anything, was applied as well. A start further on invalidates the namespace.
+        except StoreFull:  # I6
+            # Rather nothing than what is not true: the next start invalidates the namespace.
+            conflicts = self._invalidator.store.compare_and_set(
+                [ConditionalWrite(self._key, self._stored, None, None, KEEP)]
+            )
+            self._stored = conflicts.get(self._key)
             return True
         self._stored = conflicts.get(self._key, meta)
         return not conflicts

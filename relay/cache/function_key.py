@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from math import isfinite
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from relay.cache.keys import key_text, text
 from relay.config.template import Template
 from relay.dynamodb.values import binary, canonical_number
 from relay.errors import ConfigError
+from relay.process.seldom import Seldom
+
+_log = logging.getLogger(__name__)
 
 _FROM_TEXT: Mapping[str, Callable[[str], Any]] = {
     "str": str,
     "int": lambda number: int(canonical_number(number)),
-    "float": lambda number: float(canonical_number(number)),
+    "float": lambda number: _finite(number),
     "bool": lambda truth: bool(("false", "true").index(truth)),
     "bytes": binary,
     "Decimal": lambda number: Decimal(canonical_number(number)),
@@ -26,14 +32,16 @@ _FROM_TEXT: Mapping[str, Callable[[str], Any]] = {
 
 
 class KeyedCall(NamedTuple):
-    """A call of a function with a cache key. ``given``: the arguments, in which texts are read as annotated.
+    """A call of a function with a cache key. ``args``, ``kwargs``: as given, with texts read as annotated.
 
-    ``is_typed``: whether all of the key's could be.
+    ``values``: of the columns of the key. ``is_typed``: whether all of them could be read.
     """
 
     key: str
-    given: inspect.BoundArguments
-    is_typed: bool
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    values: Mapping[str, Any] = MappingProxyType({})
+    is_typed: bool = True
 
 
 class FunctionKey:
@@ -45,43 +53,63 @@ class FunctionKey:
     def __init__(self, key: str | Callable[..., str], function: Callable[..., Any]) -> None:
         self._key = key
         self._function = function
-        self._signature = inspect.signature(function)
         self._template = Template.parse(key if isinstance(key, str) else "")
-        columns, parameters = self._template.columns, self._signature.parameters
-        if unknown := [column for column in columns if column not in parameters]:
-            raise ValueError(f"the cache key {key!r} names {unknown[0]!r}, which is no parameter of {function!r}")
-        self._types = {column: _type_name(parameters[column].annotation) for column in columns}
+        self._types: dict[str, str] = {}
+        self._warning = Seldom()
+        if isinstance(key, str):
+            self._signature = inspect.signature(function)
+            parameters = self._signature.parameters
+            if unknown := [column for column in self._template.columns if column not in parameters]:
+                raise ValueError(f"the cache key {key!r} names {unknown[0]!r}, which is no parameter of {function!r}")
+            hints = _hints(function)
+            self._types = {
+                column: _type_name(hints.get(column, parameters[column].annotation))
+                for column in self._template.columns
+            }
 
     def call(self, *args: Any, **kwargs: Any) -> KeyedCall:
         """Return the call. ValueError if an argument has no text in a cache key, TypeError if one is missing."""
-        given = self._signature.bind(*args, **kwargs)
-        given.apply_defaults()
         if not isinstance(self._key, str):
-            return KeyedCall(self._key(*args, **kwargs), given, is_typed=True)
+            return KeyedCall(self._key(*args, **kwargs), args, kwargs)
+        given, complete = self._signature.bind(*args, **kwargs), self._signature.bind(*args, **kwargs)
+        complete.apply_defaults()
+        values = {column: complete.arguments[column] for column in self._types}
         is_typed = True
         for column, kind in self._types.items():
-            value = given.arguments[column]
-            if kind in ("", "str") or not isinstance(value, (str, bool, datetime)):
+            if kind in ("", "str") or not isinstance(values[column], (str, bool, datetime)):
                 continue
             try:
                 # I6: `007` finds the item 7, whose changes invalidate the key of 7.
-                given.arguments[column] = _FROM_TEXT[kind](str(text(value)))
+                values[column] = _FROM_TEXT[kind](str(text(values[column])))
             except ValueError:
                 is_typed = False
-        return KeyedCall(key_text(self._key, given.arguments), given, is_typed)
+            else:
+                if column in given.arguments:  # a default is the function's own
+                    given.arguments[column] = values[column]
+        return KeyedCall(key_text(self._key, values), given.args, given.kwargs, values, is_typed)
 
     def is_canonical(self, call: KeyedCall, result: Any) -> bool:
         """Whether changes of the row in a result invalidate the key of the call, as far as the result shows it."""
-        row = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
-        for column in self._types:
-            shown, given = row.get(column), call.given.arguments[column]
-            # Times and binary have one text already, and a result may show another.
-            if shown is None or isinstance(given, (bytes, datetime)):
-                continue
+        for column, given in call.values.items():
             try:
-                if text(shown) != text(given):
-                    return False  # I6: a collation finds `ada` by `Ada`
-            except ValueError:
+                shown = result.get(column) if isinstance(result, Mapping) else getattr(result, column, None)
+                # Times and binary have one text already, and a result may show another. So may what has none.
+                if shown is None or isinstance(given, (bytes, datetime)) or callable(shown):
+                    continue
+                if isinstance(shown, bool) and not isinstance(given, bool):
+                    shown = int(shown)  # as a driver has it
+                is_same = text(shown) == text(given)
+            except (ValueError, AttributeError):
+                continue
+            if not is_same:  # I6: a collation finds `ada` by `Ada`
+                if self._warning.is_due():
+                    _log.warning(
+                        "%s: a result shows another %s than its cache key %r was made of, and is not stored, since its "
+                        "changes would not invalidate it",
+                        getattr(self._function, "__qualname__", self._function),
+                        column,
+                        self._key,
+                    )
                 return False
         return call.is_typed
 
@@ -99,12 +127,33 @@ class FunctionKey:
                 f"{', '.join(_FROM_TEXT)}"
             )
         calls = [self.call(**texts) for texts in self._template.matches(key)]
-        ways = [call.given.arguments for call in calls if call.is_typed and call.key == key]
-        return {column: ways[0][column] for column in self._types} if len(ways) == 1 else None
+        ways = [call.values for call in calls if call.is_typed and call.key == key]
+        return dict(ways[0]) if len(ways) == 1 else None
+
+
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError, AttributeError):  # a name that is only imported for the type checker
+        return {}
 
 
 def _type_name(annotation: Any) -> str:
     """Return the name in ``_FROM_TEXT`` of an annotation, which may be a text; empty for another one."""
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    name = name.removesuffix(" | None").rpartition(".")[2]
+    if isinstance(annotation, str):
+        name = annotation.removesuffix(" | None").rpartition(".")[2]
+        return name if name in _FROM_TEXT else ""
+    while (supertype := getattr(annotation, "__supertype__", None)) is not None:
+        annotation = supertype
+    if get_origin(annotation) in (Union, UnionType):
+        others = [each for each in get_args(annotation) if each is not NoneType]
+        return _type_name(others[0]) if len(others) == 1 else ""
+    name = getattr(annotation, "__name__", "")
     return name if name in _FROM_TEXT else ""
+
+
+def _finite(number: str) -> float:
+    value = float(canonical_number(number))
+    if not isfinite(value):
+        raise ValueError(f"{number} is too large")
+    return value

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relay.cache.entry import LoadedValue, Tokens, is_fresher
-from relay.cache.loaders import PrimaryLoader, Read, ReplicaLoader
+from relay.cache.loaders import PrimaryLoader, Read, ReplicaLoader, require_one_key
 from relay.process.slow_call import call_all
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class KeyspaceLoader(ReplicaLoader):
         key: str | None = None,
     ) -> None:
         super().__init__(read, key)
+        require_one_key(key, *(primaries or {}).values())
         if unknown := set(primaries or {}) - set(queries.shards):
             raise ValueError(f"{queries.keyspace} has no shard {', '.join(sorted(unknown))}")
         self.queries = queries

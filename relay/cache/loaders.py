@@ -146,6 +146,15 @@ class ReplicaLoader(RowsLoader):
         return loaded | primary.load_many(lagging)
 
 
+def require_one_key(key: str | None, *primaries: PrimaryLoader | None) -> None:
+    """Raise ValueError if a loader's primary renders other keys than it: what they read has one form."""
+    for primary in primaries:
+        if primary is not None and primary.key != key:
+            raise ValueError(
+                f"the loader has key={key!r}, and that of its primary key={primary.key!r}: give both the same"
+            )
+
+
 class QueriesLoader(ReplicaLoader):
     """Loads values from one server of MySQL or MariaDB, a primary or a replica, each read with the server's token.
 
@@ -166,6 +175,7 @@ class QueriesLoader(ReplicaLoader):
         key: str | None = None,
     ) -> None:
         super().__init__(read, key)
+        require_one_key(key, primary)
         self.watcher = watcher
         self._connect = connect
         self._primary = primary

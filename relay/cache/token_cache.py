@@ -272,8 +272,9 @@ class TokenCache:
             return busy
         conflicts, unmade = yield from self._write(writes)
         busy += [key for key in leases if self._name(key) in conflicts]
-        yield from self._load_only([key for key in leases if self._name(key) in unmade], reads)
+        # First, so that no failed load leaves these leases behind.
         yield from self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts | unmade}, reads)
+        yield from self._load_only([key for key in leases if self._name(key) in unmade], reads)
         return busy
 
     def _served(

@@ -254,6 +254,11 @@ def test_what_cannot_be_read_as_annotated_is_passed_on_and_its_result_is_not_cac
     assert asked == [argument] * 2
 
 
+@dataclass(slots=True)
+class Row:
+    name: str
+
+
 @dataclass
 class User:
     name: str
@@ -268,7 +273,9 @@ class User:
         ({"name": "ada "}, False),
         ({"name": {"S": "ada"}}, True),
         ({"name": {"S": "Ada"}}, False),
-        ({"name": ["ada"]}, False),
+        ({"name": ["ada"]}, True),
+        (Row("ada"), True),
+        (Row("Ada"), False),
         ({"name": None}, True),
         ({"other": "Ada"}, True),
         (User("ada"), True),
