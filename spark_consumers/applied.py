@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relay.cache.continuity import AppliedChanges
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
 from spark_consumers.gaps import Hole, LostChanges, from_json, to_json
@@ -50,19 +50,26 @@ class Start:
         """Whether it begins at other offsets than the checkpoint's."""
         return bool(self.removed or holes(self.first, self.resume))
 
-    def lacking(self, name: str, applied: Offsets) -> list[Hole]:
+    def lacking(self, name: str, applied: Offsets | None) -> list[Hole]:
         """Return what the target of ``name`` lacks for good, to be noted before anything is applied (I9).
 
-        ``applied``: the offsets up to which it has everything. Raises ``ConfigError`` if the checkpoint cannot be
-        continued.
+        ``applied``: the offsets up to which it has everything, None if it is not known here. Raises ``ConfigError`` if
+        the checkpoint cannot be continued.
         """
+        if applied is None:
+            if self.removed and not self.is_new:  # I1
+                raise ConfigError(
+                    f"{self.removed[0]} was removed from Kafka before {name} got it, so the checkpoint {self.location} "
+                    "cannot go on: begin with another one, without these changes; and give the topic a longer retention"
+                )
+            return []
         if self.is_new:
             return holes(applied, self.first)  # I9
         way_out = (
             f"name another folder with --checkpoint, which begins where the topics begin, and notes what the {name} "
             "lacks as a gap"
         )
-        if self.removed:  # I1
+        if self.removed and holes(applied, self.first):  # I1
             raise ConfigError(
                 f"{self.removed[0]} was removed from Kafka before the {name} applied it, so the checkpoint "
                 f"{self.location} cannot go on: {way_out}; and give the topic a longer retention"
@@ -89,8 +96,8 @@ def holes(begin: Offsets, end: Offsets) -> list[Hole]:
 class AppliedNotes:
     """The notes of one target. ``rooms``: the topics of each. ``ids``: returns those of the topics.
 
-    ``change``: reads and changes a note. Of topics in no room, such as those of tables that have left the config,
-    nothing is noted.
+    ``change``: reads and changes a note. A topic that has left its room, with a table that has left the config, is
+    noted as long as it is read. A source that has left as a whole has no room.
     """
 
     def __init__(
@@ -99,46 +106,66 @@ class AppliedNotes:
         self._rooms = rooms
         self._ids = ids
         self._change = change
+        # What is known to be in the note of a room, and topics there that are not of the room any more.
         self._last: dict[str, Offsets] = {}
+        self._left: dict[str, Collection[str]] = {}
 
     def applied(self, session: SparkSession) -> Offsets:
         """Return the offsets up to which the target has everything, for all topics that have a room."""
         found: Offsets = {topic: {} for topics in self._rooms.values() for topic in topics}
-        for room in self._rooms:
-            for topic, partitions in self._read(self._change(session, room, str))[0].offsets.items():
-                found[topic] = dict(partitions)
+        for room, topics in self._rooms.items():
+            offsets = self._offsets(self._read(room, self._change(session, room, str))[0])
+            self._last[room], self._left[room] = offsets, offsets.keys() - set(topics)
+            found.update((topic, offsets[topic]) for topic in topics if topic in offsets)
         return found
+
+    @staticmethod
+    def _offsets(applied: AppliedChanges) -> Offsets:
+        return {topic: dict(partitions) for topic, partitions in applied.offsets.items()}
 
     def gaps(self, session: SparkSession, room: str) -> list[LostChanges]:
         """Return all gaps that were noted of a room."""
-        return self._read(self._change(session, room, str))[1] if room in self._rooms else []
+        return self._read(room, self._change(session, room, str))[1] if room in self._rooms else []
 
     def add_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
         """Note gaps, each once."""
         for room in self._rooms:
             if of_room := [gap for gap in gaps if gap.source in (room, None)]:
-                self._change(session, room, partial(self._advanced, {}, of_room))
+                self._change(session, room, partial(self._advanced, room, {}, of_room))
 
     def advance(self, session: SparkSession, ends: Offsets) -> None:
-        """Note that everything before ``ends`` is applied, or lost in gaps."""
+        """Note that everything before ``ends`` is applied, or lost in gaps. Raises ``RelayError`` if a note is lost."""
         for room, topics in self._rooms.items():
-            reached = {topic: ends[topic] for topic in topics if topic in ends}
-            if reached != self._last.get(room, {}):
-                self._change(session, room, partial(self._advanced, reached, ()))
-                self._last[room] = reached
+            reached = {topic: ends[topic] for topic in (*topics, *self._left.get(room, ())) if topic in ends}
+            if holes(self._last.get(room, {}), reached):
+                self._change(session, room, partial(self._advanced, room, reached, ()))
+                self._last[room] = {**self._last.get(room, {}), **reached}
 
-    def _advanced(self, reached: Offsets, gaps: Sequence[LostChanges], text: str) -> str:
-        applied, noted = self._read(text)
+    def _advanced(self, room: str, reached: Offsets, gaps: Sequence[LostChanges], text: str) -> str:
+        applied, noted = self._read(room, text)
+        if holes(self._offsets(applied), self._last.get(room, {})):  # I1
+            raise RelayError(
+                f"the note of what the tables{room and f' of source {room}'} have is not there any more: they were "
+                "deleted while the consumer ran. Put them back, or name another folder with --checkpoint"
+            )
         listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
         return json.dumps({"applied": applied.advanced(reached).to_json().decode(), "gaps": to_json([*listed])})
 
-    def _read(self, text: str) -> tuple[AppliedChanges, list[LostChanges]]:
+    def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges]]:
         """Return what a note says, without the offsets of topics that were created again since, and the gaps."""
-        found, ids = json.loads(text or "{}"), self._ids()
-        applied = AppliedChanges.from_json(found.get("applied", "").encode()) or AppliedChanges("", {}, {})
+        ids = self._ids()
+        try:
+            found = json.loads(text or "{}")
+            applied = AppliedChanges.from_json(found.get("applied", "").encode()) or AppliedChanges("", {}, {})
+            gaps = from_json(found.get("gaps", ""))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RelayError(
+                f"the note of what the tables{room and f' of source {room}'} have cannot be read: {error}: put back "
+                "what wrote it, or remove it and name another folder with --checkpoint"
+            ) from error
         again = created_again(applied.ids, ids)
         kept = {topic: offsets for topic, offsets in applied.offsets.items() if topic not in again}
-        return replace(applied, ids={**applied.ids, **ids}, offsets=kept), from_json(found.get("gaps", ""))
+        return replace(applied, ids={**applied.ids, **ids}, offsets=kept), gaps
 
 
 NOT_KNOWN = AppliedNotes({}, dict, lambda *_: "")

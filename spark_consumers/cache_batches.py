@@ -122,7 +122,7 @@ class CacheWork:
         Raises ``Unavailable``, ``UnknownSchemas``.
         """
         dead_letters.refuse_unknown_schemas(outcome.non_changes)
-        undecodable = dead_letters.send(outcome.non_changes)
+        undecodable = sum(record.is_undecodable for record in outcome.non_changes)
         if undecodable:
             outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
         gaps = [record.value for record in outcome.non_changes if record.status is DecodeStatus.GAP]
@@ -130,6 +130,7 @@ class CacheWork:
         if outcome.bumps:
             more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
             self.invalidator.bump(f"{outcome.bumps[0]}{more}")
+        dead_letters.send(outcome.non_changes)  # last, so that no topic that cannot be written keeps back the bump
         return {
             "rows": outcome.rows,
             **asdict(outcome.counts),

@@ -89,11 +89,20 @@ class ConsumerCheckpoint:
 
     def resume(self) -> Offsets:
         """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
-        return self.end_offsets(max(self._committed(), default=-1))
+        last = max(self._committed(), default=-1)
+        newest = max(self._numbers("offsets"), default=-1)
+        if newest > last:
+            self._read_end(f"{self._query}/offsets/{newest}")  # which Spark goes on with
+        if last >= 0 and not self.folder.read(name := f"{self._query}/commits/{last}"):
+            raise self._unreadable(name, "it is empty")
+        return self.end_offsets(last)
 
     def _committed(self) -> list[int]:
         """Return the numbers of the batches that Spark has committed, as far as it keeps them."""
-        return [int(name) for name in self.folder.names(f"{self._query}/commits") if name.isdecimal()]
+        return self._numbers("commits")
+
+    def _numbers(self, files: str) -> list[int]:
+        return [int(name) for name in self.folder.names(f"{self._query}/{files}") if name.isdecimal()]
 
     def topics(self, wanted: Sequence[str], there: Collection[str]) -> list[str]:
         """Return what to read: the topics ``wanted``, and others that it has offsets of, or Spark takes them for lost.
@@ -163,10 +172,12 @@ class ConsumerCheckpoint:
             _, _, line = (self.folder.read(name) or "").splitlines()
             found: Offsets = json.loads(line)
         except (OSError, ValueError) as error:
-            where = below(self.location, name)
-            raise RelayError(
-                f"cannot read {where} as an offset file of Spark 4.0: {error}: a crash of the machine may have emptied "
-                "it, or another program wrote it. Name another folder with --checkpoint, and add --from committed, "
-                "which begins behind what was applied; what the target lacks of that is noted as a gap"
-            ) from error
+            raise self._unreadable(name, error) from error
         return found
+
+    def _unreadable(self, name: str, why: object) -> RelayError:
+        return RelayError(
+            f"cannot read {below(self.location, name)} as a file of Spark 4.0: {why}: a crash of the machine may have "
+            "emptied it, or another program wrote it. Name another folder with --checkpoint, and add --from committed, "
+            "which begins behind what was applied; what the target lacks of that is noted as a gap"
+        )

@@ -110,8 +110,11 @@ class TableCopies:
         """Note gaps, each of one table, for those that come later, and beside the tables that are there."""
         self._notes.add_gaps(session, gaps)
         batch = session.range(0)  # of which a target takes the session
+        by_table: dict[_Name, list[LostChanges]] = {}
         for gap in gaps:
-            self._mark(batch, (str(gap.source), str(gap.table)), {}, [gap])
+            by_table.setdefault((str(gap.source), str(gap.table)), []).append(gap)
+        for name, found in by_table.items():
+            self._mark(batch, name, {}, found)
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""

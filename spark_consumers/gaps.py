@@ -62,7 +62,8 @@ class LostChanges:
         reason, shard = "the consumer began behind changes that it had not applied", f"{hole.topic}[{hole.partition}]"
         begin, end = {"offset": hole.begin}, {"offset": hole.end}
         gap = Gap(source, hole.topic, shard, reason, begin, end, found_at)
-        return cls(gap.id, source, f"{reason}: {hole}", found_at, gap.to_json().decode(), table)
+        # A hole with another end is another gap.
+        return cls(f"{gap.id}-{hole.end}", source, f"{reason}: {hole}", found_at, gap.to_json().decode(), table)
 
     def is_repaired_by(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot, whose begin has ``as_of``, began after the gap was found."""

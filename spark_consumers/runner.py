@@ -186,15 +186,17 @@ class Runner:
         """
         if self.consumer.continuity is not None:
             self._ids = self.group.topic_ids()
-        start = self._start()
-        while not self.stopping:
+        while True:
             try:
+                start = self._start()
                 self.consumer.begin(session, start)
                 if start.is_elsewhere:
                     self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only goes on at its own offsets
                 break
-            except (Unavailable, PySparkException, Py4JError) as error:
+            except (Unavailable, PySparkException, Py4JError, OSError) as error:
                 self._retry_later(error, error)
+                if self.stopping:
+                    return {}
         self._attempts = 0
         return start.first
 
@@ -334,7 +336,7 @@ class Runner:
                 failure = unavailable  # the reason why they are not known
         if isinstance(failure, ConfigError):
             raise failure
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, PySparkException, Py4JError, OSError):
             if removed := self._start().removed:  # no attempt can succeed
                 raise RelayError(
                     f"{self.consumer.name}: {removed[0]} was removed from Kafka before it was applied: restart the "

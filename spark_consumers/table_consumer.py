@@ -96,7 +96,8 @@ class TableConsumer(Consumer):
         return None if self.location is None else lock_of(self.location)
 
     def begin(self, session: SparkSession, start: Start) -> None:
-        lacking = start.lacking(self.name, {**start.first, **self._notes.applied(session)})
+        is_known = self._notes is not NOT_KNOWN
+        lacking = start.lacking(self.name, {**start.first, **self._notes.applied(session)} if is_known else None)
         if lacking:
             times = times_at(self._config, {(hole.topic, hole.partition): hole.end for hole in lacking})
             gaps = [

@@ -100,7 +100,8 @@ def times_at(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tup
             if message is None:
                 continue
             where = message.topic() or "", str(message.partition())
-            if message.error() is None and where not in seen:
-                found[where] = message.timestamp()[1] / 1000
+            if message.error() is None and where not in seen and (at := message.timestamp()[1]) > 0:
+                found[where] = at / 1000
             seen.add(where)
+            consumer.pause([TopicPartition(where[0], int(where[1]))])  # or others would wait for all of its records
     return found

@@ -303,6 +303,12 @@ class PostgresTable(TargetTable):
         with self._database.transaction() as connection:
             return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
 
+    def has_properties(self) -> bool:
+        """Whether there is a place for properties of tables in this schema."""
+        with self._database.transaction() as connection:
+            found = execute(connection, "SELECT to_regclass($1::text) IS NOT NULL", [self._properties]).fetchone()
+            return bool(found and found[0])
+
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         with self._database.transaction() as connection:
             self._create_properties(connection)

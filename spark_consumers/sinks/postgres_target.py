@@ -61,9 +61,14 @@ class PostgresTarget(CopyTarget):
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         batch, table = session.range(0), self.open()(room, "")  # which has the properties of no table
         while True:
-            before = table.properties(batch).get(NOTE)
+            # A read creates nothing, which would be in the way of whoever puts the tables back.
+            before = table.properties(batch).get(NOTE) if table.has_properties() else None
             after = rule(before or "")
-            if after == (before or "") or table.replace_property(batch, NOTE, before, after):
+            if after == (before or ""):
+                return after
+            if not table.has_properties():
+                table.properties(batch)  # creates them
+            if table.replace_property(batch, NOTE, before, after):
                 return after
 
     def content(self, session: SparkSession) -> str | None:

@@ -75,7 +75,7 @@ def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_ear
     checkpoint.begin({"orders": {"0": 0}})
     assert checkpoint.is_new
     (tmp_path / "spark/commits").mkdir(parents=True)
-    (tmp_path / "spark/commits/0").touch()
+    (tmp_path / "spark/commits/0").write_text("v1\n{}")
     (tmp_path / "spark/offsets").mkdir()
     (tmp_path / "spark/offsets/0").write_text('v1\n{}\n{"orders": {"0": 5}}')
     assert (checkpoint.is_new, checkpoint.resume()) == (False, {"orders": {"0": 5}})
@@ -84,11 +84,16 @@ def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_ear
     assert (tmp_path / "spark/commits/0").exists()
 
 
+@pytest.mark.parametrize("name", ["offsets/3", "offsets/4", "commits/3"])
 @pytest.mark.parametrize("text", ["", "v1\n{}", "v1\n{}\nnot JSON"])
-def test_an_offset_file_that_a_crash_left_empty_is_named_with_the_way_out(tmp_path: Path, text: str) -> None:
-    """I1, I12: a new checkpoint begins where the last batch was applied."""
-    for folder in ("commits", "offsets"):
+def test_a_file_of_spark_that_a_crash_left_empty_is_named_with_the_way_out(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    """I1, I12: a new checkpoint begins where the last batch was applied. Spark goes on with batch 4."""
+    for folder, right in (("commits", "v1\n{}"), ("offsets", 'v1\n{}\n{"orders": {"0": 5}}')):
         (tmp_path / "spark" / folder).mkdir(parents=True)
-        (tmp_path / "spark" / folder / "3").write_text(text)
-    with pytest.raises(RelayError, match=r"spark/offsets/3 as an offset file .*--checkpoint, and add --from committed"):
+        (tmp_path / "spark" / folder / "3").write_text(right)
+    assert ConsumerCheckpoint(str(tmp_path)).resume() == {"orders": {"0": 5}}
+    (tmp_path / "spark" / name).write_text(text if name != "commits/3" else "")
+    with pytest.raises(RelayError, match=rf"spark/{name} as a file .*--checkpoint, and add --from committed"):
         ConsumerCheckpoint(str(tmp_path)).resume()

@@ -24,9 +24,8 @@ from relay.kafka import topics
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
-from tests.faults.harness import Relay
 from tests.log_lines import log_lines
-from tests.spark_consumers.spark_process import RunningInSpark, SparkProcess
+from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
 from tests.waiting import wait_until
 
@@ -272,7 +271,7 @@ def test_a_consumer_that_is_far_behind_says_so(topic: Topic, engine: str) -> Non
     assert [2 <= line["lag"] < 3600 for line in log_lines(topic.log, "batch")] == [True]
 
 
-def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, store: RedisStore, engine: str) -> None:
+def test_a_log_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic) -> None:
     """I1: a value that comes before its schema is neither dropped nor misread."""
     topic.publish([change("c0", 1)])
     other = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "B")), 1)
@@ -281,19 +280,13 @@ def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, 
     late.key = {"customer": "late", "line": b"\x01"}
     [(value, *_)] = finished(TopicWriter(other, topic.name, 2, "hash", unpublished), [late])
     topic.publish_raw(value)
-    if engine == "spark":
-        process: Relay | RunningInSpark = topic.start_in_spark("cache", "--until-caught-up", checkpoint="cache")
-    else:
-        process = topic.start("cache", "--until-caught-up", checkpoint="cache", engine=engine)
+    process = topic.start_in_spark("log", "--until-caught-up", checkpoint="log")
     wait_until(lambda: process.has_logged("schema"), 120)
     assert process.is_running
     _schemas(topic).register(topic.name, change_schema(other))
     assert process.wait(120) == 0, process.log()
     assert topic.dead_letters() == []
-    assert entries(store, topic, ["c0", "late"]) == [
-        ["DynamoDB/100000000000000000001"],
-        ["DynamoDB/100000000000000000007"],
-    ]
+    assert sum(line["applied"] for line in log_lines(topic.log, "batch")) == 2
 
 
 def test_a_new_checkpoint_can_start_at_the_committed_offsets(topic: Topic) -> None:

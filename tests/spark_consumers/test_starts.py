@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from relay.cache import RedisStore, generation_key
 from relay.change import Operation
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError
 from relay.kafka.group_offsets import Offsets
 from relay.services.postgres import execute
 from spark_consumers.applied import AppliedNotes, Start
@@ -68,6 +68,7 @@ def start(checkpoint: int, beginning: int, *, is_new: bool) -> Start:
         (False, 9, 0, at(9), NOTHING),
         (False, 9, 9, at(9), NOTHING),
         (False, 9, 0, at(12), NOTHING),  # a crash before Spark has written that the batch is applied
+        (False, 9, 12, at(12), NOTHING),  # and the batch was removed meanwhile
         (False, 9, 12, at(9), "orders[0] from offset 9 to 12 was removed from Kafka before the copy applied it"),
         (False, 9, 0, {}, "the copy lacks orders[0] from offset 0 to 9, and the checkpoint /c goes on behind that"),
         (False, 9, 0, at(5), "the copy lacks orders[0] from offset 5 to 9, and the checkpoint /c goes on behind that"),
@@ -88,6 +89,14 @@ def test_each_state_of_checkpoint_topic_and_target_has_its_outcome(
     assert "name another folder with --checkpoint" in str(refused.value)
 
 
+def test_a_target_that_is_not_known_lacks_what_was_removed() -> None:
+    """I1: and a new checkpoint begins where the topics begin."""
+    assert start(9, 5, is_new=False).lacking("mine", None) == NOTHING
+    assert start(0, 5, is_new=True).lacking("mine", None) == NOTHING
+    with pytest.raises(ConfigError, match=r"offset 9 to 12 was removed from Kafka before mine got it"):
+        start(9, 12, is_new=False).lacking("mine", None)
+
+
 class Notes:
     """The notes of a target, as it keeps them."""
 
@@ -101,6 +110,30 @@ class Notes:
     def change(self, session: Any, room: str, rule: Any) -> str:
         self.texts[room] = rule(self.texts.get(room, ""))
         return self.texts[room]
+
+
+def test_a_table_that_left_the_config_and_comes_back_is_as_far_as_it_was_read() -> None:
+    """I12: its topic is read as long as the checkpoint has offsets of it."""
+    target, none = Notes(), cast(Any, None)
+    target.open().advance(none, {"orders": {"0": 5}, "lines": {"0": 3}})
+    without = AppliedNotes({"shop": [], "more": ["lines"]}, lambda: target.ids, target.change)
+    without.applied(none)
+    without.advance(none, {"orders": {"0": 9}, "lines": {"0": 4}})
+    assert target.open().applied(none) == {"orders": {"0": 9}, "lines": {"0": 4}}
+
+
+def test_a_note_that_is_gone_while_a_consumer_runs_ends_it() -> None:
+    """I1: or the tables that were made anew would be taken for complete."""
+    target, none = Notes(), cast(Any, None)
+    notes = target.open()
+    notes.applied(none)
+    notes.advance(none, at(5))
+    del target.texts["shop"]
+    with pytest.raises(RelayError, match="the tables of source shop have is not there any more: they were deleted"):
+        notes.advance(none, at(9))
+    target.texts["shop"] = "not JSON"
+    with pytest.raises(RelayError, match="the tables of source shop have cannot be read"):
+        target.open().applied(none)
 
 
 def test_a_target_knows_how_far_it_is_and_not_of_topics_that_were_created_again() -> None:
