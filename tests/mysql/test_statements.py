@@ -386,3 +386,25 @@ def test_a_function_whose_changes_are_logged_as_a_statement_is_refused(
             pytest.raises(NotCarried, match=f"may be to tables of {unique} is logged as a statement"),
         ):
             read_to_head(reader)
+
+
+def test_a_table_that_is_created_with_rows_is_relayed_where_rows_are_logged_and_refused_elsewhere(
+    server: Any, unique: str
+) -> None:
+    """I1"""
+    with session(server, unique) as execute:
+        execute("create table t (id int primary key)")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        execute("create table u (id int primary key) select 1 as id")
+        execute("create table if not exists u (id int primary key) select 2 as id")
+        with closing(open_at(source, start)) as reader:
+            changes, _ = read_to_head(reader)
+        assert [change.key for change in changes] == [{"id": 1}]
+        execute("set session binlog_format = statement")
+        execute("create table v (id int primary key) select 1 as id")
+        with (
+            closing(open_at(source, start)) as reader,
+            pytest.raises(NotCarried, match=r"may be to .*\.v is logged as"),
+        ):
+            read_to_head(reader)
