@@ -305,6 +305,8 @@ def _create(reader: StatementScanner) -> Classified:
     temporary = reader.skip("TEMPORARY")
     if replaces and reader.skip("DATABASE", "SCHEMA"):
         return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
+    if replaces and not temporary and reader.skip("SEQUENCE"):  # I1: also a table of this name
+        return Classified(Kind.DROP, tuple(reader.names()))
     if not reader.skip("TABLE"):
         return _index(reader)
     reader.skip_if_exists()

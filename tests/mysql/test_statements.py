@@ -136,6 +136,21 @@ def test_a_database_that_is_replaced_has_dropped_its_tables(mariadb: MariaDB, un
     assert [short(each)[0] for page in pages for each in page.schema_changes] == ["DROP DATABASE"]
 
 
+def test_a_table_that_a_sequence_replaces_is_dropped(mariadb: MariaDB, unique: str) -> None:
+    """I1: MariaDB logs no DROP before it."""
+    with session(mariadb, unique) as execute:
+        execute("create table t (id int primary key)")
+        source = source_of(unique, mariadb, tables=["t"])
+        start = begin(source)["-"]
+        execute("insert t values (1)")
+        execute("create or replace sequence t")
+        execute("create or replace sequence s")
+        with closing(open_at(source, start)) as reader:
+            changes, pages = read_to_head(reader)
+    assert [change.operation.value for change in changes] == ["INSERT", "TRUNCATE"]
+    assert [short(each)[:2] for page in pages for each in page.schema_changes] == [("DROP", ("t", None, "id", None))]
+
+
 @pytest.mark.parametrize("name", ["prix·2024", "prix\u3000", "prix\xa0b", "2024t", "$x", "9été", "表"])
 def test_a_table_that_is_emptied_is_the_one_whose_name_the_server_reads(server: Any, unique: str, name: str) -> None:
     """I1: its name needs no quotes, and `prix` is another table."""
