@@ -5,30 +5,54 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied
 
 log = logging.getLogger(__name__)
 
+_LEAVE_NOTHING_OUT = {
+    "replica_exec_mode": "STRICT",
+    "replica_skip_errors": "OFF",
+    "replicate_events_marked_for_skip": "REPLICATE",
+    "slave_exec_mode": "STRICT",
+    "slave_skip_errors": "OFF",
+}
+"""Settings of a replica, and the only value of each by which it applies all that it gets."""
+
 _NAMES = ("Do_DB", "Ignore_DB", "Do_Table", "Ignore_Table", "Wild_Do_Table", "Wild_Ignore_Table")
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of a binlog or of one replication, by their names in its status. Tables are ``database.table``."""
+    """The filters of a binlog or of one replication, by their names in its status. Tables are ``database.table``.
+
+    ``others``: what its status says of filters that are not known here.
+    """
 
     lists: Mapping[str, Sequence[str]]
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, status: Mapping[str, object], prefix: str) -> Filters:
         """Read them from a status. ``prefix``: ``Binlog`` or ``Replicate``."""
         found = {name: str(status.get(f"{prefix}_{name}") or "").split(",") for name in _NAMES}
-        return cls({name: [each.strip() for each in listed if each.strip()] for name, listed in found.items()})
+        lists = {name: [each.strip() for each in listed if each.strip()] for name, listed in found.items()}
+        named = {name.removeprefix(f"{prefix}_"): str(text) for name, text in status.items() if text}
+        others = {name: text for name, text in named.items() if f"{prefix}_{name}" in status and name not in _NAMES}
+        return cls(lists, others)
 
     def lower(self) -> Filters:
-        return Filters({name: [each.lower() for each in listed] for name, listed in self.lists.items()})
+        lists = {name: [each.lower() for each in listed] for name, listed in self.lists.items()}
+        return Filters(lists, {name: text.lower() for name, text in self.others.items()})
+
+    def unknown(self, database: str) -> str | None:
+        """Return the name of a filter that may leave out changes of a database: any but those of other databases."""
+        for name, text in self.others.items():
+            if name != "Rewrite_DB" or database in re.split(r"[(),\s]|->", text):
+                return name
+        return None
 
     def against(self, database: str, table: str) -> str | None:
         """Return the name of the filter that leaves out changes of a table, None if none does.
@@ -76,6 +100,18 @@ def require_unfiltered(
     address, chosen = server.account.address, list(tables) or [""]
     binlog = _as_stored(server, Filters.of(server.binlog_status, "Binlog"))
     replicated = [_as_stored(server, each) for each in replications]
+    may_bring = [each for each in replicated if not (is_origin and each.is_of_others(database))]
+    said = [f"Replicate_{name} is {each.others[name]}" for each in may_bring if (name := each.unknown(database))]
+    said += [
+        f"{name} is {value}, not {all_}"
+        for name, all_ in _LEAVE_NOTHING_OUT.items()
+        if may_bring and (value := server.settings.get(name, all_).upper()) != all_
+    ]
+    if said:
+        raise Denied(
+            f"{address}: it may leave out changes that it replicates: its {said[0]}: remove this setting, or leave the "
+            "server out of `shards`"
+        )
     for table in chosen:
         what = f"{database}.{table}" if table else f"tables of {database}"
         if (name := binlog.against(database, table)) is not None:
@@ -84,7 +120,9 @@ def require_unfiltered(
                 "configuration and restart it"
             )
         left_out = [(each, name) for each in replicated if (name := each.against(database, table)) is not None]
-        if left_out and len(left_out) == len(replicated):
+        # The same table may come by another replication, but a part of the database that comes by this one is missing.
+        is_missing = any(not each.is_of_others(database) for each, _ in left_out)
+        if left_out and (is_missing or len(left_out) == len(replicated)):
             if all(each.is_of_others(database) for each in replicated) and is_origin:
                 continue
             filters, name = left_out[0]

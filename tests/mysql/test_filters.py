@@ -79,6 +79,81 @@ def test_a_table_may_come_by_any_of_several_replications() -> None:
         require_unfiltered(server, [of_orders], "shop", ["t"])
 
 
+def test_a_part_of_the_database_that_one_of_several_replications_leaves_out_is_missing() -> None:
+    """I1"""
+    server = FakeBefore82("one", "")
+    whole, part = Filters.of({}, "Replicate"), Filters.of({"Replicate_Ignore_Table": "shop.t"}, "Replicate")
+    require_unfiltered(server, [whole, part], "shop", ["u"])
+    with pytest.raises(
+        Unavailable, match=r"does not replicate changes of shop\.t: its Replicate_Ignore_Table is shop\.t"
+    ):
+        require_unfiltered(server, [whole, part], "shop", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"Replicate_Ignore_Server_Ids": "4242"}, "Ignore_Server_Ids is 4242"),
+        ({"Replicate_Ignore_Domain_Ids": "7"}, "Ignore_Domain_Ids is 7"),
+        ({"Replicate_Rewrite_DB": "shop->other"}, "Rewrite_DB is shop->other"),
+        ({"Replicate_Rewrite_DB": "(a,b),(other,shop)"}, r"Rewrite_DB is \(a,b\)"),
+        ({"Replicate_Of_A_Later_Server": "x"}, "Of_A_Later_Server is x"),
+        ({"Replicate_Rewrite_DB": "(a,b),(shops,c)", "Replicate_Ignore_Server_Ids": ""}, None),
+        ({"Replicate_Do_DB": "shop", "Seconds_Behind_Source": "0"}, None),
+    ],
+)
+def test_a_replica_is_only_read_if_all_that_it_says_of_its_filters_is_understood(
+    status: dict[str, str], said: str | None
+) -> None:
+    """I1"""
+    server, replications = FakeBefore82("one", ""), [Filters.of(status, "Replicate")]
+    if said is None:
+        require_unfiltered(server, replications, "shop", ["t"])
+        return
+    with pytest.raises(Unavailable, match=f"it may leave out changes that it replicates: its Replicate_{said}"):
+        require_unfiltered(server, replications, "shop", ["t"])
+
+
+def test_a_replica_that_skips_errors_is_not_read() -> None:
+    """I1"""
+    server, replications = FakeBefore82("one", ""), [Filters.of({}, "Replicate")]
+    for name, value in {
+        "slave_skip_errors": "1062",
+        "replica_exec_mode": "IDEMPOTENT",
+        "replicate_events_marked_for_skip": "FILTER_ON_SLAVE",
+    }.items():
+        before, server.settings = server.settings, {**server.settings, name: value}
+        with pytest.raises(Unavailable, match=f"may leave out changes that it replicates: its {name} is {value}, not"):
+            require_unfiltered(server, replications, "shop", ["t"])
+        require_unfiltered(server, [], "shop", ["t"])
+        server.settings = before
+    require_unfiltered(server, replications, "shop", ["t"])
+
+
+@pytest.mark.services
+def test_a_replica_with_rules_that_are_not_lists_of_tables_is_not_read(kind: Any, primary: Any) -> None:
+    """I1: its executed set says that it has all."""
+    is_mariadb = kind is MariaDB
+    with kind(options={"slave-skip-errors" if is_mariadb else "replica-skip-errors": "1062"}) as replica:
+        replica.replicate_from(primary)
+        with pytest.raises(Unavailable, match=r"its (slave|replica)_skip_errors is 1062"):
+            source_of(DATABASE, replica)
+    options = {"replicate-rewrite-db": f"{DATABASE}->other"}
+    cases: list[tuple[dict[str, str], str, str]] = [(options, "", "Replicate_Rewrite_DB is")]
+    if is_mariadb:  # MySQL takes none together with GTIDs
+        cases += [({}, "CHANGE MASTER TO IGNORE_SERVER_IDS = (4242)", "Replicate_Ignore_Server_Ids is 4242")]
+        cases += [({}, "CHANGE MASTER TO DO_DOMAIN_IDS = (7)", "Replicate_Do_Domain_Ids is 7")]
+    for given, change, said in cases:
+        with kind(options=given) as replica:
+            replica.replicate_from(primary)
+            if change:
+                replica.stop_replication()
+                replica.execute(change)
+                replica.start_replication()
+            with pytest.raises(Unavailable, match=f"may leave out changes that it replicates: its {said}"):
+                source_of(DATABASE, replica)
+
+
 def test_the_filters_of_a_binlog_are_asked_for_in_the_words_of_each_version() -> None:
     """I1"""
     server, lower = FakeBefore82("one", "", ignores="shop"), FakeBefore82("two", "", ignores="Shop")
