@@ -1,4 +1,4 @@
-"""The programs of README.md, run as they stand there; only addresses, accounts and names are those of the tests."""
+"""The programs of README.md and of the page on Python, run as they stand there, with names and addresses of tests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from relay.process.supervisor import WORKER_NUMBER, WORKERS
 from relay.services.sql_server import PASSWORD, USER
 from tests.command_line import relay as run_relay
 
-README = Path(__file__).parents[1] / "README.md"
-PROGRAMS: list[str] = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = ROOT / "deploy" / "docs"
+PROGRAMS: list[str] = [
+    program
+    for document in (README, PAGES / "python.md")
+    for program in re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+]
+LONGEST = 900
+"""Words of README.md outside of code blocks: what somebody reads before they decide whether to go on."""
 
 
 def program(word: str) -> str:
@@ -41,11 +49,25 @@ def test_all_programs_are_played_here() -> None:
     assert all(first != second for first, second in pairwise(PROGRAMS))
 
 
+def test_the_readme_is_short() -> None:
+    text = re.sub(r"^```.*?^```$", "", README.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert len(text.split()) <= LONGEST
+
+
+def test_the_readme_shows_the_checks_that_the_demo_prints() -> None:
+    shown = re.findall(r"^(\S.*?) {2,}yes$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    code = (ROOT / "relay" / "demo" / "report.py").read_text(encoding="utf-8")
+    checks = re.findall(
+        r'^        "(.*?)":', code.partition("result.checks = {")[2].partition("\n    }")[0], re.MULTILINE
+    )
+    assert shown == checks
+
+
 def test_every_variable_of_the_environment_is_named() -> None:
     """But for those that the relay sets for its own workers."""
-    sources = [path for folder in ("relay", "spark_consumers") for path in (README.parent / folder).rglob("*.py")]
+    sources = [path for folder in ("relay", "spark_consumers") for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in re.findall(r'"(RELAY_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
-    named = set(re.findall(r"^\| `(RELAY_[A-Z_]+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"^\| `(RELAY_[A-Z_]+)`", (PAGES / "run.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert read - {WORKER_NUMBER, WORKERS} == named
 
 
@@ -95,7 +117,7 @@ def test_the_cache_is_read_by_the_programs_of_the_readme(redis_server: Any, tabl
     changed = {"redis://cache:6379/0": redis_server.url, '"shop"': repr(table), '"orders"': repr(table)}
     names = play(program("DynamoDBLoader"), changed)
     assert b"19.9" in names["order"]
-    names = play(program("order.invalidate("), {'"orders"': repr(table)}, names)
+    names = play(program("order.invalidate("), changed, names)
     assert names["order"]("ada", 7)["total"] == {"N": "19.9"}
     names["boto3"].client("dynamodb").delete_item(
         TableName=table, Key={"customer": {"S": "ada"}, "order_id": {"N": "7"}}

@@ -20,6 +20,15 @@ ROOT = Path(__file__).parents[2]
 HERE = "deploy/docs"
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
+    "Start": (f"{HERE}/start", f"{HERE}/install"),
+    "How to": (
+        f"{HERE}/dynamodb",
+        f"{HERE}/sql",
+        f"{HERE}/configure",
+        f"{HERE}/which_command",
+        f"{HERE}/run",
+        f"{HERE}/python",
+    ),
     "Concepts": (f"{HERE}/concepts", "relay/index", "schemas/index", f"{HERE}/comparison"),
     "Sources": ("relay/dynamodb/index", "relay/vitess/index", "relay/mysql/index", "relay/aws/index"),
     "Consumers": (

@@ -29,7 +29,7 @@ SMALLEST = {"name": "shop", "kafka": {"bootstrap_servers": "broker:9092"}, "sour
 
 
 def blocks(document: str) -> list[dict[str, Any]]:
-    """Return the configs in a README, each in full."""
+    """Return the configs in a document, each in full."""
     found = []
     for text in re.findall(r"^```yaml\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE):
         data = yaml.safe_load(dedent(text.replace(", ...}}", "}}")))
@@ -45,7 +45,8 @@ def blocks(document: str) -> list[dict[str, Any]]:
 DOCUMENTS = [
     (document, number)
     for document in ("README.md", "deploy/README.md", "relay/README.md", "relay/aws/README.md",
-                     "relay/kafka/README.md", "spark_consumers/README.md")
+                     "relay/kafka/README.md", "spark_consumers/README.md", "deploy/docs/start.md",
+                     "deploy/docs/dynamodb.md", "deploy/docs/sql.md", "deploy/docs/configure.md")
     for number in range(len(blocks(document)))
 ]  # fmt: skip
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))

@@ -1,4 +1,4 @@
-"""The built wheel, installed with plain pip into empty environments: the core alone, and with the extras of the README.
+"""The built wheel, installed with plain pip into empty environments: the core alone, and with the documents' extras.
 
 ``make package`` builds it into ``dist`` first.
 """
@@ -23,7 +23,7 @@ from tests.package.public_names import BY_MODULE, CORE, NEEDS_SPARK, PUBLIC, ROO
 pytestmark = pytest.mark.package
 
 EXTRAS = "dynamodb,mysql,vitess,redis,registry,zstd"
-"""What the configs of the README need, without Spark: its package is 434 MB."""
+"""What the configs of the documents need, without Spark: its package is 434 MB."""
 
 
 class Installed:
@@ -80,11 +80,10 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(tmp_path_factory.mktemp("full"), wheel, EXTRAS)
 
 
-def readme_configs() -> list[str]:
-    """Return the configs of README.md; one that has only sources gets the rest from the one before."""
-    blocks = re.findall(
-        r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+def documented_configs() -> list[str]:
+    """Return the configs of README.md and the page on SQL; one that has only sources gets the rest from the first."""
+    text = "".join((ROOT / document).read_text(encoding="utf-8") for document in ("README.md", "deploy/docs/sql.md"))
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     configs = [block for block in blocks if re.search(r"^sources:", block, re.MULTILINE)]
     first = yaml.safe_load(configs[0])
     return [configs[0]] + [
@@ -92,8 +91,8 @@ def readme_configs() -> list[str]:
     ]
 
 
-def test_the_readme_has_a_config_for_each_kind_of_source() -> None:
-    kinds = {source["type"] for config in readme_configs() for source in yaml.safe_load(config)["sources"]}
+def test_the_documents_have_a_config_for_each_kind_of_source() -> None:
+    kinds = {source["type"] for config in documented_configs() for source in yaml.safe_load(config)["sources"]}
     assert kinds == {"dynamodb", "vitess", "mysql"}
 
 
@@ -138,8 +137,8 @@ def test_a_name_that_needs_spark_says_so_without_it(full: Installed, name: str) 
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_the_core_names_the_extras_that_the_configs_of_the_readme_need(core: Installed, command: str) -> None:
-    (core.folder / "relay.yaml").write_text(readme_configs()[0])
+def test_the_core_names_the_extras_that_the_documented_configs_need(core: Installed, command: str) -> None:
+    (core.folder / "relay.yaml").write_text(documented_configs()[0])
     ran = core.run("relay", command, "relay.yaml")
     assert ran.returncode == 3, ran.stderr
     assert "the source \"orders\" needs boto3: pip install 'change-relay[dynamodb]'" in ran.stdout + ran.stderr
@@ -147,10 +146,12 @@ def test_the_core_names_the_extras_that_the_configs_of_the_readme_need(core: Ins
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_configs_of_the_readme_are_valid_and_check_says_what_it_cannot_reach(full: Installed, number: int) -> None:
-    # Where nothing answers, instead of the hosts of the README, which some network may know.
+def test_the_documented_configs_are_valid_and_check_says_what_it_cannot_reach(full: Installed, number: int) -> None:
+    # Where nothing answers, instead of the hosts of the documents, which some network may know.
     config = re.sub(
-        r"(broker-\d|cache|vtgate|db\d(-replica)?):\d+", lambda _: f"127.0.0.1:{free_port()}", readme_configs()[number]
+        r"(broker-\d|cache|vtgate|db\d(-replica)?):\d+",
+        lambda _: f"127.0.0.1:{free_port()}",
+        documented_configs()[number],
     )
     (full.folder / "relay.yaml").write_text(config)
     ran = full.run("relay", "check", "relay.yaml")

@@ -21,7 +21,12 @@ OTHER_NAMES = {
 
 DOCUMENTS = [
     path
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("relay/**/*.md"), *ROOT.glob("spark_consumers/*.md"))
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("relay/**/*.md"),
+        *ROOT.glob("spark_consumers/*.md"),
+        *ROOT.glob("deploy/docs/*.md"),
+    )
     if ".venv" not in path.parts
 ]
 
