@@ -30,6 +30,8 @@ from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
 _TOPIC_LENGTH = 249
+# And the underscore of what looks like an escape.
+_ILLEGAL_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{4,6}_)")
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks", "ddl"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
@@ -54,7 +56,7 @@ class Config(ConfigModel):
     """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
 
     topics: Annotated[str, like(r"(?:[^{}]|\{(?:name|table)\}|\{\{|\}\})+")] = "{name}.{table}"
-    """The topic of a table's changes."""
+    """The topic of a table's changes. What Kafka does not allow in a table's name is `_xHHHH_`, its code point."""
 
     sources: list[SourceConfig] = Field(min_length=1)
     # For each source, the index of its entry in the file.
@@ -209,8 +211,12 @@ class Config(ConfigModel):
             yield ("copy", "url"), "neither it nor `log.path` may be inside the other: Delta would delete its files"
 
     def topic(self, table: str) -> str:
-        """Return the topic of the changes of ``table``."""
-        return Template.parse(self.topics).render({"name": self.name, "table": table})
+        """Return the topic of the changes of ``table``.
+
+        Characters of its name that Kafka does not allow are escaped as in names of Avro, so no two names become one.
+        """
+        legal = _ILLEGAL_IN_TOPICS.sub(lambda found: f"_x{ord(found[0]):04X}_", table)
+        return Template.parse(self.topics).render({"name": self.name, "table": legal})
 
     @property
     def own_topics(self) -> dict[str, str]:

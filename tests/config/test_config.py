@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from relay.avro.schema import unescape
 from relay.config import INTERNAL, CacheConfig, Config, CopyConfig, DynamoDBConfig, load, redacted
+from relay.config.config import is_topic
 from relay.config.json_schema import json_schema
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
@@ -239,6 +243,21 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(file: Path) 
 )  # fmt: skip
 def test_sources_that_contradict_each_other_or_themselves_are_refused(file: Path, second: str, said: str) -> None:
     assert refused(file, two_sources(second)) == [said]
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+@example("old orders", "old_x0020_orders")
+@example("a.b-c_x", "_x0")
+def test_a_table_of_any_name_has_a_legal_topic_of_its_own(first: str, second: str) -> None:
+    """I8: the topic says the name, as a name of Avro does; what Kafka allows stays as it is."""
+    config = Config.model_construct(name="shop", topics="{name}.{table}")
+    topics = [config.topic(table) for table in (first, second)]
+    assert (topics[0] == topics[1]) == (first == second)
+    for table, topic in zip((first, second), topics, strict=True):
+        assert is_topic(topic)
+        assert unescape(topic.removeprefix("shop.")) == table
+    assert config.topic("Order-lines_x.2024") == "shop.Order-lines_x.2024"
+    assert config.topic("old orders") == "shop.old_x0020_orders"
 
 
 @pytest.mark.parametrize(

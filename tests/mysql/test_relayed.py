@@ -97,6 +97,27 @@ def test_every_committed_change_is_on_the_topic_once_however_often_the_relay_run
     assert parse(database.gtid).position in json.dumps(status)
 
 
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
+def test_tables_of_any_name_that_appear_have_topics_of_their_own(
+    kafka: Any, server: str, unique: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """I12: Kafka allows few characters in the name of a topic, and a server nearly all in that of a table."""
+    database = request.getfixturevalue(server)
+    database.execute(f"CREATE DATABASE {unique}")
+    database.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY)")
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [database.address]}))
+    relayed.run()
+    names = ["old orders", "old_x0020_orders", "表", "#%?é'", "$1,000"]
+    for number, name in enumerate(names):
+        database.execute(f"CREATE TABLE {unique}.`{name}` (id INT PRIMARY KEY)")
+        database.execute(f"INSERT {unique}.`{name}` VALUES ({number})")
+    database.execute(f"INSERT {unique}.item VALUES (7)")
+    relayed.run()
+    relayed.run()
+    found = {name: [change["key"] for change in relayed.changes(name)] for name in (*names, "item")}
+    assert found == {name: [{"id": number}] for number, name in enumerate(names)} | {"item": [{"id": 7}]}
+
+
 def test_changes_before_a_statement_that_is_refused_are_published_once(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:
