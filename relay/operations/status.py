@@ -1,6 +1,7 @@
 """``relay status``: the progress of a relay, read from Kafka alone; a stream token also needs DynamoDB.
 
-``RelayStatus.to_json`` is a contract with programs, described in ``relay/README.md``: keys may be added, not changed.
+``RelayStatus.to_json`` is a contract with programs, described in ``relay/observe/README.md``: keys may be added, and
+not changed.
 """
 
 from __future__ import annotations
