@@ -7,8 +7,8 @@ This is on the wire: decoding a byte to another character than before would chan
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 
 Decoder = Callable[[bytes], str]
 
@@ -83,11 +83,27 @@ _PYTHON = {
 }
 # Characters for which the server and Python's codec differ.
 _INSTEAD = {
+    "gb18030": str.maketrans("\ue7c7ḿ", "ḿ\ue7c7"),  # as in the edition of 2005
     "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
     "sjis": str.maketrans("＼", "\\"),
     "ujis": str.maketrans("＼", "\\"),
 }
-_OTHER_TILDE = b"\x8f\xa2\xb7"
+# Characters that Python's codec lacks: those from a code on.
+_BEYOND: dict[str, dict[int, str]] = {
+    "big5": {0xF9D6: "碁銹裏墻恒粧嫺"},
+    "eucjpms": {
+        0xADA1: "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩ",
+        0xADC0: "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
+        0xADDF: "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
+        0x8FF3F3: "ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹⅠⅡ",
+        0x8FF4A1: "ⅢⅣⅤⅥⅦⅧⅨⅩ＇＂㈱№℡炻仼僴凬匇匤\ufa0e咊坙\ufa0f\ufa10增寬峵嵓\ufa11德悅愠敎昻晥\ufa12"
+        "\uf929栁\ufa13\ufa14橫櫢淸淲瀨\ufa15\ufa16甁皂皞\ufa17礰\ufa18\ufa19\ufa1a\ufa1b竧\ufa1c\ufa1d綠"
+        "緖\ufa1e荢\ufa1f薰\ufa20\ufa21蠇\ufa22譿賴赶\ufa23\ufa24\ufa25郞\ufa26鄕\ufa27\ufa28閒\uf9dc"
+        "\ufa29霻靍靑\ufa2a\ufa2b\ufa2c馞髙魲\ufa2d黑",
+    },
+    "ujis": {},
+}
+_OTHER_TILDE = b"\x8f\xa2\xb7"  # which Python takes for that of ASCII
 
 # One byte per character: Python's codec, and the differences. ``_UNDEFINED``: the server has no character.
 _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
@@ -197,17 +213,39 @@ def decoder(name: str) -> Decoder:
         table = table.replace("\ufffd", _UNDEFINED)
         return lambda raw: codecs.charmap_decode(raw, "strict", table)[0]
     python = _PYTHON[name]
-    if name in _INSTEAD:
-        instead_of = _INSTEAD[name]
-
-        def translated(raw: bytes) -> str:
-            if name == "eucjpms" and _OTHER_TILDE in raw:
-                at = raw.index(_OTHER_TILDE)
-                raise UnicodeDecodeError(name, raw, at, at + 3, "Python would decode it as an ASCII tilde")
-            return raw.decode(python).translate(instead_of)
-
-        return translated
+    instead_of = _INSTEAD.get(name, {})
+    if name in _BEYOND:
+        errors = f"relay-{name}"
+        codecs.register_error(errors, partial(_take, _beyond(name)))
+        if name == "eucjpms":
+            # No character has these bytes across two others: 0x8F only begins one.
+            return lambda raw: "～".join(
+                part.decode(python, errors).translate(instead_of) for part in raw.split(_OTHER_TILDE)
+            )
+        return lambda raw: raw.decode(python, errors).translate(instead_of)
+    if instead_of:
+        return lambda raw: raw.decode(python).translate(instead_of)
     return bytes.decode if python == "utf_8" else lambda raw: raw.decode(python)
+
+
+def _beyond(name: str) -> dict[bytes, str]:
+    """Return the characters of a character set that Python's codec lacks, by their bytes."""
+    codes = {first + at: text for first, run in _BEYOND[name].items() for at, text in enumerate(run)}
+    found = {code.to_bytes(3 if code > 0xFFFF else 2, "big"): text for code, text in codes.items()}
+    if name != "big5":  # users may define two times ten rows of 94 characters
+        for at in range(2 * 10 * 94):
+            row, cell = divmod(at, 94)
+            found[b"\x8f" * (row // 10) + bytes([0xF5 + row % 10, 0xA1 + cell])] = chr(0xE000 + at)
+    return found
+
+
+def _take(beyond: Mapping[bytes, str], error: UnicodeError) -> tuple[str, int]:
+    """Go on behind a character that a codec lacks. Raises the error if it is none."""
+    assert isinstance(error, UnicodeDecodeError)
+    for end in (error.start + 2, error.start + 3):
+        if (text := beyond.get(error.object[error.start : end])) is not None:
+            return text, end
+    raise error
 
 
 def is_utf8(name: str) -> bool:
