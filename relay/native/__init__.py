@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
+from relay.errors import ConfigError
+
 if TYPE_CHECKING:
     from relay.native import _core
 
@@ -36,7 +38,7 @@ class CoreModule(Protocol):
 def core() -> CoreModule | None:
     """Return the compiled core, or None if it was not built or ``RELAY_NATIVE=off`` is set: then use plain Python.
 
-    Raises ImportError if ``RELAY_NATIVE=required`` is set and it is not there.
+    Raises ``ConfigError`` if ``RELAY_NATIVE=required`` is set and it is not there.
     """
     wanted = os.environ.get("RELAY_NATIVE", "")
     if wanted == "off":
@@ -49,7 +51,10 @@ def core() -> CoreModule | None:
             raise ImportError("it was built of other sources")
     except ImportError as error:
         if wanted == "required":
-            raise
+            raise ConfigError(
+                f"RELAY_NATIVE=required is set, and this installation lacks the compiled core: {error}: install a "
+                "wheel that has it, build it where Rust is, or leave RELAY_NATIVE out"
+            ) from error
         _say_once(str(error))
         return None
     return found
