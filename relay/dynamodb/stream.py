@@ -107,9 +107,9 @@ class Stream:
     def move_to(self, position: str | datetime | Mapping[str, Any]) -> None:
         """Move to another position, and drop records that were read and not returned.
 
-        ``position``: ``"trim_horizon"`` (the oldest record), ``"latest"`` (only new records), a datetime with a time
-        zone (the first record created then or later, to the second), or a token (the records after it). A datetime is
-        expensive: it reads everything before it.
+        ``position``: ``"trim_horizon"`` (the oldest record), ``"latest"`` (only new records), a datetime or an Arrow
+        (the first record created then or later, to the second; without a time zone it is local time), or a token (the
+        records after it). A time is expensive: the stream is read from its beginning.
 
         Raises ``InvalidPosition`` if ``position`` is none of these, ``InvalidStream`` if the stream does not exist, or
         lists none of the token's shards. If it raises, the stream stays at its position.
@@ -134,14 +134,13 @@ class Stream:
 
     def _at(self, position: object) -> Coordinator:
         coordinator = Coordinator(self._session, on_gap=self._on_gap, calls_to_reach_head=self._calls_to_reach_head)
+        position = getattr(position, "datetime", position)  # of an Arrow
         if position == "trim_horizon":
             coordinator.start_at_horizon()
         elif position == "latest":
             coordinator.start_at_latest()
         elif isinstance(position, datetime):
-            if position.utcoffset() is None:
-                raise InvalidPosition(f"{position} has no time zone: pass an aware datetime")
-            coordinator.start_at_time(position)
+            coordinator.start_at_time(position.astimezone())
         elif isinstance(position, Mapping):
             token = StreamToken.from_json(position)
             if token.stream_arn != self.stream_arn:
@@ -149,6 +148,6 @@ class Stream:
             coordinator.start_at_token(token)
         else:
             raise InvalidPosition(
-                f'{position!r} is not a position: pass "trim_horizon", "latest", an aware datetime or a token'
+                f'{position!r} is not a position: pass "trim_horizon", "latest", a datetime or a token'
             )
         return coordinator

@@ -6,7 +6,8 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -137,9 +138,11 @@ def test_a_time_is_searched_for_in_every_lineage(client: DynamoDBStreamsClient, 
     scripted.split("3", "4")
     scripted.put("4", "k", 6, created=NOON - 3580)
     stream = opened(client, clock=Clock(NOON))
-    zone = UTC
-    stream.move_to(datetime.fromtimestamp(NOON, zone) - timedelta(hours=1))
-    assert versions(read(stream)) == [3, 5, 6]
+    hour_ago = datetime.fromtimestamp(NOON, UTC) - timedelta(hours=1)
+    # An Arrow has its time as `datetime`. One without a time zone is local, as `datetime.now()` is.
+    for given in (SimpleNamespace(datetime=hour_ago), hour_ago.astimezone().replace(tzinfo=None), hour_ago):
+        stream.move_to(cast(Any, given))
+        assert versions(read(stream)) == [3, 5, 6]
     scripted.put("2", "k", 7, created=NOON)
     assert versions(read(stream)) == [7]
 
@@ -158,7 +161,18 @@ def test_a_time_after_many_empty_pages_is_still_found(client: DynamoDBStreamsCli
 
 @pytest.mark.parametrize(
     "position",
-    [None, "start", "end", "head", "front", "back", "at_sequence", ("after_sequence", "1"), 7, datetime(2026, 1, 1)],
+    [
+        None,
+        "start",
+        "end",
+        "head",
+        "front",
+        "back",
+        "at_sequence",
+        ("after_sequence", "1"),
+        7,
+        datetime(2026, 1, 1).date(),
+    ],
 )
 def test_an_invalid_position_is_refused_and_changes_nothing(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, position: Any
