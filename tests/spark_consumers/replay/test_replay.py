@@ -267,7 +267,7 @@ hadoop.set("fs.viewfs.mounttable.{topic.name}.link./relay", {topic.folder.as_uri
     topic.spark.run(mounted, *arguments(topic, "log", into))
     with pytest.raises(AssertionError, match="rebuilt: is not empty, and no replay into it has begun"):
         topic.spark.run(mounted, *arguments(topic, "copy", f"delta+{into}"))
-    assert sorted(path.name for path in (topic.folder / "rebuilt").iterdir())[0] == "_delta_log"
+    assert "_delta_log" in [path.name for path in (topic.folder / "rebuilt").iterdir()]
     topic.set_log_path(f"file://{topic.folder}/rebuilt")
     assert topic.apply(("copy", "copy"))["log"] == sorted(one.event_id for one in [*history([1]), line(1)])
     assert not Path("viewfs:").exists()
