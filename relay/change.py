@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MARK = "snapshot"
 """The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot.
 
-The ``Snapshot.as_of`` of both marks is that of the beginning. A stored row that is older and had no READ since was
+Both marks have the ``Snapshot.as_of`` of the beginning. A stored row that is older and had no READ since was
 deleted.
 """
 
@@ -73,7 +73,7 @@ class Snapshot:
 
 @dataclass(slots=True)  # not frozen, because there is one for every change: see `Change`
 class Transaction:
-    """A change's place in its transaction. ``id``: its GTID. ``order``: from 0. ``last``: no other follows."""
+    """A change's place in its transaction. ``id``: its GTID. ``order``: from 0. ``last``: whether it is the last."""
 
     id: str
     order: int
@@ -176,8 +176,8 @@ class TableColumns:
 class AlteredTable:
     """One table of a statement, before and after it.
 
-    ``renamed_to``: its name after it, None if that stays. ``before_by``, ``after_by``: None if the columns are not
-    known (I8). ``before``, ``after``: None then, and where there is no such table.
+    ``renamed_to``: its name after it, or None if that stays. ``before_by``, ``after_by``: None if the columns are not
+    known (I8). ``before``, ``after``: None then, and if there is no such table.
     """
 
     table: str

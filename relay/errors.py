@@ -35,7 +35,7 @@ def group_refused(group: str) -> Unavailable:
     """Return what to raise where a broker does not let this user read as a consumer ``group``."""
     return Unavailable(
         f"this user may not use the consumer group {group}: allow Read on it, and on the other groups whose names "
-        "begin with that of the relay"
+        "begin with the relay's name"
     )
 
 
@@ -55,7 +55,7 @@ class MissingExtra(Unavailable, ModuleNotFoundError):
 class StoreFull(Unavailable):
     """A server of a cache has no room for some writes, and goes on answering reads and deleting.
 
-    ``refused``: the keys of those writes, which left what was there or nothing. ``conflicts``: those of the others.
+    ``refused``: the keys of those writes, which left what was there or nothing. ``conflicts``: the others'.
     """
 
     def __init__(self, problem: str, refused: Collection[str], conflicts: Mapping[str, bytes | None]) -> None:

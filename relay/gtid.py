@@ -1,6 +1,6 @@
 """GTID sets of both flavours, MySQL's and MariaDB's, as immutable values.
 
-The texts are those of MySQL's "GTID Format and Storage" and MariaDB's "Global Transaction ID"::
+The texts are described in MySQL's "GTID Format and Storage" and MariaDB's "Global Transaction ID"::
 
     >>> executed = parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-3:5") | parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:4")
     >>> str(executed), executed.count
@@ -238,7 +238,7 @@ def parse(text: str) -> GtidSet:
     """Read a GTID set, with or without its flavour in front: ``MySQL56/<uuid>:1-5``, ``0-1-5``.
 
     A single GTID is the set of it. MySQL's ranges may overlap and be in any order. The empty text is the empty MySQL
-    set, ``MariaDB/`` that of MariaDB. Raises `GtidError` for anything else, also for MySQL's tagged GTIDs.
+    set, ``MariaDB/`` the empty set of MariaDB. Raises `GtidError` for anything else, also for MySQL's tagged GTIDs.
     """
     flavour, slash, body = text.partition("/")
     if not slash:

@@ -152,7 +152,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 def _holes(keyrange: KeyRange, ranges: list[KeyRange]) -> list[KeyRange]:
     """Return the parts of ``keyrange`` that are in none of ``ranges``, which are in order and do not overlap."""
     holes: list[KeyRange] = []
-    at: bytes | None = keyrange.start  # None: the end of the key space
+    at: bytes | None = keyrange.start  # None means the end of the key space
     for found in ranges:
         if at is not None and at < found.start:
             holes.append(KeyRange(at, found.start))

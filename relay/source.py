@@ -27,15 +27,15 @@ class Page:
     shard: Shard
     changes: Sequence[Change]
     position: Position | None
-    """Covers everything in ``changes`` and in earlier pages; None if nothing was ever read."""
+    """Covers everything in ``changes`` and in earlier pages, or None if nothing was ever read."""
     token: EventToken | None
-    """Of the last change read so far, also if ``start`` discarded it."""
+    """The timestamp of the last change read so far, even if ``start`` discarded it."""
     progress: float | None
-    """Seconds up to which the shard has been read, by the source's clock and not clamped; None if not known."""
+    """Seconds up to which the shard has been read, by the source's clock and not clamped, or None if not known."""
     begun: float
     """The clock, in seconds, before the read."""
     records: int = 0
-    """How many records the source sent, including those that ``start`` discards."""
+    """How many records the source sent, including any that ``start`` discards."""
     size: int = 0
     """Bytes of the changes."""
     full: bool = False
@@ -55,7 +55,7 @@ class Page:
     reached: float | None = None
     """Seconds: this page or an earlier one has all that was committed before. Only if the source knows its head."""
     journal: ReshardJournal | None = None
-    """Why the shard ends and which shards continue it. Only with ``finished``."""
+    """Why the shard ends and which shards continue it. It is set only with ``finished``."""
     schema_changes: Sequence[SchemaChange] = ()
     """The statements of the transactions that end in this page."""
     warning: str | None = None
@@ -115,17 +115,17 @@ class Opening:
     parents: Mapping[str, ShardCheckpoint] = field(default_factory=dict)
     """How the parents ended, by shard."""
     keys: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """By table that was ever relayed, its key columns as (name, type), hash columns first: it may exist no longer."""
+    """By table that was ever relayed, its key columns as (name, type), hash columns first: it may no longer exist."""
     hashed: Mapping[str, int] = field(default_factory=dict)
     """By table, how many of its key columns choose the partition. Only if the source has journals."""
     is_awaited: bool = False
     """Somebody waits until the shard is read to its head."""
     is_closed: Callable[[], bool] = lambda: False
-    """Whether the newest listing shows that the shard is closed. For any thread."""
+    """Whether the newest listing shows that the shard is closed. Any thread may ask."""
 
     @property
     def position(self) -> Position | None:
-        """The position of the checkpoint; None if nothing of the shard is published."""
+        """The position of the checkpoint, or None if nothing of the shard is published."""
         return self.checkpoint.position if self.checkpoint is not None else None
 
     @property
@@ -157,11 +157,11 @@ class Segment:
 
     shard: Shard
     snapshot: Snapshot
-    """``as_of`` is that of the snapshot's begin."""
+    """``as_of`` is the snapshot's at its beginning."""
     number: int
     count: int
     position: Position | None = None
-    """Where reading continues. Has ``rows``, the number of rows read."""
+    """Where reading continues. It has ``rows``, the number of rows read."""
     part: SnapshotPart = field(default_factory=SnapshotPart)
     """What it reads, as ``measure`` named it."""
     published: Callable[[], Mapping[str, ShardCheckpoint]] = dict
@@ -180,7 +180,7 @@ class SnapshotSource(Protocol):
     """Reads the rows of a source's tables beside its stream."""
 
     is_selective: bool
-    """Whether the config names the tables, so that one is added that has rows already."""
+    """Whether the config names the tables, so that an added one may have rows already."""
     margin: float
     """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
     reads_at_once: int
@@ -192,11 +192,11 @@ class SnapshotSource(Protocol):
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot has to read. Raises ``Unavailable``, ``RelayError`` for what it can never read.
 
-        ``published``: the committed checkpoints of the stream, by shard. ``tables``: those to read; None: all.
+        ``published``: the committed checkpoints of the stream, by shard. ``tables``: what to read; None for all.
         """
 
     def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
-        """Whether a READ as of ``as_of``, in seconds, can undo no change: it sees all that have an earlier token."""
+        """Whether a READ as of ``as_of``, in seconds, cannot undo a change: it sees all with an earlier token."""
 
     def open(self, segment: Segment) -> ShardReader: ...
 
@@ -206,7 +206,7 @@ class Source(Protocol):
 
     The calls that may ask the database (``connect``, ``first``, ``following``, ``shards``, ``starting_points``, and
     ``measure`` of its snapshots) are made before the worker serves its group, or in other threads; ``connect`` never
-    beside the others, but for ``measure``. When ``connect`` raises, nothing has changed.
+    beside the others, except ``measure``. When ``connect`` raises, nothing has changed.
     """
 
     name: str
@@ -221,7 +221,7 @@ class Source(Protocol):
 
     @property
     def snapshots(self) -> SnapshotSource | None:
-        """Reads the rows that the tables already have; None if this source cannot."""
+        """Reads the rows that the tables already have, or None if this source cannot."""
 
     def close(self) -> None: ...
 
@@ -245,7 +245,7 @@ class Source(Protocol):
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
         """Return the tables, with their key columns only, that were relayed before and no longer exist.
 
-        Without those that the config no longer wants. ``keys``, ``hashed``: of the tables that were, as in `Opening`.
+        Tables that the config no longer wants are left out. ``keys``, ``hashed``: former tables', as in `Opening`.
         """
 
     def config_hash(self) -> str:
@@ -265,7 +265,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. ``exit_code``: 0 if all is well, else that of the problem."""
+    """The result of a check. ``exit_code``: 0 if all is well, otherwise the exit code of the problem."""
 
     check: str
     detail: str
@@ -338,7 +338,7 @@ class CachedItems(Protocol):
 class SourceKind:
     """What the relay and its commands do with an entry of ``sources:``, by its ``type``.
 
-    The functions take the entry, and raise ``ConfigError`` and, but for ``open``, ``Unavailable``. None: this kind of
+    The functions take the entry, and raise ``ConfigError`` and, except ``open``, ``Unavailable``. None if this kind of
     source cannot.
     """
 

@@ -1,6 +1,6 @@
 """Stream tokens: a reader's position in every shard of a DynamoDB stream, as JSON that people can read.
 
-The format is that of Bloop's "Streams" guide, "Pausing and Resuming", so either side reads the other's tokens::
+The format is from Bloop's "Streams" guide, "Pausing and Resuming", so either side reads the other's tokens::
 
     {"active": ["shardId-1"],
      "shards": [{"shard_id": "shardId-0"},
@@ -104,7 +104,7 @@ LATEST = Position("latest")
 
 @dataclass(frozen=True, slots=True)
 class ShardToken:
-    """One shard of a token. ``parent``: its id, None if unknown. ``position``: None if it was never read."""
+    """One shard of a token. ``parent``: its id, or None if unknown. ``position``: None if it was never read."""
 
     shard_id: str
     parent: str | None = None
@@ -145,7 +145,7 @@ class StreamToken:
     def from_json(cls, token: object) -> StreamToken:
         """Check the shape of ``token``, a parsed JSON object. Ignores unknown keys.
 
-        Raises `InvalidPosition`, naming the part that is wrong. Does not ask whether the stream still has these
+        Raises `InvalidPosition`, naming the part that is wrong. It does not ask whether the stream still has these
         shards: ``Stream.move_to`` does.
         """
         if not isinstance(token, Mapping):
@@ -166,7 +166,7 @@ class StreamToken:
         return cls(arn, tuple(dict.fromkeys(active)), tuple(shards))
 
     def position(self, shard: str) -> Position | None:
-        """Return the position in a shard, None if the token has none."""
+        """Return the position in a shard, or None if the token has none."""
         return next((entry.position for entry in self.shards if entry.shard_id == shard), None)
 
     def links(self, parents: Mapping[str, str | None]) -> dict[str, str | None]:

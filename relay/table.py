@@ -35,8 +35,8 @@ class TableSchema:
     """The columns of one table, which its changes have.
 
     ``key``: the full primary key; its first ``hash_columns`` columns are the hash key, which chooses the partition.
-    ``row``: the columns of a row image, None if images are DynamoDB-typed JSON text. ``protected``: the columns whose
-    values are not published, each with ``exclude``, ``mask`` or ``hash``.
+    ``row``: the columns of a row image, or None if images are DynamoDB-typed JSON text. ``protected``: the columns
+    whose values are not published, each with ``exclude``, ``mask`` or ``hash``.
     """
 
     source: str

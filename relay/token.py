@@ -1,6 +1,6 @@
 """Event tokens: where a change is in its shard, and which of two changes is newer.
 
-The idea is that of Vitess' "Update Stream" design, section "Event Token". Here positions decide before timestamps, and
+The idea is from Vitess' "Update Stream" design, section "Event Token". Here positions decide before timestamps, and
 UNKNOWN is an answer::
 
     >>> a = EventToken(1700000000, "shop/commerce/-80", "MariaDB/0-1-41")
@@ -157,7 +157,7 @@ def _by_timestamp(a: EventToken, b: EventToken) -> Order:
 
 
 def _by_position(a: EventToken | OriginToken, b: EventToken | OriginToken) -> Order | None:
-    """Compare two positions of one shard. None: something else may decide. UNKNOWN: nothing else may."""
+    """Compare two positions of one shard. None means that something else may decide. UNKNOWN: nothing else may."""
     x, y = _position(a.position), _position(b.position)
     if isinstance(x, int) and isinstance(y, int):
         return Order.EQUAL if x == y else Order.OLDER if x < y else Order.NEWER
