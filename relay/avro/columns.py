@@ -64,7 +64,7 @@ def _boolean(value: Any) -> bytes:
 
 
 def _exact(value: Any) -> Decimal | None:
-    """Return an int or finite Decimal as Decimal, None for anything else. True is not 1, and -0 is 0."""
+    """Return an int or finite Decimal as Decimal, or None for anything else. True is not 1, and -0 is 0."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
     if isinstance(value, Decimal) and value.is_finite():

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field]]:
-    """Return the columns of the row, None if images are JSON text, and of the key in a `change_schema`."""
+    """Return the columns in a `change_schema`: of the row, None if images are JSON text, and of the key."""
     row = columns_of_row(schema)
     key = [_field(*each) for each in columns_of_key(schema)]
     return None if row is None else [_field(*each) for each in row], key
 
 
 def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | None:
-    """Return the columns of the row and of the key of a table; None if the core makes no changes of its rows.
+    """Return the columns of the row and of the key of a table, or None if the core makes no changes of its rows.
 
     That is where values are not published, and where a key is a time.
     """

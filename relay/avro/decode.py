@@ -82,7 +82,7 @@ def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
         if schema is None:
             raise UnknownSchema(
                 f"no schema is known for values that start with {header.hex()}: check that `name` and "
-                "`schema_registry` in the config are those of the relay that wrote them, then retry"
+                "`schema_registry` in the config are the same as for the relay that wrote them, then retry"
             )
         reader = readers[header] = _BodyReader(schema)
     return reader.read(body)

@@ -1,4 +1,4 @@
-"""From one schema of a table to the next: the differences, and the aliases by which Avro readers resolve them.
+"""From one schema of a table to the next: the differences, and the aliases that let Avro readers resolve them.
 
 A record's name ends in a hash of its columns, so for Avro the records of two versions are unrelated unless the next one
 names the earlier one in its ``aliases``, which are not part of a fingerprint. An alias makes readers read an old record
@@ -52,7 +52,7 @@ def of_one_table(a: Schema, b: Schema) -> bool:
 
 
 def table_of(schema: Schema) -> str | None:
-    """Return what the schemas of one table of one source have in common, None if this is not a schema of changes."""
+    """Return what the schemas of one table of one source have in common, or None if this is not a schema of changes."""
     key = _record(schema, "key")
     return None if key is None else key.get("namespace")
 
@@ -126,7 +126,7 @@ def _envelope(schema: Schema) -> dict[str, str]:
 
 
 def _record(schema: Schema, part: str) -> dict[str, Any] | None:
-    """Return the key or row record that a schema defines, None if it has none."""
+    """Return the key or row record that a schema defines, or None if it has none."""
     for field in schema.get("fields", []):
         if field["name"] == _PARTS[part] and isinstance(field["type"], list):
             return next((kind for kind in field["type"] if isinstance(kind, dict) and "fields" in kind), None)

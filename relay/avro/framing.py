@@ -41,7 +41,7 @@ def confluent_header(schema_id: int) -> bytes:
 
 
 def schema_id(header: bytes) -> int | None:
-    """Return the registry's schema id in a Confluent header, None for another framing."""
+    """Return the registry's schema id in a Confluent header, or None for another framing."""
     if len(header) != CONFLUENT_HEADER or not header.startswith(CONFLUENT_MARK):
         return None
     return int.from_bytes(header[1:], "big")

@@ -32,7 +32,7 @@ _AFTER_SHORT = tuple(0 if first & 1 or first > 127 else 1 + (first >> 1) for fir
 
 
 def _long(b: bytes, p: int, first: int) -> tuple[int, int]:
-    """Return the number of which the first byte was read, not yet decoded from zigzag, and the place after it."""
+    """Return the number whose first byte was read, not yet decoded from zigzag, and the place after it."""
     number, shift = first & 0x7F, 7
     while (byte := b[p]) > 127:
         number |= (byte & 0x7F) << shift
@@ -99,7 +99,7 @@ def part_reader(schema: Mapping[str, Any], columns: Collection[str]) -> PartRead
 class _Compiler:
     """Writes the statements that read the value at ``p`` of ``b`` to ``v``, or skip it, and move ``p`` behind it.
 
-    ``chosen``: the columns to read of the next row, None for all.
+    ``chosen``: the columns to read of the next row; None means all.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ _EMPTY = "_x_"
 
 
 def escape(name: str) -> str:
-    """Return ``name`` as an Avro name, from which `unescape` restores it, so no two names become one.
+    """Return ``name`` as an Avro name. `unescape` restores it, so no two names become one.
 
     Each illegal character, a leading digit and the underscore of a literal ``_x`` become ``_xHHHH_``, the code point
     in hexadecimal: ``a-b`` is ``a_x002D_b``. The empty text becomes ``_x_``.
@@ -70,7 +70,7 @@ def columns_of_key(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def columns_of_row(schema: Mapping[str, Any]) -> list[tuple[str, str]] | None:
-    """Return the names and column types of the row in a `change_schema`, None if images are JSON text."""
+    """Return the names and column types of the row in a `change_schema`, or None if images are JSON text."""
     (row,) = (field["type"][1] for field in schema["fields"] if field["name"] == "old")
     return None if row == "string" else [(source_name(field), field["relay.type"]) for field in row["fields"]]
 

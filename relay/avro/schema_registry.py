@@ -187,7 +187,7 @@ class RegistrySchemas:
         return self._known.setdefault(header, found)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Look up the schemas of all values that are on ``topics`` now, those from before there was a registry, too.
+        """Look up the schemas of all values that are on ``topics`` now, even from before there was a registry.
 
         A consumer that meets values one by one needs only `lookup`. Raises `Unavailable`.
         """
@@ -196,7 +196,7 @@ class RegistrySchemas:
         for topic in topics:
             subject = f"{topic}-value"
             with self._asking(f"look up {subject}"):
-                for version in self._versions(subject, deleted=True):  # I1: of values that are there still
+                for version in self._versions(subject, deleted=True):  # I1: values that are still there have it
                     if is_of_changes(version.schema):
                         self._known.setdefault(confluent_header(version.id), version.schema)
 
@@ -288,7 +288,7 @@ class RegistrySchemas:
         return sorted(self._none_if_missing(partial(self._client.get_versions, deleted=deleted), subject) or [])
 
     def _compatibility(self, subject: str) -> str | None:
-        """Return the compatibility of a subject, None if it has none of its own."""
+        """Return the compatibility of a subject, or None if it has none of its own."""
         return self._none_if_missing(self._client.get_compatibility, subject)
 
     @staticmethod

@@ -73,7 +73,7 @@ class TopicSchemas:
         return f"topic {self._topic}"
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
-        """Return, for each topic and schema, whether no schema of its table is known. Raises as `refresh`."""
+        """Return, for each topic and schema, whether no schema of its table is known. Raises what `refresh` does."""
         self.refresh()
         known = {table_of(schema) for schema in self.all().values()}
         return [table_of(schema) not in known for _, schema in wanted]
@@ -93,7 +93,7 @@ class TopicSchemas:
         if published:
             mine = following(mine, [one for one in self.all().values() if of_one_table(one, mine)])
             self._publish(mark, mine)
-            # Read it back: of two that register at once, the first in the topic holds the fingerprint.
+            # Read it back: if two register at once, the first in the topic holds the fingerprint.
             self.refresh()
         holder = self._known[header]
         if not same(holder, mine):
@@ -120,11 +120,11 @@ class TopicSchemas:
         return dict(self._known)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Look up the schemas of all values that are on ``topics`` now. Raises as `refresh`."""
+        """Look up the schemas of all values that are on ``topics`` now. Raises what `refresh` does."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is no schema."""
+        """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is not a schema."""
         asked = next(self._questions)
         if not self._turn.acquire(timeout=self._patience):
             raise self._no_answer(f"was not read to its end by another thread within {self._patience:g} s")
@@ -208,7 +208,7 @@ class TopicSchemas:
                     f"the topic {self._topic} holds a record at offset {offset}, key {key!r}, that is not a schema"
                     f" ({fault}): {_FOREIGN}"
                 ) from fault
-            # The first holder keeps its fingerprint: its values were published, those of a second never were.
+            # The first holder keeps its fingerprint: its values were published; a second one's never were.
             self._known.setdefault(header, schema)
         self._next = offset + 1
 
