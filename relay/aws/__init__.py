@@ -19,7 +19,7 @@ class Refused(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """Keys have the names and meanings of AWS's own config file. ``region``: None for that of the environment."""
+    """Keys have the names and meanings of AWS's own config file. ``region``: None for the environment's."""
 
     region: str | None = None
     profile: str | None = None

@@ -1,4 +1,4 @@
-"""Whose credentials to use in AWS: those of the environment, of a profile, or of a role assumed with one of them.
+"""Which credentials to use in AWS: the environment's, a profile's, or those of a role assumed with one of them.
 
 A role's credentials expire after an hour. 15 minutes before, botocore asks for new ones.
 """

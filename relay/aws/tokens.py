@@ -1,7 +1,7 @@
 """The tokens that RDS and MSK take for a password: requests that are signed, but not sent.
 
 RDS's are made by botocore. MSK's are made here, in the few lines of AWS's package aws-msk-iam-sasl-signer-python, which
-the tests compare them with: that package asks STS for a role's credentials anew for every token, where the sessions of
+the tests compare them with: that package asks STS again for a role's credentials for every token; the sessions of
 `relay.aws.identity` keep them until they are old.
 """
 
@@ -28,7 +28,7 @@ from relay.errors import RelayError, Unavailable
 log = logging.getLogger(__name__)
 
 LIFETIME = 900
-"""Seconds for which a token can be used to log in. A connection that is open may stay open."""
+"""How many seconds a token can be used to log in. A connection that is open may stay open."""
 
 
 class DatabaseTokens:
@@ -41,7 +41,7 @@ class DatabaseTokens:
         self._client: Any = None
 
     def make(self, host: str, port: int, user: str) -> str:
-        """Return a token with which ``user`` can log in at this address, and at no other name of it.
+        """Return a token that ``user`` can log in with, only at this address, not at another name of it.
 
         Raises ``Refused``, ``ConfigError``, and ``Unavailable`` if AWS cannot be asked for credentials now.
         """
@@ -75,7 +75,7 @@ class BrokerTokens:
             raise
 
     def make(self) -> tuple[str, float]:
-        """Return a token, and when it expires, in seconds since the epoch. Raises as `DatabaseTokens.make` does."""
+        """Return a token, and when it expires, in seconds since the epoch. Raises what `DatabaseTokens.make` does."""
         with _translated("a token of MSK"):
             with self._opening:
                 if self._credentials is None:
