@@ -28,7 +28,7 @@ class AsyncTokenCache:
         self.cache = cache
 
     async def get_or_load(self, key: str, load: AsyncLoad, *, refused: bytes | None = None) -> Cached:
-        """As ``TokenCache.get_or_load``."""
+        """Like ``TokenCache.get_or_load``."""
 
         async def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
             return {key: await load(key, wanted[key])}
@@ -38,7 +38,7 @@ class AsyncTokenCache:
     async def get_many(
         self, keys: Iterable[str], load_many: AsyncLoadMany, *, refused: bytes | None = None
     ) -> dict[str, Cached]:
-        """As ``TokenCache.get_many``."""
+        """Like ``TokenCache.get_many``."""
         steps = self.cache.steps(keys, refused)
         try:
             step = next(steps)
@@ -54,7 +54,7 @@ class AsyncTokenCache:
             return results
 
     async def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
-        """As ``TokenCache.invalidate``."""
+        """Like ``TokenCache.invalidate``."""
         return await asyncio.to_thread(self.cache.invalidate, *keys, token=token)
 
     async def _take(self, step: Step, load_many: AsyncLoadMany) -> Any:

@@ -31,7 +31,7 @@ def cached(
 
 
 def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> Any:
-    """Let a function's results come from the cache; of an ``AsyncTokenCache``, those of a coroutine function.
+    """Let a function's results come from the cache; with an ``AsyncTokenCache``, a coroutine function's.
 
         @cached(cache, key="order:{customer}:{number}")
         def order(customer: str, number: int) -> dict[str, Any] | None: ...
@@ -42,7 +42,7 @@ def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str]
 
     The function has to read where each write is visible once it is in the stream (I6): consistently from DynamoDB, or
     from a primary as ``VitessLoader`` does. To read from replicas, use a loader. ValueError if the template names
-    something that is no parameter.
+    something that is not a parameter.
     """
     if isinstance(cache, AsyncTokenCache):
         return lambda function: AsyncCachedFunction(cache, function, key, codec)
@@ -103,7 +103,7 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
         return self._loaded(call, self._function(*call.args, **call.kwargs))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load what the function has for these cache keys, without those of others, for ``relay verify --loader``.
+        """Load what the function has for these cache keys, except keys of others, for ``relay verify --loader``.
 
         Raises ``ConfigError`` if arguments cannot be read back from a key.
         """
@@ -137,7 +137,7 @@ class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
         return self._loaded(call, await self._function(*call.args, **call.kwargs))
 
     async def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """As ``CachedFunction.load_many``."""
+        """Like ``CachedFunction.load_many``."""
         return {key: await self.load(**each) for key, each in self._arguments(wanted).items()}  # type: ignore[call-arg]
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:

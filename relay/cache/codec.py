@@ -23,7 +23,7 @@ class Codec(Generic[V]):
 
 
 JSON: Codec[Any] = Codec(orjson.dumps, orjson.loads)
-"""Values of JSON, and what orjson writes as such: datetimes, UUIDs and dataclasses come back as text and dicts."""
+"""Values of JSON, and what orjson writes as JSON: datetimes, UUIDs and dataclasses come back as text and dicts."""
 
 TEXT: Codec[str] = Codec(str.encode, bytes.decode)
 

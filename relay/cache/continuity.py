@@ -1,8 +1,8 @@
 """Whether a consumer starts where its cache namespace was last invalidated, or may have missed changes.
 
 How far the changes of a relay were applied to a namespace is kept in its store. A consumer that starts further on, or
-with other cache keys, begins a new generation, and so does one that finds nothing there: else entries that the changes
-in between would have invalidated were served for ever (I6).
+with other cache keys, begins a new generation, and so does one that finds nothing there: otherwise entries that the
+changes in between would have invalidated would be served for ever (I6).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATTEMPTS = 100  # more conflicts in a row are a fault, not contention
 class AppliedChanges:
     """Changes of a relay that were applied to a namespace: all before ``offsets``.
 
-    ``keys``: identifies the cache keys that they invalidated. ``ids``: of the topics.
+    ``keys``: identifies the cache keys that they invalidated. ``ids``: the ids of the topics.
     """
 
     keys: str
@@ -34,9 +34,9 @@ class AppliedChanges:
     offsets: Offsets
 
     def doubt(self, start: AppliedChanges, ends: Offsets) -> str | None:
-        """Return why a consumer that begins at ``start`` may miss changes; None if it cannot.
+        """Return why a consumer that begins at ``start`` may miss changes, or None if it cannot.
 
-        ``ends``: those of the topics at present.
+        ``ends``: the ends of the topics at present.
         """
         if self.keys != start.keys:
             return "the cache keys have changed"
@@ -71,7 +71,7 @@ class AppliedChanges:
 
     @classmethod
     def from_json(cls, text: bytes | None) -> AppliedChanges | None:
-        """Return what ``text`` says; None for none, and for what another version may have written."""
+        """Return what ``text`` says, or None if it is empty, or another version may have written it."""
         try:
             fields = json.loads(text or b"")
             found = cls(fields["keys"], fields["ids"], fields["offsets"])
@@ -100,7 +100,7 @@ class Continuity:
     def begin(self, ids: Mapping[str, str], start: Offsets, ends: Offsets) -> str | None:
         """Invalidate the namespace if changes before ``start`` may not have been applied to it; return why.
 
-        ``ids``, ``ends``: of the topics, at present. Raises ``Unavailable``.
+        ``ids``, ``ends``: what the topics have at present. Raises ``Unavailable``.
         """
         self._ids = ids
         wanted = AppliedChanges(self._keys, ids, start)
@@ -134,7 +134,7 @@ class Continuity:
     def start_at(self, start: Offsets, ends: Callable[[], Offsets]) -> None:
         """Find out ``published_since`` of the changes from ``start`` on.
 
-        ``ends``: asks for those of the topics. Raises ``Unavailable``.
+        ``ends``: asks for the ends of the topics. Raises ``Unavailable``.
         """
         since = self._invalidator.since()
         if since != self._since:

@@ -1,4 +1,4 @@
-"""A cache entry, its JSON, and the rules by which invalidations and fills change it.
+"""A cache entry, its JSON, and the rules for how invalidations and fills change it.
 
 The rules are pure functions, without a store or a clock, and hold everything of I5 and I6 that concerns one entry. Test
 a new rule with vectors in ``tests/cache/test_entry.py`` and with ``tests/cache/test_interleavings.py``. Every process
@@ -45,8 +45,8 @@ _STATES = {state.value: state for state in State}
 class Entry:
     """An entry without its value, which the store keeps beside it.
 
-    ``until``: epoch seconds, from which on a lease may be taken over and a value is no longer served. 0: no end.
-    ``kept``: what a VALUE replaced and reflects, of shards that its tokens do not name. It does not discard them, since
+    ``until``: epoch seconds. From then on a lease may be taken over and a value is no longer served. 0: no end.
+    ``kept``: what a VALUE replaced and reflects, for shards not in its tokens. It does not discard them, since
     an invalidation that looks old may be younger than the read; but what follows the value has to reflect them, too.
     """
 
@@ -90,10 +90,10 @@ class Held(dict[str, EventToken | None]):
 class LoadedValue:
     """What a loader read.
 
-    ``value`` None: there is no such item, and that is cached. ``tokens``: one for each shard read from a copy that may
+    ``value``: None if there is no such item, which is cached. ``tokens``: one for each shard read from a copy that may
     lag, taken *before* the read. A shard without a token was read where every committed write is visible (a consistent
     read, the primary). ``fresher``: the read reflects every invalidation it was given to compare with. ``canonical``:
-    the key is the one that changes of what was read invalidate, and not another spelling by which it is found.
+    the key is the one that changes of what was read invalidate, and not another spelling that finds it.
     """
 
     value: bytes | None
@@ -103,7 +103,7 @@ class LoadedValue:
 
 
 class Folded(NamedTuple):
-    """The result of several invalidations of one entry. ``entry`` None: leave it unchanged."""
+    """The result of several invalidations of one entry. ``entry``: None leaves it unchanged."""
 
     entry: Entry | None
     applied: int
@@ -190,15 +190,15 @@ def leased(entry: Entry | None, generation: str, until: float) -> Entry:
 
 
 def emptied(entry: Entry) -> Entry | None:
-    """Return what is left where a lease is given back, or a value is dropped; None for nothing."""
+    """Return what is left where a lease is given back, or a value is dropped; None means nothing."""
     tokens = required(entry, entry.generation)  # I6: also what a value has replaced
     return Entry(State.TOMBSTONE, entry.generation, tokens) if tokens else None
 
 
 def filled(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry | None:
-    """Return the entry of a value loaded under a lease; None if it must not be stored.
+    """Return the entry of a value loaded under a lease, or None if it must not be stored.
 
-    ``floors``: those of the lease's generation, read after the lease was known to be possible. The entry has the
+    ``floors``: the floors of the lease's generation, read after the lease was known to be possible. The entry has the
     loader's tokens only: any invalidation clears what was read without a token.
     """
     if not loaded.canonical:

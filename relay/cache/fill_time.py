@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FillTime:
-    """The time that loads take, from those seen so far. Not locked.
+    """The time that loads take, from those seen so far. It is not locked.
 
     Smoothed mean and deviation, as TCP judges by them whether an answer is still to come (RFC 6298).
     """
@@ -23,5 +23,5 @@ class FillTime:
         self._mean += (seconds - self._mean) / 8
 
     def longest(self, bound: float) -> float:
-        """Return the seconds after which hardly a load is still to end; ``bound`` at most, and before any is known."""
+        """Return how many seconds nearly every load takes at most; ``bound`` if that is less, or none is known."""
         return min(bound, self._mean + 4 * self._deviation) if self._is_known else bound

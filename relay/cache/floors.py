@@ -1,14 +1,14 @@
-"""The floors of a namespace: what a read of a lagging copy has to reflect before it may fill a key of which the cache
-knows nothing.
+"""The floors of a namespace: what a read of a lagging copy has to reflect before it may fill a key that the cache knows
+nothing about.
 
 A tombstone keeps older reads out, but it can expire, be evicted, or go with the memory of the server. The floors stand
 in for the tombstones that are gone: by shard, a token that every invalidation applied so far is known to be covered by,
-if its tombstone need not stand any more. They are pure data and rules, as in ``relay.cache.entry``.
+if its tombstone is no longer needed. They are pure data and rules, as in ``relay.cache.entry``.
 
 A process *announces* the tokens of its invalidations before it applies them. So every invalidation that was ever
-applied is at or below what had been announced by then, and the announcements of ``tombstone_ttl`` ago cover those whose
+applied is at or below what had been announced by then, and the announcements of ``tombstone_ttl`` ago cover any whose
 tombstones may have expired. Where memory may have been lost, the newest announcements count at once. Where
-announcements may have been lost too (a new generation, an invalidation without a token), floors begin anew: with the
+announcements may have been lost too (a new generation, an invalidation without a token), floors start over: with the
 first change of a shard that was committed and published after that moment, since it is newer than all that was applied
 before. Published is not enough: a relay that is reset, or lags behind another one, publishes old changes.
 """
@@ -32,7 +32,7 @@ MOST_BYTES = 256 << 10  # of the JSON, which each miss reads; memcached takes it
 _MOST_UNORDERED = 4  # tokens of one shard, none known to be newer than another
 
 Unordered = tuple[EventToken, ...]
-"""Tokens of one shard of which none is known to be newer than another: a read has to reflect all."""
+"""Tokens of one shard, none known to be newer than another: a read has to reflect all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Floors:
     """What was announced in one generation, and the shards whose floors have ``begun``.
 
     ``since``: a random id of the moment since which announcements are complete, ``began`` the same in epoch seconds.
-    ``losses``: what the store last said of lost entries. ``tombstone_ttl``: seconds, the
-    shortest of those who announced. ``periods``: the oldest first, at least one.
+    ``losses``: what the store last said of lost entries. ``tombstone_ttl``: seconds, the shortest that was announced.
+    ``periods``: the oldest first, at least one.
     """
 
     generation: str
@@ -61,7 +61,7 @@ class Floors:
     begun: frozenset[str]
 
     def at(self, now: float, tombstone_ttl: float) -> dict[str, EventToken | None]:
-        """Return the floor of each shard that has one, None for a floor that no token reaches.
+        """Return the floor of each shard that has one, or None for a floor that no token reaches.
 
         ``tombstone_ttl``: the reader's own.
         """
@@ -92,9 +92,8 @@ def announced(
 ) -> Floors:
     """Return the floors after invalidations with ``tokens`` were announced; a token of None is not known.
 
-    ``published_since``: the ``since`` after which the changes are known to have been published, "" for none. None: the
-    caller vouches for it.
-    ``new_since``: the id to take if announcements begin anew.
+    ``published_since``: the ``since`` after which the changes are known to have been published, "" if there is none.
+    None means that the caller vouches for it. ``new_since``: the id to take if announcements start over.
     """
     tokens = list(tokens)
     placed = _newest(token for token in tokens if token is not None and token.shard != UNPLACED)
@@ -164,7 +163,7 @@ def _joined(held: Unordered, token: EventToken) -> Unordered:
 
 
 def shortened(floors: Floors, now: float, new_since: str) -> Floors:
-    """Return floors of at most ``MOST_BYTES``: everything announced so far at once, else those that begin anew."""
+    """Return floors of at most ``MOST_BYTES``: everything announced so far at once, else floors that start over."""
     floors = replace(floors, periods=_from(now, floors.periods[-1].tokens))
     if len(encode_floors(floors)) <= MOST_BYTES:
         return floors
@@ -211,7 +210,7 @@ def _token(fields: object) -> EventToken:
 
 
 class FloorsReader:
-    """Reads the floors of a namespace for its readers. Shared by threads. ``tombstone_ttl``: seconds."""
+    """Reads the floors of a namespace for its readers. Threads may share it. ``tombstone_ttl``: seconds."""
 
     def __init__(self, store: Store, namespace: str, tombstone_ttl: float, clock: Callable[[], float]) -> None:
         self._store = store

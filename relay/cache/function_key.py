@@ -34,7 +34,7 @@ _FROM_TEXT: Mapping[str, Callable[[str], Any]] = {
 class KeyedCall(NamedTuple):
     """A call of a function with a cache key. ``args``, ``kwargs``: as given, with texts read as annotated.
 
-    ``values``: of the columns of the key. ``is_typed``: whether all of them could be read.
+    ``values``: the values of the key's columns. ``is_typed``: whether all of them could be read.
     """
 
     key: str
@@ -93,7 +93,7 @@ class FunctionKey:
         for column, given in call.values.items():
             try:
                 shown = result.get(column) if isinstance(result, Mapping) else getattr(result, column, None)
-                # Times and binary have one text already, and a result may show another. So may what has none.
+                # Times and binary have one text already, and a result may show another. If it has none, it may, too.
                 if shown is None or isinstance(given, (bytes, datetime)) or callable(shown):
                     continue
                 if isinstance(shown, bool) and not isinstance(given, bool):
@@ -114,7 +114,7 @@ class FunctionKey:
         return call.is_typed
 
     def arguments(self, key: str) -> dict[str, Any] | None:
-        """Return the arguments that have this cache key; None if there are none, or several.
+        """Return the arguments that have this cache key, or None if there are none, or several.
 
         Raises ``ConfigError`` if they cannot be read back from a key.
         """

@@ -66,11 +66,11 @@ class Invalidator:
     def apply(
         self, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str | None = None
     ) -> InvalidationCounts:
-        """Apply (cache key, token) pairs, those of one key in their order; a token of None is unknown.
+        """Apply (cache key, token) pairs, the pairs of one key in their order; None is an unknown token.
 
         ``published_since``: what ``since`` returned before the first of these changes was published, "" if it is not
         known. The floors of a namespace (see ``relay.cache.floors``) begin with such changes, and what a replica was
-        asked for is only cached above them. None: no change is ever applied again after a later one was, as by a
+        asked for is only cached above them. None means that no change is ever applied again after a later one, as by a
         consumer that restarts from an older checkpoint.
 
         After it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``; some may
@@ -87,7 +87,7 @@ class Invalidator:
         return counts
 
     def since(self) -> str:
-        """Return an id of the time since which changes are announced in this namespace, "" for none.
+        """Return an id of the time since which changes are announced in this namespace, "" if there is none.
 
         A change published after this call is newer than all that was applied before that time.
         """
@@ -103,7 +103,7 @@ class Invalidator:
         return generation
 
     def delete(self, writes: Sequence[ConditionalWrite], full: StoreFull) -> dict[str, bytes | None]:
-        """Delete the entries for whose new tombstones, which are among ``writes``, there was no room.
+        """Delete the entries whose new tombstones, which are among ``writes``, found no room.
 
         Return the conflicts of all writes. Raises ``Unavailable``.
         """
@@ -112,7 +112,7 @@ class Invalidator:
         return full.conflicts | self.store.compare_and_set(refused)
 
     def _forget_floors(self, full: StoreFull) -> None:
-        """Delete the floors. They begin anew, with changes that are made after this."""
+        """Delete the floors. They start over, with changes that are made after this."""
         if self._warning.is_due():
             _log.warning(
                 "cache namespace %s: invalidations delete entries, and nothing new is cached: %s", self.namespace, full

@@ -126,7 +126,7 @@ def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invali
         if is_read and not rules.is_news(change):
             continue
         if change.key is None:
-            # I6: of the rows that a truncation has removed, or that went away before they were copied, nothing tells.
+            # I6: nothing tells which rows a truncation has removed, or which went away before they were copied.
             result.bumps[f"{change.table} was {'copied' if is_read else 'truncated'}"] = None
             continue
         templates = rules.of_table(change.table)
@@ -181,13 +181,13 @@ def _rows(change: ReducedChange, wanted: Iterable[str]) -> list[dict[str, str]]:
 
 
 def _texts(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
-    """Return the text of these columns, without those that are null or absent."""
+    """Return the text of these columns, except null or absent ones."""
     given = (column for column in columns if row.get(column) is not None)
     return {column: part for column in given if (part := text(row[column])) is not None}
 
 
 def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
-    """Return why a record of the gaps topic invalidates the namespace; None for a gap of none of ``sources`` (I9)."""
+    """Return why a record of the gaps topic invalidates the namespace; None for a gap outside ``sources`` (I9)."""
     try:
         gap = orjson.loads(record)
         source, reason = gap["source"], gap.get("reason")
@@ -232,7 +232,7 @@ def row_keys(templates: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> lis
 
 
 def text(value: Any) -> str | None:
-    """Return the text of a column's value in a cache key; None for DynamoDB's null.
+    """Return the text of a column's value in a cache key, or None for DynamoDB's null.
 
     Text is unchanged, numbers are canonical, binary is base64, times that have an offset are in UTC to the microsecond.
     A zero time has no decimals. Raises ``ValueError`` for lists, sets, maps and other times.

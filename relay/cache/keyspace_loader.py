@@ -24,11 +24,11 @@ class KeyspaceLoader(ReplicaLoader):
     """Loads values from the shards of a keyspace, each read with the token of the server that was read.
 
     ``sharding_key`` returns the sharding key of a cache key, which says the shard that all rows of its value are in.
-    ``read`` must end a transaction that it begins. It gets keys of one shard, and those of several shards are read at
-    once. Shared by threads, each of which reads on connections of its own.
+    ``read`` must end a transaction that it begins. It gets keys of one shard; several shards are read at once. Threads
+    may share it: each reads on connections of its own.
 
     A read is made on a server that is known to be fresh enough for all its keys, if there is one. ``primaries``: by
-    shard, what loads the keys for which the read was not.
+    shard, what loads the keys where the read was not.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class KeyspaceLoader(ReplicaLoader):
         self._primaries = dict(primaries or {})
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises as ``KeyspaceQueries.execute``, and what ``read`` raises."""
+        """Load many keys, for ``get_many``. Raises what ``KeyspaceQueries.execute`` does, and what ``read`` raises."""
         by_shard: defaultdict[str, dict[str, Tokens | None]] = defaultdict(dict)
         for key, held in wanted.items():
             by_shard[self.queries.shard_of(self.sharding_key(key))][key] = held

@@ -63,7 +63,7 @@ class DynamoDBLoader:
         return self._loaded(key, primary_key, answer.get("Item"))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises as ``relay.dynamodb.batch_load``."""
+        """Load many keys, for ``get_many``. Raises what ``relay.dynamodb.batch_load`` does."""
         from relay.dynamodb import batch_load  # needs botocore, which other loaders do not
 
         primary_keys = {key: self.primary_key(key) for key in wanted}
@@ -87,11 +87,11 @@ Read = Callable[[Any, Sequence[str]], Mapping[str, bytes] | Iterable[tuple[Mappi
 
 
 class RowsLoader:
-    """What the loaders of MySQL and MariaDB share: a value is that of the row that renders its key.
+    """What the loaders of MySQL and MariaDB share: a value comes from the row that renders its key.
 
-    ``key``: the template of the keys in ``cache.keys``, by which the loader renders the key of each row that ``read``
-    returns. Without it, ``read`` returns values by key, and has to render them from its rows itself, by ``key_text``.
-    A key that no row renders has no value, also where a row is found by it: ``7`` by ``007``, ``ada`` by ``Ada``.
+    ``key``: the template of the keys in ``cache.keys``; the loader renders the key of each row that ``read`` returns
+    with it. Without it, ``read`` returns values by key, and has to render them from its rows itself, by ``key_text``. A
+    key that no row renders has no value, even where a row is found by it: ``7`` by ``007``, ``ada`` by ``Ada``.
     """
 
     def __init__(self, read: Read, key: str | None) -> None:
@@ -99,7 +99,7 @@ class RowsLoader:
         self._read = read
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises as ``load_many``."""
+        """Load one key, for ``get_or_load``. Raises what ``load_many`` does."""
         return self.load_many({key: compare})[key]
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
@@ -150,19 +150,17 @@ def require_one_key(key: str | None, *primaries: PrimaryLoader | None) -> None:
     """Raise ValueError if a loader's primary renders other keys than it: what they read has one form."""
     for primary in primaries:
         if primary is not None and primary.key != key:
-            raise ValueError(
-                f"the loader has key={key!r}, and that of its primary key={primary.key!r}: give both the same"
-            )
+            raise ValueError(f"the loader has key={key!r}, and its primary has key={primary.key!r}: give both the same")
 
 
 class QueriesLoader(ReplicaLoader):
     """Loads values from one server of MySQL or MariaDB, a primary or a replica, each read with the server's token.
 
     ``connect`` returns a new PyMySQL connection to the server that ``watcher`` watches, with ``autocommit=True``.
-    ``read`` must end a transaction that it begins. All keys must be in the watched shard. Shared by threads, each of
-    which reads on a connection of its own. If the watch has ended, a read has no token, and is not cached.
+    ``read`` must end a transaction that it begins. All keys must be in the watched shard. Threads may share it: each
+    reads on a connection of its own. If the watch has ended, a read has no token, and is not cached.
 
-    ``primary`` loads the keys for which the server is known to lag, or not known to be fresh enough.
+    ``primary`` loads the keys where the server is known to lag, or not known to be fresh enough.
     """
 
     def __init__(
@@ -208,7 +206,7 @@ class PrimaryLoader(RowsLoader):
     """Loads values from the primary of a shard of MySQL or MariaDB, so that every change is in them.
 
     ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read`` is in a transaction that it
-    must not end. Shared by threads, each of which reads on a connection of its own. The primary must be that of the
+    must not end. Threads may share it: each reads on a connection of its own. It must be the primary of the
     relayed shard: a read of it that starts after a change came out of the stream reflects the change. So the reads have
     no token, and are always fresher.
 

@@ -20,7 +20,7 @@ from relay.process.server_memory import ServerMemory
 
 DEFAULT_PORT = 11211
 NO_ROOM = b"SERVER_ERROR"
-"""The code of the answer to a write for which there is no memory. Other errors of a server end the connection."""
+"""The code of the answer to a write when memory is full. Other errors of a server end the connection."""
 
 _NO_ROOM_LINE = b"SERVER_ERROR out of memory storing object"
 _OLDEST = (1, 6, 18)
@@ -175,7 +175,7 @@ class MemcachedConnection:
 
 
 class Memcached:
-    """One memcached, and the connections to it. Shared by threads."""
+    """One memcached, and the connections to it. Threads may share it."""
 
     def __init__(self, host: str, port: int, connect: Callable[[str, int], MemcachedConnection]) -> None:
         self.name = f"{host}:{port}"

@@ -25,17 +25,17 @@ from relay.process.server_memory import ServerMemory
 
 _log = logging.getLogger(__name__)
 
-# The flags of an item, which tell those of the relay from others.
+# The flags of an item, which tell the relay's items from others.
 _WITHOUT_VALUE, _WITH_VALUE, _GENERATION = 0x7265_6C00, 0x7265_6C01, 0x7265_6C02
 _LONGEST_KEY = 250  # bytes
 _UNFIT = re.compile(rb"[\x00-\x20\x7f]")  # in a key
-_LONGEST_TTL = 30 * 86_400  # seconds; what is more is a time since the epoch
+_LONGEST_TTL = 30 * 86_400  # seconds; a larger number is a time since the epoch
 _OVERHEAD = 256  # bytes of an item beside key and data, and some
 _ATTEMPTS = 10  # to read a generation that others replace meanwhile
 
 
 class MemcachedStore(ClosingStore):
-    """A ``Store`` in memcached 1.6.18 or newer. Shared by threads; connects when first used.
+    """A ``Store`` in memcached 1.6.18 or newer. Threads may share it. It connects when first used.
 
     ``url``: ``memcached://host:port``, or several servers, ``memcached://user:password@host:port,host:port``;
     ``memcacheds://`` with TLS. ``timeout``: seconds per answer. Each key is kept by one of the servers, so all
@@ -176,7 +176,7 @@ class _Errors:
 
 @dataclass(slots=True)
 class _Attempt:
-    """Writes to one server, on one connection. ``refused``: to which keys are added for whose writes it has no room."""
+    """Writes to one server, on one connection. ``refused``: gets the keys whose writes it has no room for."""
 
     connection: MemcachedConnection
     writes: Sequence[ConditionalWrite]

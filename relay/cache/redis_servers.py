@@ -51,7 +51,7 @@ _PAUSE = 0.02  # seconds before the second of them; longer before each further o
 
 
 class Script:
-    """A script, and the name by which a server knows it."""
+    """A script, and the name that a server knows it by."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -66,7 +66,7 @@ class ScriptCall(NamedTuple):
 
 
 class Servers(ABC):
-    """Where scripts run. Shared by threads; connects when first used. Methods raise redis-py's errors."""
+    """Where scripts run. Threads may share it. It connects when first used. Methods raise redis-py's errors."""
 
     keys_per_call: int
     """The most keys that a call of a script may have."""
@@ -292,7 +292,7 @@ def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any
             found = _send(client, [*(_command(script, calls[n]) for n in part), *map(_probe, probed)])
             if probed:
                 refusal = found.pop()
-                if isinstance(refusal, AskError):  # that slot is elsewhere, so it says nothing of this server
+                if isinstance(refusal, AskError):  # that slot is elsewhere, so it says nothing about this server
                     here = [n for n, answer in zip(part, found, strict=True) if not isinstance(answer, AskError)]
                     refusal = _send(client, [_probe(calls[here[0]].keys[0])])[0] if here else None
                 _require_writes(refusal)  # I6
@@ -318,8 +318,8 @@ def _probe(key: str) -> Command:
 def _require_writes(probed: Any) -> None:
     """Raise the answer to a probe if the server may have too few replicas: another one may have taken its place.
 
-    A server that gives another reason may not have looked at its replicas. But the calls say themselves that it is no
-    primary or has not the slot, and whether a key is a hash is what it looks at last.
+    A server that gives another reason may not have looked at its replicas. But the calls themselves say that it is not
+    a primary or lacks the slot, and it checks last whether a key is a hash.
     """
     if not isinstance(probed, Exception) or isinstance(probed, (AskError, ReadOnlyError)):
         return

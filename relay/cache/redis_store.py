@@ -1,7 +1,7 @@
 """Redis as a store: reads and compare-and-sets by scripts, and generations bound to the runs of the servers.
 
 An entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value). The key of a generation has its id
-and the runs of the primaries on which it is valid. It needs version 6 or newer.
+and the runs of the primaries that it is valid on. It needs version 6 or newer.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ return ARGV[3]
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
 # Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
-# numbers of the keys for which there is no room.
-# Many texts travel as one string, since an argument costs the client more than a substring costs Lua.
+# numbers of the keys that there is no room for. Many texts travel as one string, since an argument costs the client
+# more than a substring costs Lua.
 _COMPARE_AND_SET = Script(
     _ROLE
     + """
@@ -146,7 +146,7 @@ _RUN = re.compile(rb"master_replid:([0-9a-f]+)")
 _VALUE_BYTES_PER_CALL = 1 << 20
 _RUN_LENGTH = 16  # characters of a replication id's 40: enough to tell the runs of one Redis apart
 _ATTEMPTS = 10  # to read a generation that others replace meanwhile
-# Errors of a server that may be well again later, or that another one has replaced. Older ones wrap those of scripts.
+# Errors of a server that may be well again later, or that another one has replaced. Older ones wrap scripts' errors.
 _TEMPORARY = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError)
 _TEMPORARY_TEXT = re.compile("(?:^|: -)(?:BUSY|READONLY|MASTERDOWN|NOREPLICAS|MISCONF|OOM) ")
 
@@ -156,10 +156,10 @@ _Found = tuple[list[StoredEntry | None], str, set[str]]
 
 
 class RedisStore(ClosingStore):
-    """A ``Store`` in Redis. Shared by threads; connects when first used. ``timeout``: seconds per answer.
+    """A ``Store`` in Redis. Threads may share it. It connects when first used. ``timeout``: seconds per answer.
 
-    ``url``: ``redis://host:port/db``, ``redis+sentinel://host:port,host:port/service/db``, the hosts being those of
-    Sentinel, ``redis+cluster://host:port,host:port``; with ``rediss`` these use TLS; ``unix://path``.
+    ``url``: ``redis://host:port/db``, ``redis+sentinel://host:port,host:port/service/db``, with Sentinel's hosts,
+    ``redis+cluster://host:port,host:port``; with ``rediss`` these use TLS; ``unix://path``.
 
     A generation ends with the runs of the primaries that it began on. A server that restarted from a snapshot, or a
     replica that took over, may have lost acknowledged invalidations and restored old values (I6); it has a new run.

@@ -1,6 +1,6 @@
-"""Which statements on ``<name>.ddl`` invalidate a cache: those after which a table may have other rows.
+"""Which statements on ``<name>.ddl`` invalidate a cache: the ones that may leave a table with other rows.
 
-They change rows that are in no change: those that ALTER TABLE converts, and those that RENAME brings under a name.
+They change rows without a change of each row: ALTER TABLE converts rows, and RENAME brings rows under a name.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _is_option(part: Sequence[Token]) -> bool:
         return len(part) == 1
     value = part[2:] if len(part) > 1 and is_sign(part[1], "=") else part[1:]
     is_masked = "".join(word.text for word in value) == MASKED
-    if part[0].is_word("COMMENT"):  # a text is no token, or a name in double quotes
+    if part[0].is_word("COMMENT"):  # a text is not a token, or a name in double quotes
         return not value or is_masked or (len(value) == 1 and value[0].is_quoted)
     if part[0].is_word("ENGINE"):
         return len(value) == 1 and value[0].is_word("INNODB")

@@ -21,7 +21,7 @@ READ = b"?"
 
 
 class StoredEntry(NamedTuple):
-    """An entry in a store: the entry's JSON, and the value's bytes, None if it has no value."""
+    """An entry in a store: the entry's JSON, and the value's bytes, or None if it has no value."""
 
     meta: bytes
     value: bytes | None
@@ -30,7 +30,7 @@ class StoredEntry(NamedTuple):
 class ConditionalWrite(NamedTuple):
     """One compare-and-set.
 
-    ``expected``: the meta that the key must have, None for no entry. ``meta``: the new one, None to delete. ``value``
+    ``expected``: the meta that the key must have; None means no entry. ``meta``: the new one, None to delete. ``value``
     None leaves no value. ``ttl``: seconds, or ``KEEP``, or ``FOREVER``.
     """
 
@@ -66,7 +66,7 @@ class Store(Protocol):
     def renew(self, generation_key: str) -> str:
         """Begin a new generation and return it. No value of an earlier one is served from then on.
 
-        Nor is any if there is no room for the new one, which raises ``Unavailable``, here and in reads.
+        If there is no room for the new one, it is not replaced and ``Unavailable`` is raised, here and in reads.
         """
 
     def losses(self) -> str:

@@ -1,8 +1,8 @@
 """The cache as an application uses it: read values, and fill the cache without storing stale ones.
 
 ``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock, with a lease around every
-load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. The order is
-that of a generator's steps, which threads take here and coroutines in ``relay.cache.async_cache``.
+load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. A generator's
+steps give the order. Threads take them here, and coroutines in ``relay.cache.async_cache``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from relay.token import EventToken
 _log = logging.getLogger(__name__)
 
 Load = Callable[[str, Tokens | None], LoadedValue]
-"""Loads one key. The second argument is what to compare the read with (a ``Held``), None for nothing."""
+"""Loads one key. The second argument is what to compare the read with (a ``Held``), or None."""
 
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
@@ -90,17 +90,16 @@ class _Reads:
 
 
 class TokenCache:
-    """A cache that serves no value older than an applied invalidation (I6). Shared by threads.
+    """A cache that serves no value older than an applied invalidation (I6). Threads may share it.
 
-    ``tombstone_ttl``: seconds, the same as the invalidator's. ``value_ttl``: seconds for which a value is served, None
-    for no end. ``lease_ttl``: seconds a load may take, ``tombstone_ttl`` at most; after that another reader may load
+    ``tombstone_ttl``: seconds, the same as the invalidator's. ``value_ttl``: seconds for which a value is served; None
+    means no end. ``lease_ttl``: seconds a load may take, ``tombstone_ttl`` at most; after that another reader may load
     too, and only one of the two values is stored. ``lease_wait``: seconds to wait for a value that another reader is
-    loading; None for about as long as loads take, and ``lease_ttl`` at most.
+    loading; None means about as long as loads take, and ``lease_ttl`` at most.
 
-    ``hits`` and ``misses`` count keys. Of the misses, ``adds`` were stored where there was no entry,
-    ``compare_and_sets`` in place of one, and ``no_ops`` were loaded and not stored, ``too_old`` of them because the
-    read was not known to be fresh enough. ``unreachable`` counts failed calls to the store, after which values are
-    loaded and not stored.
+    ``hits`` and ``misses`` count keys. ``misses`` are ``adds`` (stored where there was no entry), ``compare_and_sets``
+    (stored in place of one) and ``no_ops`` (loaded and not stored), ``too_old`` of them because the read was not known
+    to be fresh enough. ``unreachable`` counts failed calls to the store; values are then loaded and not stored.
     """
 
     def __init__(
@@ -172,9 +171,9 @@ class TokenCache:
     def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
         """Serve no value of these keys that was read before, also none that is being loaded now.
 
-        For an application that has just committed a change, which the relay's own invalidation follows. ``token``: that
-        of the change, if it is known: no read of a copy that lags behind it is stored. Return False if the store cannot
-        be reached.
+        For an application that has just committed a change, which the relay's own invalidation follows. ``token``: the
+        token of the change, if it is known: no read of a copy that lags behind it is stored. Return False if the store
+        cannot be reached.
         """
         try:
             if token is not None:
@@ -242,7 +241,7 @@ class TokenCache:
             return self._fill_time.longest(self.lease_ttl)
 
     def _serve(self, keys: list[str], reads: _Reads) -> Steps[list[str]]:
-        """Read the keys, fill those that lack a value, and return those that another reader is filling."""
+        """Read the keys, fill the ones that lack a value, and return the ones that another reader is filling."""
         # The generation comes with the entries, before anything is loaded: a value loaded across a bump has the old
         # generation and is never served (I6).
         try:
@@ -332,7 +331,7 @@ class TokenCache:
             reads.found[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
     def _write(self, writes: list[ConditionalWrite]) -> Steps[tuple[set[str], set[str]]]:
-        """Write; return the names of the conflicts, and those that were not written for another reason.
+        """Write; return the names of the conflicts, and of what was not written for another reason.
 
         A store that is full or cannot be reached must not fail the application.
         """
