@@ -72,7 +72,7 @@ def redrive(
 ) -> None:
     """Send dead letters again, to the topic and partition they belong to.
 
-    Consumers complete the changes that were incomplete and ignore those that newer changes have replaced. Exit code 1:
+    Consumers complete the changes that were incomplete and ignore changes that newer ones have replaced. Exit code 1:
     some could not be sent; the errors say what to do.
     """
     begin = None if since is None else _time(since)

@@ -16,7 +16,7 @@ app = Commands(help="List lost changes, and decide how to continue after them.",
 
 @app.command("list")
 def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonOption = False) -> None:
-    """List all gaps: pending ones, at which the relay has stopped, accepted and published ones."""
+    """List all gaps: pending ones, where the relay has stopped, accepted and published ones."""
     loaded = load_config(config, settings, every_table=False)
     from relay.operations.gaps import list_gaps
 

@@ -25,7 +25,7 @@ _OPTIONS = {
     },
     Database.VITESS: {"vtgate": "vtgate as HOST:PORT", "keyspace": "Keyspace", "user": None, "table": None},
 }  # fmt: skip
-"""The options of each kind of database: those that it needs, with the question for it, and the others."""
+"""The options of each kind of database: the ones that it needs, each with its question, and the others."""
 _PLACES = {
     "cache": "A cache to invalidate, such as redis://127.0.0.1:6379/0 (empty: none)",
     "log": "A folder for the change log, such as file:///var/lib/relay/log (empty: none)",
@@ -60,7 +60,7 @@ def init(
     keyspace: Annotated[str | None, typer.Option(help="Vitess: the keyspace.")] = None,
     kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT,...", help="The Kafka brokers.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="The name of the relay. Default: that of the database or table.")
+        str | None, typer.Option(help="The name of the relay. Default: the name of the database or table.")
     ] = None,
     cache: Annotated[str | None, typer.Option(metavar="URL", help="A cache to invalidate; needs --look.")] = None,
     log: Annotated[str | None, typer.Option(metavar="PATH", help="The folder of a change log.")] = None,
@@ -135,7 +135,7 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _missing(kind: Database | None, values: dict[str, Any]) -> list[str]:
-    """Return the options without which there is no config."""
+    """Return the options that a config needs."""
     needed = [] if kind is None else [key for key, question in _OPTIONS[kind].items() if question]
     missing = [_flag(key) for key in (*needed, "kafka") if key not in values]
     return ["--type", *missing] if kind is None else missing

@@ -1,4 +1,4 @@
-"""``--log-format`` of every command: those that do not log much have it for their warnings, and for their error."""
+"""``--log-format`` of every command: commands that do not log much have it for their warnings, and for their error."""
 
 from __future__ import annotations
 

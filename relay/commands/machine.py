@@ -51,10 +51,10 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 @contextmanager
 def local_failures(*, is_service: bool = False) -> Iterator[None]:
-    """Turn failures of files into errors for the user. Flushes stdout, to whose end a command writes.
+    """Turn failures of files into errors for the user. Flushes stdout at the end.
 
-    A pipe whose reader has gone, as `head` does, is no failure: the command is done. A service is not, so that whatever
-    supervises it starts it again.
+    A pipe whose reader has gone, as `head` does, is not a failure: the command is done. A service is not, so that
+    whatever supervises it starts it again.
     """
     done = 1 if is_service else 0
     try:
@@ -81,7 +81,7 @@ def local_failures(*, is_service: bool = False) -> Iterator[None]:
 
 
 def _is_for(place: str, folder: str) -> bool:
-    """Whether ``place`` is in ``folder``, or is to be made for it, as a home folder that does not exist."""
+    """Whether ``place`` is in ``folder``, or has to be made for it, like a missing home folder."""
     return folder in place or Path(os.path.expanduser("~"), folder).is_relative_to(place)
 
 

@@ -30,7 +30,7 @@ class Database(StrEnum):
     VITESS = "vitess"
 
 
-class ConsumerKind(StrEnum):  # a list of literals is no argument
+class ConsumerKind(StrEnum):  # a list of literals is not an argument
     CACHE = "cache"
     LOG = "log"
     COPY = "copy"
@@ -65,7 +65,7 @@ def load_config(path: Path, settings: Sequence[str] | None, *, every_table: bool
 
 
 def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Document]:
-    """Read the config, and what the file says; connects to nothing. ``settings``: those of ``--set``.
+    """Read the config, and what the file says; connect to nothing. ``settings``: what ``--set`` has.
 
     Raises ``ConfigError`` with one line for each problem.
     """

@@ -38,7 +38,7 @@ def services_up(
 
 @app.command("down")
 def services_down(as_json: JsonOption = False) -> None:
-    """Stop all services, remove their data, and print those that were running."""
+    """Stop all services, remove their data, and print which were running."""
     _print_services(_background().down(), as_json)
 
 

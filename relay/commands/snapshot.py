@@ -21,7 +21,7 @@ def snapshot(
         bool,
         typer.Option(
             "--stop",
-            help="Stop the snapshot where it is, and withdraw those that wait. The same command without --stop resumes "
+            help="Stop the snapshot where it is, and withdraw any that wait. The same command without --stop resumes "
             "it.",
         ),
     ] = False,

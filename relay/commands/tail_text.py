@@ -87,5 +87,5 @@ def _json(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape what a terminal would obey: the values are those of an application's users."""
+    """Escape what a terminal would obey: the values come from an application's users."""
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
