@@ -76,7 +76,7 @@ class Url:
 def _wrong(value: str, problem: str) -> ValueError:
     """Return the error about a URL, with the URL unless it may be or hold a secret, such as a password with a slash.
 
-    A port that is no number may be a password, too, whose host is missing.
+    A port that is not a number may also be a password whose host is missing.
     """
     shown = re.sub(r":(?!//|\d+(?:[,/]|$))[^,/]*", ":***", re.split("[?#]", value)[0])
     return ValueError(problem if "@" in value or "://" not in value or is_secret(shown) else f"{shown!r} {problem}")

@@ -9,7 +9,7 @@ import textwrap
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
-    """Return the docstring below each attribute of a class, also of those that it inherits; {} without its source."""
+    """Return the docstring below each attribute of a class, inherited ones included; {} without its source."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         names = inspect.get_annotations(each)

@@ -23,7 +23,7 @@ class AwsConfig(ConfigModel):
     model_config = ConfigDict(json_schema_extra=NEED_A_ROLE)
 
     profile: str | None = Field(default=None, min_length=1)
-    """The profile of AWS's config files whose credentials to use. Default: those of the environment, such as
+    """The profile of AWS's config files whose credentials to use. Default: what the environment says, such as
     AWS_PROFILE, or the role of the machine or pod."""
 
     role_arn: Annotated[str, _ROLE] | None = None
@@ -51,4 +51,4 @@ class IamConfig(AwsConfig):
     """An empty mapping uses the credentials and the region of the environment."""
 
     region: str | None = Field(default=None, min_length=1)
-    """The region of the servers. Default: that of the AWS environment."""
+    """The region of the servers. Default: the AWS environment's."""

@@ -25,6 +25,6 @@ def canonical_type(text: str) -> str:
 
 
 def attribute_type(kind: str) -> str | None:
-    """Return the DynamoDB type that a column of a declared type holds, such as ``N``; None if it holds any."""
+    """Return the DynamoDB type that a column of a declared type holds, such as ``N``, or None if it holds any."""
     found = column_type(kind).attribute
     return None if found == "*" else found

@@ -1,4 +1,4 @@
-"""Which rows of a table are published: those that have given values in columns of the key.
+"""Which rows of a table are published: the ones that have given values in columns of the key.
 
 Other columns are refused: an update could change them, and its row would be on the topic in part.
 """
@@ -20,7 +20,7 @@ NOT_IN_KEY = "it is not part of the key, so an update could change it: only colu
 
 
 def not_in_key(key: list[str], conditions: Conditions) -> str | None:
-    """Return a column of ``conditions`` that is not in ``key``, None if all are."""
+    """Return a column of ``conditions`` that is not in ``key``, or None if all are."""
     return next((column for column in conditions if column not in key), None)
 
 

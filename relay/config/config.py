@@ -121,7 +121,7 @@ class Config(ConfigModel):
     def with_tables(self, find: Callable[[SourceConfig], Iterable[str]], *, only_split: bool = False) -> Config:
         """Return this config with the tables that ``find`` returns for sources that name none. Raises ``ConfigError``.
 
-        ``only_split``: find them only for sources of which each table becomes a source of its own.
+        ``only_split``: find them only for sources whose tables become sources of their own.
         """
         if self.names_tables:
             return self
@@ -206,7 +206,7 @@ class Config(ConfigModel):
 
     def _place_problems(self) -> Iterator[tuple[Location, str]]:
         log, copy = self.log, self.copy_.location if self.copy_ else None
-        # I1: of what is in the folder of a table in Delta, VACUUM deletes what is not the table's.
+        # I1: VACUUM deletes what is in the folder of a table in Delta and is not the table's.
         if log is not None and copy is not None and are_nested(log.path, copy):
             yield ("copy", "url"), "neither it nor `log.path` may be inside the other: Delta would delete its files"
 

@@ -44,7 +44,7 @@ def _shown(value: Any, location: Location, config: Config, document: Document) -
     if place in document.variables:
         text = reference(document.variables[place], secret=secret)
         held = _value_at(document.data, place)
-        # Of several tables, each source has a name that begins with that of the entry.
+        # If there are several tables, the name of each source begins with the entry's name.
         return text + value.removeprefix(held) if place[-1] == "name" else text
     return HIDDEN if secret else redacted(value)
 

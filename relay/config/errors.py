@@ -59,7 +59,7 @@ def refuse(problems: Iterable[tuple[Location, str]]) -> None:
 
 
 def mapping(what: str, *, at_least: int = 0) -> BeforeValidator:
-    """Annotate a mapping with ``at_least`` so many keys. ``what``: what an error says that it must be."""
+    """Annotate a mapping that has ``at_least`` this many keys. ``what``: what an error says that it must be."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) < at_least:
@@ -72,7 +72,7 @@ def mapping(what: str, *, at_least: int = 0) -> BeforeValidator:
 def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[tuple[Location, str]]:
     """Return what is wrong with settings of another program: one problem each, with the value unless it is a secret.
 
-    ``fixed``: those that cannot be set so, and why.
+    ``fixed``: what cannot be set so, and why.
     """
     problems: list[tuple[Location, str]] = []
     for key, setting in given.items():
@@ -85,7 +85,7 @@ def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[t
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
-    """Return one error that lists every problem: those of options first, then those of the file, in its order."""
+    """Return one error that lists every problem: first the ones of options, then the file's, in its order."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
         detail["loc"], kind = without_type_tag(detail["loc"])
@@ -101,7 +101,7 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
 
 
 def expected(detail: ErrorDetails) -> str | None:
-    """Return which value pydantic expected, in our words; None for errors of another kind."""
+    """Return which value pydantic expected, in our words, or None for errors of another kind."""
     wanted = _EXPECTED.get(detail["type"])
     return None if wanted is None else wanted.format(**detail.get("ctx", {}))
 
@@ -157,7 +157,7 @@ def _shown(detail: ErrorDetails, document: Document) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value that is no secret, or only its kind if it is long or has others inside."""
+    """Return a value that is not a secret, or only its kind if it is long or has others inside."""
     if not isinstance(value, (str, int, float)) or len(str(value)) > _LONGEST_SHOWN:
         return _kind_of(value)
     return repr(redacted(value)) if isinstance(value, str) else json.dumps(value)

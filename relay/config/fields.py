@@ -83,7 +83,7 @@ def duration_text(seconds: float) -> str:
 
 
 def start_time(start: str, now: float) -> float | None:
-    """Parse a ``start`` given at ``now``; return seconds since the epoch, None for ``trim_horizon``.
+    """Parse a ``start`` given at ``now``; return seconds since the epoch, or None for ``trim_horizon``.
 
     A time without an offset is UTC. ValueError on anything else.
     """
@@ -104,7 +104,7 @@ def start_time(start: str, now: float) -> float | None:
 
 
 def iso_time(seconds: float, timespec: str = "seconds") -> str:
-    """Return a time since the epoch as `start_time` takes it. ``timespec``: that of ``datetime.isoformat``."""
+    """Return a time since the epoch as `start_time` takes it. ``timespec``: as in ``datetime.isoformat``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 

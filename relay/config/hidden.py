@@ -1,4 +1,4 @@
-"""What is shown of a config: neither passwords nor other secrets."""
+"""What is shown of a config: no passwords and no other secrets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def holds_secret(location: Location) -> bool:
 
 
 def secrets_in(value: Any, location: Location = ()) -> Iterator[str]:
-    """Yield the secrets in the data of a file: those that stand alone, and those in URLs, as written and decoded."""
+    """Yield the secrets in the data of a file: ones that stand alone, and ones in URLs, as written and decoded."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from secrets_in(each, (*location, key))

@@ -32,24 +32,24 @@ class HttpConfig(ConfigModel):
     machine uses the *n*-th port above it."""
 
     user: UserName | None = None
-    """Who asks must send this name and `password` (HTTP basic authentication). Browsers ask the user for them."""
+    """Clients must send this name and `password` (HTTP basic authentication). Browsers ask the user for them."""
 
     password: Secret | None = None
-    """The password of `user`, best given as `${ENV}`."""
+    """The password of `user`, preferably as `${ENV}`."""
 
     bearer: Secret | None = None
-    """Who asks must send this token (HTTP bearer authentication), best given as `${ENV}`. With `user` as well, either
+    """Clients must send this token (HTTP bearer authentication), preferably as `${ENV}`. With `user` as well, either
     is enough."""
 
     certificate: Secret | None = None
-    """A PEM file with the certificate of the server, and those that link it to its authority. With it, the port answers
-    TLS only."""
+    """A PEM file with the certificate of the server, and the ones that link it to its authority. With it, the port
+    answers TLS only."""
 
     key: Secret | None = None
     """The PEM file with the key of `certificate`, if that file does not have it."""
 
     authorities: Secret | None = None
-    """A PEM file with the authorities that signed the certificates of `peers`. By default those of the system."""
+    """A PEM file with the authorities that signed the certificates of `peers`. By default the system's."""
 
     peers: list[RemoteAddress] = Field(default_factory=list)
     """The ports of other workers and of consumers, such as `relay-2:9400`, which the status page of this one shows as

@@ -116,10 +116,10 @@ class SchemaRegistryConfig(ConfigModel):
     """The name to log in with (HTTP basic authentication), such as an API key. It may also be in the URL."""
 
     password: str | None = Field(default=None, min_length=1)
-    """The password of `user`, best given as `${ENV}`."""
+    """The password of `user`, preferably as `${ENV}`."""
 
     bearer: str | None = Field(default=None, min_length=1)
-    """The token to log in with (HTTP bearer authentication), best given as `${ENV}`."""
+    """The token to log in with (HTTP bearer authentication), preferably as `${ENV}`."""
 
     tls: Tls | None = None
     """Files for a URL with https: `ca`, the authorities to trust instead of the usual ones; `cert` and `key`, the
@@ -141,7 +141,7 @@ class SchemaRegistryConfig(ConfigModel):
         return self
 
     def access(self) -> dict[str, Any]:
-        """Return the settings with which Confluent's client logs in."""
+        """Return the settings that Confluent's client logs in with."""
         files = self.tls or {}
         settings: dict[str, Any] = {
             "ssl.ca.location": files.get("ca"),

@@ -26,7 +26,7 @@ def _plain(location: str) -> str:
 
 
 def misread(location: str) -> str | None:
-    """Return why a location would be taken for another one, and what to write; None if it is clear."""
+    """Return why a location would be taken for another one, and what to write, or None if it is clear."""
     if re.match(WITHOUT_COLON, location):
         scheme, _, rest = location.partition("//")
         return (

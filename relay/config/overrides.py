@@ -33,7 +33,7 @@ def apply(document: Document, settings: Sequence[str], root: type[BaseModel]) ->
 
 
 def _location(key: str, option: str, data: dict[str, Any], root: type[BaseModel]) -> Location:
-    """Return where ``key`` leads to. What is left of it in a mapping of free names, such as Kafka's, is one name."""
+    """Return where ``key`` leads to. In a mapping of free names, such as Kafka's, the rest of it is one name."""
     if not key.startswith(("sources.", "sources[")):
         return _in_model(key, root)
     listed = data.get("sources")

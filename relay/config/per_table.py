@@ -70,7 +70,7 @@ class PerTableConfig(ConfigModel):
         return "item" if self.key == "item" else "hash"
 
     def start_time(self, now: float) -> float | None:
-        """Return the seconds since the epoch to start at; None if `start` is not a time."""
+        """Return the seconds since the epoch to start at, or None if `start` is not a time."""
         if not isinstance(self.start, str) or self.start in ("current", "copy"):
             return None
         return start_time(self.start, now)

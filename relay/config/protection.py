@@ -59,7 +59,7 @@ IN_KEY = "it is part of the key, which identifies the row and is published with 
 
 
 def in_key(key: Iterable[str], rules: ColumnRules) -> str | None:
-    """Return a column of a key that has a rule, None if none has."""
+    """Return a column of a key that has a rule, or None if none has."""
     return next((column for column in key if column in rules), None)
 
 

@@ -17,7 +17,7 @@ SETTING: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 """The value of another program's setting."""
 
 VARIABLE: dict[str, Any] = {"type": "string", "pattern": r"\$\{"}
-"""A text with a variable, in place of a value that is no text."""
+"""A text with a variable, in place of a value that is not a text."""
 
 NO_LIST_IS_EMPTY: dict[str, Any] = {"minItems": 1}
 
@@ -29,7 +29,7 @@ TIME = r"\d{4}-?[\dW].*"
 
 
 def form(pattern: str) -> str:
-    """Return a regular expression for texts of this form, and for those with a variable, which may hold anything."""
+    """Return a regular expression for texts of this form, and for texts with a variable, which may hold anything."""
     return rf"^(?:{pattern})$|\$\{{"
 
 
@@ -63,7 +63,7 @@ class TextForm:
 
 
 def named(properties: dict[str, Any], fixed: list[str]) -> dict[str, Any]:
-    """Return the JSON schema of settings of another program. ``fixed``: those that cannot be set."""
+    """Return the JSON schema of settings of another program. ``fixed``: what cannot be set."""
     return {"additionalProperties": SETTING, "properties": {**properties, **dict.fromkeys(fixed, False)}}
 
 

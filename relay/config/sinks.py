@@ -25,7 +25,7 @@ class DeltaConfig(TableConfig):
     """What the tables in Delta have in common."""
 
     maintain_every: Seconds = Field(default="1d", validate_default=True)
-    """How often the consumer merges small files, and deletes those that no kept version needs."""
+    """How often the consumer merges small files, and deletes files that no kept version needs."""
 
     keep_versions: Seconds = Field(default="7d", validate_default=True)
     """For how long an earlier version can be read, also by a query that has begun with it."""
@@ -80,7 +80,7 @@ class CopyConfig(DeltaConfig):
 
     @property
     def location(self) -> str | None:
-        """Of the files of its tables, which are in Delta; None if they are in a database."""
+        """The location of the files of its tables, which are in Delta; None if they are in a database."""
         return None if in_database(self.url) else self.url
 
     @model_validator(mode="after")

@@ -63,7 +63,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     """The ARN of one stream, instead of `table`."""
 
     region: str | None = None
-    """The region of the table. Default: that of `stream_arn`, or that of the AWS environment."""
+    """The region of the table. Default: the one in `stream_arn`, or the AWS environment's."""
 
     endpoint_url: Annotated[str, Url(("http", "https"))] | None = None
     """The URL of DynamoDB, if it is not AWS."""
@@ -137,7 +137,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         return self
 
     def split(self) -> list[DynamoDBConfig]:
-        """Return one source per table if `tables` is set, else this one."""
+        """Return one source per table if `tables` is set, otherwise this one."""
         return self.for_tables(self.tables) if self.tables else [self]
 
     def for_tables(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
@@ -168,7 +168,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     @property
     def table_names(self) -> list[str]:
-        """The table; none if it is to be found by `tags`."""
+        """The table, unless `tags` find it."""
         return [] if self.tags else [self.table_name]
 
     @property

@@ -51,7 +51,7 @@ class _SQLConfig(PerTableConfig):
     """The user to log in as."""
 
     password: str | None = None
-    """The password, best given as `${ENV}`."""
+    """The password, preferably as `${ENV}`."""
 
     tls: Tls | None = None
     """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
@@ -144,7 +144,7 @@ class VitessConfig(_SQLConfig):
     """The type of tablets to read from."""
 
     cells: list[str] | None = Field(default=None, min_length=1)
-    """The cells whose tablets to read from. Default: those that vtgate prefers."""
+    """The cells whose tablets to read from. Default: the cells that vtgate prefers."""
 
     silence: Seconds = Field(default="30s", validate_default=True)
     """How long a stream may be silent, heartbeats included, before the relay reopens it."""

@@ -1,7 +1,7 @@
 """Templates such as ``"order:{order_id}"``: text with column names in braces.
 
-Not ``str.format``: a column name may contain dots, colons, spaces or brackets, and the braces contain nothing but the
-name. ``{{`` and ``}}`` are literal braces.
+Not ``str.format``: a column name may contain dots, colons, spaces or brackets, and the braces contain only the name.
+``{{`` and ``}}`` are literal braces.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Template:
         return "".join(literal if column is None else literal + values[column] for literal, column in self.pieces)
 
     def matches(self, text: str) -> Iterator[dict[str, str]]:
-        """Yield all values of the columns with which ``render`` returns ``text``, the shortest first column first.
+        """Yield all values of the columns that make ``render`` return ``text``, the shortest first column first.
 
         There may be many: ``{a}:{b}`` returns x:y:z in two ways, and ``{a}{b}`` a text of n characters in n + 1.
         """

@@ -34,7 +34,7 @@ Tls = Annotated[
 
 
 def tls_context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
-    """Return what secures a connection, None without ``tls``. Raises ``ConfigError`` if a file cannot be loaded."""
+    """Return what secures a connection, or None without ``tls``. Raises ``ConfigError`` if a file cannot be loaded."""
     if tls is None:
         return None
     files = tls.get("ca", "")

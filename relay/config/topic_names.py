@@ -13,7 +13,7 @@ from relay.errors import ConfigError
 def resolve_topics(config: Config, names: Sequence[str]) -> list[str]:
     """Return the topics for ``names``, which may be topics, tables, or kinds of internal topics such as ``gaps``.
 
-    Without names, all topics of changes. Raises ``ConfigError`` for another name.
+    Without names, return all topics of changes. Raises ``ConfigError`` for another name.
     """
     return _resolve(config, names, config.own_topics)
 
@@ -35,7 +35,7 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
 
 
 def topics_of_cache(config: Config, cache: CacheConfig) -> list[str]:
-    """Return the topics whose records invalidate the cache: those of its tables, of gaps, and of statements."""
+    """Return the topics whose records invalidate the cache: the topics of its tables, of gaps, and of statements."""
     own = config.own_topics
     # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
     return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]

@@ -36,7 +36,7 @@ _TOO_MANY = f"the file has more than {_MOST_VALUES:,} values, counting each alia
 class Document:
     """The data of a file, and the (line, column) of every value and every key, both counted from 1.
 
-    ``name``: that of the file, or of the option of the command line that the data is from. ``variables``: the texts
+    ``name``: what the data is from: the file, or the option of the command line. ``variables``: the texts
     that hold a ``${NAME}``, as they are written. ``options``: what the command line has set, with the option.
     """
 
@@ -67,7 +67,7 @@ class Document:
         )
 
     def option(self, location: Location) -> str | None:
-        """Return the option that has set ``location`` or the value around it, None if the file has."""
+        """Return the option that has set ``location`` or the value around it, or None if the file has."""
         around = (self.options.get(location[:length]) for length in range(len(location), 0, -1))
         return next(filter(None, around), None)
 
