@@ -18,7 +18,7 @@ _PAUSE = 0.002  # seconds between two reads
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read. ``version`` None: there is no such item. ``started``: epoch seconds."""
+    """One read. ``version`` is None if there is no such item. ``started``: epoch seconds."""
 
     item: Item
     version: int | None
@@ -65,7 +65,7 @@ class Reader(threading.Thread):
 
 
 def version_of(value: bytes | None) -> int | None:
-    """Return the version of a cached item, None if there is no such item."""
+    """Return the version of a cached item, or None if there is no such item."""
     return version_in(value) if value is not None else None
 
 
@@ -77,7 +77,7 @@ def stale_reads(
 ) -> list[str]:
     """Check that each read is at least as new as the last invalidation applied before it started (I6).
 
-    ``changes``: those of each item, in order. ``before``: the versions of the items that existed before them.
+    ``changes``: the changes of each item, in order. ``before``: the versions of the items that existed before them.
     ``applied_at``: when the invalidation of a change was in the cache.
     """
     problems = []

@@ -1,6 +1,6 @@
 """The demo: the complete system on embedded services, under a real workload, checked against the writers' record.
 
-Its processes are those that a user would start: ``relay run`` and ``relay consume``. ``dynamodb_orders`` and
+Its processes are the ones that a user would start: ``relay run`` and ``relay consume``. ``dynamodb_orders`` and
 ``vitess_orders`` hold what concerns the database, ``report`` what is measured and compared.
 """
 

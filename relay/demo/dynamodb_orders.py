@@ -81,7 +81,7 @@ class DynamoDBOrders(Orders):
 
 
 def workload(client: DynamoDBClient, table: str, **options: Any) -> Workload:
-    """Return a workload on ``table``; the options are those of ``Workload``."""
+    """Return a workload on ``table``, with the options of ``Workload``."""
     return Workload(partial(DynamoDBWriter, client, table), **options)
 
 

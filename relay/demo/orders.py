@@ -62,7 +62,7 @@ class Orders(ABC):
         return []
 
     def record_key(self, item: Item) -> object:
-        """Return what the records of an item are keyed by: its hash key, unless the database knows of none."""
+        """Return what the records of an item are keyed by: its hash key, unless the database has none."""
         return item[0]
 
     @abstractmethod

@@ -206,7 +206,7 @@ def acknowledged(
 
 
 def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
-    """Return the versions that the cache would serve now, None for a cached "no such item"."""
+    """Return the versions that the cache would serve now, or None for a cached "no such item"."""
     assert config.cache is not None
     store = RedisStore(config.cache.url)
     wanted = list(items)

@@ -49,7 +49,7 @@ close_session(session)
 
 
 def prepare(say: Callable[[str], None]) -> None:
-    """Make the archive if there is none, and use it. ``say``: called with the reason if Spark starts without one."""
+    """Make the archive if there is none, and use it. ``say``: is called with the reason if Spark starts without one."""
     try:
         make()
     except Unavailable as error:

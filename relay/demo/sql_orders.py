@@ -44,7 +44,7 @@ class SQLWriter(Writer):
     """
 
     retryable: ClassVar[Collection[int]] = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT)
-    """The errors after which nothing of a statement, or of its transaction, is committed."""
+    """After these errors, no part of a statement, or of its transaction, is committed."""
 
     def __init__(self, connect: Callable[[], Connection[Cursor]], number: int, **options: Any) -> None:
         super().__init__(number, **options)
@@ -77,7 +77,7 @@ class SQLWriter(Writer):
         """Run the statements for the items by ``run_all``, and record them."""
 
     def run_all(self, statements: Sequence[Statement], *, in_transaction: bool) -> None:
-        """Run the statements, and again those after an error that left nothing of them."""
+        """Run the statements, and again after an error that left nothing behind."""
         if in_transaction:
             self._attempt([("BEGIN", ()), *statements, ("COMMIT", ())])
             return
@@ -169,7 +169,7 @@ def key(item: Item) -> dict[str, Any]:
 
 
 def read_order(cursor: Cursor, table: str, item: Item) -> bytes | None:
-    """Return the item's row as JSON, as the cache holds it; None if there is no such row."""
+    """Return the item's row as JSON, as the cache holds it, or None if there is no such row."""
     cursor.execute(f"SELECT * FROM {table} WHERE {_IS_ITEM}", item)
     names = [column[0] for column in cursor.description]
     row = cursor.fetchone()

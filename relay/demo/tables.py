@@ -28,7 +28,7 @@ def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, i
     assert config.copy_ is not None
     path = f"{config.copy_.url.removeprefix('delta://')}/{config.sources[0].name}/{table}"
     rows = session.read.format("delta").load(path).where("not _relay_deleted")
-    # The rows of SQL tables have their columns, and those of DynamoDB are items.
+    # The rows of SQL tables have their columns, and DynamoDB's rows are items.
     image = "item" if "item" in rows.columns else "version"
     return {
         (row[HASH_KEY], str(row[RANGE_KEY])): version_in(row["item"] if image == "item" else row.asDict())

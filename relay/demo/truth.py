@@ -16,9 +16,9 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class PublishedChange:
-    """A change as a reader of the topic sees it. ``version`` None: a delete. ``columns``: of the new row.
+    """A change as a reader of the topic sees it. ``version`` is None for a delete. ``columns``: the new row's.
 
-    ``position``, ``shard``: of its token; a READ has none.
+    ``position``, ``shard``: from its token; a READ has none.
     """
 
     item: Item
@@ -61,7 +61,7 @@ def check_topic(
 ) -> list[str]:
     """Check that each write is on the topic once, in order per item, and one partition per key (I1, I2, I3).
 
-    ``changes``: those of the stream, without READs. ``key``: of the records, by default the hash key.
+    ``changes``: the changes of the stream, without READs. ``key``: the key of the records, by default the hash key.
     """
     by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
     partitions: dict[object, set[int]] = defaultdict(set)

@@ -2,7 +2,7 @@
 
 The keyspace has four shards. One of them is split during the load into two shards of a second keyspace, since the
 embedded Vitess cannot change the shards of a running keyspace. The relay sees what it would see of Vitess' own Reshard:
-the source's stream ends with a journal that names the targets and the positions at which to start in them.
+the source's stream ends with a journal that names the targets and the positions to start at in them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _VSCHEMA = {
 _FLAGS = {"queryserver-config-transaction-timeout": "10s"}
 _SCHEMA_TIMEOUT = 30.0  # seconds for vtgate to learn of a new column
 _TRANSACTION_TIMEOUT = 3024
-"""The error with which vttablet interrupts a statement whose transaction lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
+"""The error when vttablet interrupts a statement whose transaction lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
 
 
 class VitessOrders(Orders):
@@ -124,7 +124,7 @@ class VitessOrders(Orders):
         return f"ALTER TABLE {TABLE} ADD COLUMN {ADDED}: new rows have another column"
 
     def _await_column(self, keyspace: str) -> None:
-        """Wait until vtgate knows the new column, of which the tablets inform it a moment later."""
+        """Wait until vtgate knows the new column; the tablets tell it a moment later."""
         deadline = time.monotonic() + _SCHEMA_TIMEOUT
         while True:
             try:
@@ -176,13 +176,13 @@ class VitessOrders(Orders):
 
 
 class Placement:
-    """The keyspace of each customer's orders, and the move of one shard to the other keyspace. Shared by threads."""
+    """The keyspace of each customer's orders, and the move of one shard to the other keyspace. Threads may share it."""
 
     def __init__(self) -> None:
         self._moved_range = KeyRange.parse(SPLIT)
         self._condition = threading.Condition()  # guards the rest; never held during a call to the database
         self._is_moving = self._has_moved = False
-        self._writers = 0  # those that are writing to orders of the moved range
+        self._writers = 0  # the writers of orders of the moved range
 
     def keyspace(self, customer: str) -> str:
         with self._condition:

@@ -21,7 +21,7 @@ from relay.kafka.changes import ReceivedChange, changes
 class TopicWatch(threading.Thread):
     """Reads the topic of a table from its beginning, and records when each change arrived (epoch seconds).
 
-    ``changes``: those of the stream. ``reads``: the rows of snapshots. ``ended``: the marks of their ends.
+    ``changes``: the stream's. ``reads``: the rows of snapshots. ``ended``: the marks of their ends.
     """
 
     def __init__(self, config: Config, table: str) -> None:
@@ -43,7 +43,7 @@ class TopicWatch(threading.Thread):
             raise self.failure
 
     def close(self) -> None:
-        """Stop, and wait for the end. May be called again."""
+        """Stop, and wait for the end. It may be called again."""
         self._stop_event.set()
         self.join()
 
@@ -98,7 +98,7 @@ class BatchLog:
         return self
 
     def applied_at(self, change: PublishedChange) -> float | None:
-        """Return when ``change`` was applied, None if it has not been yet."""
+        """Return when ``change`` was applied, or None if it has not been yet."""
         offsets = self._offsets[change.partition]
         at = bisect_right(offsets, change.offset)
         return self._times[change.partition][at] if at < len(offsets) else None

@@ -23,12 +23,12 @@ Item = tuple[str, str]
 """Hash and range key."""
 
 Planned = Sequence[tuple[Item, int | None]]
-"""Items and their next versions, None for an item to delete."""
+"""Items and their next versions; None means that the item is to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWrite:
-    """One acknowledged write. ``version`` None: a delete. ``started``, ``acknowledged``: epoch seconds.
+    """One acknowledged write. ``version`` is None for a delete. ``started``, ``acknowledged``: epoch seconds.
 
     ``streamed``: it came after the position where the relay starts. What came before, only a snapshot shows.
     """
@@ -90,7 +90,7 @@ class Writer(threading.Thread, ABC):
         self.writes = [replace(write, warm_up=True) for write in self.writes]
 
     def begin_stream(self) -> None:
-        """Mark all writes so far as those from before the position where the relay starts."""
+        """Mark all writes so far as made before the position where the relay starts."""
         self.writes = [replace(write, streamed=False) for write in self.writes]
 
     # ------------------------------------------------------------------ for subclasses
@@ -100,7 +100,7 @@ class Writer(threading.Thread, ABC):
         return self.random.sample(self.items, min(len(self.items), self.random.randint(2, most)))
 
     def plan(self, items: Iterable[Item]) -> Planned:
-        """Choose the next versions of the items. One in five of those that exist is deleted."""
+        """Choose the next versions of the items. One in five existing items is deleted."""
         return [
             (item, None if item in self._alive and self.random.random() < 0.2 else self.version(item)) for item in items
         ]
@@ -163,7 +163,7 @@ class Workload:
             writer.warm_up()
 
     def count(self) -> int:
-        """Return the number of acknowledged writes, without those from before the relay."""
+        """Return the number of acknowledged writes since the relay started."""
         return sum(write.streamed for writer in self.writers for write in writer.writes)
 
     def stop(self) -> dict[Item, list[RecordedWrite]]:
