@@ -18,7 +18,7 @@ class AnswerDates:
         self._date: str | None = None
 
     def note(self, date: str | None) -> None:
-        """Note the header ``Date`` of an answer that has just arrived, None if it has none.
+        """Note the header ``Date`` of an answer that has just arrived; it is None if the answer has none.
 
         A header that is not a date is ignored: a proxy may have written it.
         """

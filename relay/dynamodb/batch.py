@@ -1,6 +1,6 @@
 """Load items of several tables by their keys, in time linear in the distinct keys.
 
-The algorithm is that of Bloop's "Internals" ("Loading"), whose index is the sorted values of a key. That confuses
+The algorithm is from Bloop's "Internals" ("Loading"), whose index is the sorted values of a key. That confuses
 (a, b) with (b, a) and S "1" with N "1", and takes N "1.0" and N "1" for different keys. Here the index is the name,
 type and canonical value of each key attribute (I8).
 """
@@ -172,7 +172,7 @@ class _Table(Keys):
     """
 
     def __init__(self, name: str, keys: Iterable[Key]) -> None:
-        super().__init__(name, ())  # the shape is that of the first key
+        super().__init__(name, ())  # the first key has this shape
         self._types: tuple[tuple[type, ...], ...] = ()
         # The key that is requested, and its other spellings, by index.
         self.requested: dict[Index, Key] = {}

@@ -1,6 +1,6 @@
 """Read the answers to BatchGetItem at once, instead of having botocore convert every value of every item.
 
-The conversion takes longer than all else that loading an item does, and but for binary it returns what JSON says.
+The conversion takes longer than everything else in loading an item, and except for binary it returns what JSON says.
 So an answer without binary is parsed as JSON, and any other is left to botocore, as are signing, retries, timeouts and
 errors. The client is its user's, whose own calls are not touched.
 

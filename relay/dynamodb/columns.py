@@ -15,13 +15,13 @@ from relay.table import Column
 from relay.types.columns import FIRST_TIME, LAST_TIME, REST, ColumnKind, ColumnType, column_type
 
 Convert = Callable[[Mapping[str, Any]], Any]
-"""Returns the column's value of a typed attribute, None if the column cannot hold the attribute exactly."""
+"""Returns the column's value of a typed attribute, or None if the column cannot hold the attribute exactly."""
 
 
 class TypedRows:
     """Turns the items of one table into rows. ``columns``: declared type by attribute name.
 
-    ``protected``: the columns of which text is published in place of the values. Shared by the
+    ``protected``: the columns that are published as a text in place of the values. Shared by the
     threads that read the table; it does not change.
     """
 
@@ -56,7 +56,7 @@ def _convert(kind: str) -> Convert:
 
 
 def _as_it_is(kind: str, of: type) -> Convert:
-    """Return the conversion of attributes of DynamoDB's type ``kind`` whose value is that of the column."""
+    """Return the conversion of attributes of DynamoDB's type ``kind`` whose value the column takes as it is."""
 
     def convert(value: Mapping[str, Any]) -> Any:
         raw = value.get(kind)
@@ -140,4 +140,4 @@ CONVERTS: dict[ColumnKind, Callable[[ColumnType], Convert]] = {
     ColumnKind.SET: lambda _: _as_it_is("SS", list),
     ColumnKind.JSON: lambda _: image_json,
 }
-"""Makes the conversion to a column type, by its kind: of each that can be declared."""
+"""Makes the conversion to each column type that can be declared, by its kind."""

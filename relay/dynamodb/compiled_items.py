@@ -1,6 +1,6 @@
 """What the compiled core makes of a page of records: a block of changes, without an object for each.
 
-A page with a record that is not as usual, and tables of which not all is published as it is, are left to
+A page with a record that is not as usual, and tables that are not published whole as they are, are left to
 ``relay.dynamodb.records``.
 """
 
@@ -37,9 +37,9 @@ class RecordBlock(NamedTuple):
 
 
 def compiled_items(table: TableSchema, shard: str, attributes: Callable[[Any], dict[str, str]]) -> CompiledItems | None:
-    """Return what makes blocks; None if the installation has no compiled core.
+    """Return what makes blocks, or None if the installation has no compiled core.
 
-    ``shard``: globally qualified. ``attributes``: makes those of a record.
+    ``shard``: globally qualified. ``attributes``: makes a record's.
     """
     if (core := native.core()) is None:
         return None

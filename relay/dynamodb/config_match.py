@@ -52,7 +52,7 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
 
 
 def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
-    """Return why an entry of `protect` or `where` is refused, None if all can be applied.
+    """Return why an entry of `protect` or `where` is refused, or None if all can be applied.
 
     No rule can be about a column of the key, and conditions can be about nothing else.
     """

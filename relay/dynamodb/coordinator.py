@@ -277,7 +277,7 @@ class Coordinator:
 
     def _start(self, name: str, position: Position | None = None) -> StreamShard:
         shard = self._shard(name)
-        # A token may have a position; otherwise the shard starts at its horizon, also in a stream read from latest.
+        # A token may have a position; otherwise the shard starts at its horizon, even in a stream read from latest.
         shard.move_to(position or shard.position or TRIM_HORIZON)
         self.started[name] = shard
         return shard

@@ -118,9 +118,9 @@ class ShardCursor:
     def fetch(self) -> RawPage | None:
         """Fetch the page at the position. It comes again until ``advance``.
 
-        None: the iterator had expired or records were trimmed; the next call continues with another iterator. Raises
-        ``IteratorExpired`` if the position has no sequence number, because a new iterator may start at other records:
-        then ``restart`` or ``skip_to_horizon``.
+        None means that the iterator had expired or records were trimmed; the next call continues with another iterator.
+        Raises ``IteratorExpired`` if the position has no sequence number, because a new iterator may start at other
+        records: then ``restart`` or ``skip_to_horizon``.
         """
         try:
             self.open()
@@ -139,7 +139,7 @@ class ShardCursor:
         return RawPage(records, following, self._fresh)
 
     def advance(self, page: RawPage, last: str | None) -> None:
-        """Move past ``page``. ``last``: the sequence number of its last record, None if it has no records."""
+        """Move past ``page``. ``last``: the sequence number of its last record, or None if it has no records."""
         self._iterator, self.ended, self._fresh = page.next_iterator, page.next_iterator is None, False
         if last is not None:
             self.position = Position("after_sequence", last)

@@ -48,7 +48,7 @@ class ItemsOfKeys:
             self._key = describe.describe(self._client, self._source, streams, patience=0.0).key
 
     def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
-        """Return the primary keys of items for which a template gives the cache key; none if there are too many."""
+        """Return the primary keys of items that a template gives the cache key for; none if there are too many."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for template in self._templates:
             if not {column.name for column in self._key} <= set(template.columns):

@@ -57,7 +57,7 @@ class _LeanCalls:
         self._call = client.get_records
         self._dates = dates
         self._http = getattr(getattr(client, "_endpoint", None), "http_session", None)
-        # Of botocore's last call; None before it, and if lean calls cannot go that way.
+        # What botocore's last call used; None before it, and if lean calls cannot go that way.
         self._way: _Way | None = None
         client.meta.events.register(_EVENT, self._learn, unique_id="relay-lean")
 
@@ -92,7 +92,7 @@ def _pool(http: Any, url: str) -> Any:
 
 
 def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
-    """Return the body of a good answer, None if no connection is open.
+    """Return the body of a good answer, or None if no connection is open.
 
     Raises ``_Failed``, and ``relay.aws.Refused`` as botocore's call would.
     """

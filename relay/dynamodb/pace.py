@@ -80,7 +80,7 @@ class Pace:
             self._next_at = min(self._next_at, self._clock() + self._pause)
 
     def failed(self, begun: int) -> None:
-        """Slow down: the call for which `wait` returned ``begun`` was throttled or not answered.
+        """Slow down: the call that `wait` returned ``begun`` for was throttled or not answered.
 
         If calls that were made together fail, only the first failure counts.
         """

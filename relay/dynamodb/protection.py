@@ -43,7 +43,7 @@ class ProtectedItems:
         return f"<ProtectedItems[{', '.join(sorted(self._excluded | self._replaced.keys()))}]>"
 
     def image(self, item: Any) -> Any:
-        """Return the image of an item, given parsed or as JSON; None if it is absent.
+        """Return the image of an item, given parsed or as JSON, or None if it is absent.
 
         `Uncarriable`, with what is left of the item, if that cannot be carried. Raises ``RelayError`` for what is not
         an item.

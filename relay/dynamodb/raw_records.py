@@ -95,7 +95,7 @@ def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dic
 
 
 def is_intact(body: bytes, checksum: str | None) -> bool:
-    """Whether ``body`` has the CRC-32 of its header, if it has one. botocore compares only those of tables."""
+    """Whether ``body`` has the CRC-32 of its header, if it has one. botocore compares only tables'."""
     return checksum is None or checksum.strip() == str(crc32(body))
 
 

@@ -16,7 +16,7 @@ from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.stream_token import TRIM_HORIZON, Position
 
 RETENTION = 24 * 3600
-"""Seconds for which a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
+"""How many seconds a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
 
 # Shared by the readers of all shards, each on a thread of its own. Threads that make changes at the same time only take
 # the interpreter from each other and from the worker. Not held during a call to the service.
@@ -52,8 +52,8 @@ class DynamoDBShardReader:
         self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head)
         # Records created before this time, in seconds since the epoch, are dropped; 0: none.
         self.since: float = start.get("since", 0.0)
-        # Whether they are dropped now: not after the shard's head, nor once something was published. Otherwise a host
-        # whose clock is ahead would drop new records.
+        # Whether they are dropped now: not after the shard's head, and not once something was published. Otherwise a
+        # host whose clock is ahead would drop new records.
         self._drops_older = self.since > 0 and head is None and (checkpoint is None or checkpoint.token is None)
         # The last timestamp of this lineage, in seconds.
         self.floor = opening.floor
@@ -61,7 +61,7 @@ class DynamoDBShardReader:
         self.read_until = opening.read_until
         self.clock = session.clock
         self._head = HeadSearch(opening.is_closed, is_awaited=opening.is_awaited)
-        # Why the next record is refused, to be raised after the page of those before it.
+        # Why the next record is refused, to be raised after the page of the ones before it.
         self._refusal: RelayError | None = None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The rule by which reading resumes at a stream token, for `Stream` and for the relay.
+"""The rule for resuming at a stream token, for `Stream` and for the relay.
 
 Source: Bloop, "Streams" ("Pausing and Resuming"). Where Bloop reads a child before the end of its parent, or drops a
 shard that expired without a word, this rule keeps their order and reports a gap.

@@ -153,7 +153,7 @@ class StreamSession:
             return self._dated(answer)["StreamDescription"]
 
     def iterator(self, shard: str, position: Position) -> str | None:
-        """Return an iterator at ``position``; None if the shard is closed and has no records from there on."""
+        """Return an iterator at ``position``, or None if the shard is closed and has no records from there on."""
         arguments: dict[str, Any] = {"SequenceNumber": position.sequence} if position.sequence is not None else {}
         with translated(self.stream_arn):
             answer: Any = self.client.get_shard_iterator(
@@ -166,7 +166,7 @@ class StreamSession:
         return iterator
 
     def has(self, shard: str) -> bool:
-        """Whether records of ``shard`` can be read, be it listed or not. Raises ``Unavailable``."""
+        """Whether records of ``shard`` can be read, whether it is listed or not. Raises ``Unavailable``."""
 
         def ask() -> bool:
             try:

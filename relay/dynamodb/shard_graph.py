@@ -35,7 +35,7 @@ class ShardGraph:
         return [shard for shard in self.shards if self.parent(shard) is None]
 
     def parent(self, shard: str) -> str | None:
-        """Return the parent of ``shard``, None if it has none that is known."""
+        """Return the parent of ``shard``, or None if it has none that is known."""
         known = self.shards.get(shard)
         parent = known.parents[0] if known is not None and known.parents else None
         return parent if parent in self.shards else None
@@ -79,7 +79,7 @@ class ShardGraph:
         return [shard.id for shard in found if shard.id not in started]
 
     def needed_by_token(self, started: Collection[str]) -> list[str]:
-        """Return the shards of a token, parents first: those that ended or ``started``, and the descendants of these.
+        """Return the shards of a token, parents first: the ones that ended or ``started``, and their descendants.
 
         Other shards are left out: a token that names them would say that they are finished (I1).
         """

@@ -31,11 +31,11 @@ class _Day(NamedTuple):
     after: str
     """The canonical request from the time to the digest of the body."""
     head: str
-    """Of the request, up to the signature."""
+    """The part of the header that stays the same, up to the signature."""
 
 
 class RequestForm:
-    """Makes POST requests to a URL without a path. ``headers``: of each. ``clock``: seconds since the epoch.
+    """Makes POST requests to a URL without a path. ``headers``: each one's. ``clock``: seconds since the epoch.
 
     Threads may share it.
     """
@@ -47,7 +47,7 @@ class RequestForm:
         *,
         region: str,
         service: str,
-        clock: Callable[[], float] = time.time,  # that of botocore's own signatures
+        clock: Callable[[], float] = time.time,  # as in botocore's own signatures
     ) -> None:
         self.host = _host(url)
         self.headers = dict(headers)

@@ -30,16 +30,16 @@ class Stream:
             else:
                 print(record["new"], record["meta"]["created_at"])
 
-    **Order** (Bloop, "Stream Ordering Guarantees"). The records of one item come in the order of its changes, and those
-    of a shard before those of its children. Between shards the order is by creation time, which is approximate.
+    **Order** (Bloop, "Stream Ordering Guarantees"). The records of one item come in the order of its changes, and a
+    shard's records before its children's. Between shards the order is by creation time, which is approximate.
 
     ``client``: a boto3 client of ``dynamodbstreams``. ``position``: where to start, see ``move_to``.
 
     ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values
     (``Decimal``, ``set``, boto3's ``Binary``). If it raises, the next call returns the same record.
 
-    ``model``: a class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys objects of
-    which only the key was read.
+    ``model``: a class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys become
+    objects with only the key read.
 
     ``on_gap``: called with a ``relay.records.Gap`` before the first record after a gap. Reasons: ``trimmed`` (records
     are older than 24 hours), ``gone`` (the stream no longer has the shard), ``expired`` (the iterator expired before it
@@ -47,7 +47,7 @@ class Stream:
     warnings, and an iterator that expires before its first record raises ``IteratorExpired``.
 
     ``calls_to_reach_head``: empty pages after which a shard counts as read up to now. ``clock``: returns seconds since
-    the epoch; by default those of the service. ``sleep``: waits for a number of seconds between tries of a call.
+    the epoch; by default the service's. ``sleep``: waits for a number of seconds between tries of a call.
 
     The constructor and all methods raise ``InvalidPosition`` and ``InvalidStream``, both ``ValueError``, and
     ``Unavailable`` if the service does not answer after 8 tries. Use a stream in one thread at a time.

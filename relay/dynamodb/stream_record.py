@@ -50,7 +50,7 @@ class Meta(TypedDict):
 class Record(TypedDict):
     """One change of one item.
 
-    ``old``, ``new``: the item before and after the change; None if the stream's view type or the event has no such
+    ``old``, ``new``: the item before and after the change, or None if the stream's view type or the event has no such
     image. ``key``: the primary key if the record has no image, as always under KEYS_ONLY; otherwise None.
     """
 

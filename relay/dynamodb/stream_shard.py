@@ -51,7 +51,7 @@ class StreamShard:
     ) -> None:
         self.session = session
         self.id = shard_id
-        # Where a token taken now would resume; None until the shard is opened.
+        # Where a token taken now would resume, or None until the shard is opened.
         self.position = position
         self.cursor = ShardCursor(session, shard_id, position or TRIM_HORIZON, retries=True)
         self.on_gap = on_gap
@@ -126,7 +126,7 @@ class StreamShard:
         return records
 
     def next_page(self) -> list[Record]:
-        """Fetch one page, which keeps the iterator alive, and return its records. Raises as ``get_records`` does."""
+        """Fetch one page, which keeps the iterator alive, and return its records. Raises what ``get_records`` does."""
         for _ in range(FETCH_TRIES):
             try:
                 page = self.cursor.fetch()

@@ -1,4 +1,4 @@
-"""The items that a table has now, read consistently: all of them, some, or those of some keys.
+"""The items that a table has now, read consistently: all of them, some, or the items of some keys.
 
 Rules: AWS, "Scan", "BatchGetItem" and "DynamoDB read consistency".
 """

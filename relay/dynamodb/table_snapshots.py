@@ -63,7 +63,7 @@ class TableSnapshots:
         return Measured(segments, rows, [SnapshotPart(created=birth)] * segments)
 
     def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
-        """Always: DynamoDB's times are those of the writes, but for the margin."""
+        """Always: DynamoDB's times are when the writes were made, except for the margin."""
         return True
 
     def carried(self, item: Mapping[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """DynamoDB's typed values as the relay carries them: canonical keys and exact JSON images.
 
-Values are those of botocore's client, or of DynamoDB's JSON: ``{"N": "1.50"}``, and ``{"B": ...}`` as bytes or base64
-text. Key text is part of the wire format: another text for the same key would move it to another partition.
+Values are as botocore's client has them, or as in DynamoDB's JSON: ``{"N": "1.50"}``, and ``{"B": ...}`` as bytes or
+base64 text. Key text is part of the wire format: another text for the same key would move it to another partition.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def key_attribute(kind: str, text: str) -> dict[str, Any]:
     """Return the value of a key attribute that has this text in a cache key. Raises ValueError if none has."""
     value = {kind: binary(text) if kind == "B" else text}
     canonical = key_value(value)
-    # I6: of the texts of one number, and of one binary, changes invalidate only this one.
+    # I6: a number, or a binary, has several texts, and changes invalidate only this one.
     if text != (canonical if isinstance(canonical, str) else b64encode(canonical).decode()):
         raise ValueError(f"{text!r} is not the canonical text of a key attribute")
     return value
@@ -78,13 +78,13 @@ def binary(raw: Any) -> bytes:
 def canonical_item(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return an item of DynamoDB JSON in a form that is equal for equal items: sets have no order, numbers many texts.
 
-    Raises ValueError, TypeError or AttributeError for what is no DynamoDB JSON.
+    Raises ValueError, TypeError or AttributeError for anything that is not DynamoDB JSON.
     """
     return {name: canonical_value(value) for name, value in attributes.items()}
 
 
 def canonical_value(value: Mapping[str, Any]) -> Any:
-    """Return a value of DynamoDB JSON in a form that is equal for equal values. Raises as ``canonical_item``."""
+    """Return a value of DynamoDB JSON in a form that is equal for equal values. Raises what ``canonical_item`` does."""
     ((kind, raw),) = value.items()
     match kind:
         case "N":

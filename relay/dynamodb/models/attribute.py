@@ -19,7 +19,7 @@ _NO_DEFAULT: Any = object()
 
 
 class Attribute(Comparable[T]):
-    """A column of a table. Of the class it is what conditions are made of, of an object it is the value::
+    """A column of a table. Conditions are made of it on the class; on an object it is the value::
 
         class Order(Model, table="orders"):
             customer: Attribute[str] = hash_key()
@@ -28,7 +28,7 @@ class Attribute(Comparable[T]):
         Order.total > Decimal(5)  # a condition
         Order(customer="ada", total=Decimal(5)).total  # Decimal(5)
 
-    ``name``: in Python. ``attribute``: in the table. ``optional``: whether it may be None, which is no attribute.
+    ``name``: in Python. ``attribute``: in the table. ``optional``: whether it may be None (no attribute).
     ``role``: ``hash`` or ``range`` for columns of the key. ``declared``: its type in ``columns:`` of a relay's source.
     """
 
@@ -91,7 +91,7 @@ class Attribute(Comparable[T]):
         tracking.mark(of, self.name)
 
     def wire(self, of: object) -> Wire | None:
-        """Return the value in an object as DynamoDB has it, None for no attribute. Raises ``InvalidValue`` (I8)."""
+        """Return the value in an object as DynamoDB has it, or None for no attribute. Raises ``InvalidValue`` (I8)."""
         values = vars(of)
         if self.name not in values:
             return None
@@ -119,12 +119,12 @@ class Attribute(Comparable[T]):
 
 
 def hash_key(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
-    """Declare the hash key. The arguments are those of ``column``."""
+    """Declare the hash key. It takes the arguments of ``column``."""
     return Attribute(attribute, role="hash", columns=columns, default=default)
 
 
 def range_key(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
-    """Declare the range key. The arguments are those of ``column``."""
+    """Declare the range key. It takes the arguments of ``column``."""
     return Attribute(attribute, role="range", columns=columns, default=default)
 
 
@@ -132,7 +132,7 @@ def column(attribute: str | None = None, *, columns: str | None = None, default:
     """Declare a column, where its annotation does not say it all.
 
     ``attribute``: its name in the table, if that is not its name in Python. ``columns``: its type in ``columns:`` of a
-    relay's source, such as ``decimal(12,2)``, if that is not the one of its annotation. ``default``: the value, or a
-    function that makes it, of objects that are made without one.
+    relay's source, such as ``decimal(12,2)``, if that is not the one of its annotation. ``default``: the value for
+    objects that are made without one, or a function that makes it.
     """
     return Attribute(attribute, columns=columns, default=default)

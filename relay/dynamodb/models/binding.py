@@ -75,7 +75,7 @@ def _ttl(client: DynamoDBClient, table: str) -> str | None:
 
 
 def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
-    """Enable a time to live, and return its attribute: that of another process, if it was faster."""
+    """Enable a time to live, and return its attribute, which is another process's if that was faster."""
     try:
         client.update_time_to_live(
             TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}

@@ -1,4 +1,4 @@
-"""From the keys of a cache to those of items, for ``relay.cache.DynamoDBLoader``."""
+"""From the keys of a cache to the keys of items, for ``relay.cache.DynamoDBLoader``."""
 
 from __future__ import annotations
 

@@ -240,11 +240,11 @@ class Comparable(Generic[T]):
         return Test("IN", self, *values)
 
     def is_(self, value: T | None) -> Condition:
-        """The same as ``==``; for None: the item has no such attribute."""
+        """The same as ``==``; None means that the item has no such attribute."""
         return Test("=", self, value)
 
     def is_not(self, value: T | None) -> Condition:
-        """The same as ``!=``; for None: the item has such an attribute."""
+        """The same as ``!=``; None means that the item has such an attribute."""
         return Test("<>", self, value)
 
     def __getitem__(self, step: Step) -> Comparable[Any]:

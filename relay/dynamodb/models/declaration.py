@@ -80,7 +80,7 @@ class Declaration:
             if is_first:
                 is_first = False
             else:
-                # What can change in place is made for each object anew.
+                # What can change in place is made afresh for each object.
                 for name, make in own:
                     values[name] = make()
             given = vars(of)
@@ -90,7 +90,7 @@ class Declaration:
             tracking.note(of, packed, names, left_out)
 
     def made(self, item: Mapping[str, Wire], names: frozenset[str]) -> Any:
-        """Return a new object for an item of which these columns were read."""
+        """Return a new object for an item whose columns ``names`` were read."""
         made = object.__new__(self.model)
         tracking.track(made)
         self.fill([made], item, names)
@@ -215,7 +215,7 @@ def _undeclared(model: Any) -> InvalidModel:
 
 
 def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Index]]:
-    """Return all columns and indexes of a class, those of its bases first, each as an object of its own.
+    """Return all columns and indexes of a class, first what its bases declare, each as an object of its own.
 
     Each base gives what it declares itself, in Python's order: what one inherits hides nothing that another declares.
     """
@@ -243,7 +243,7 @@ def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Ind
 
 
 def _annotations(owner: str, base: type[Any]) -> dict[str, Any]:
-    """Return the types of the columns that a class declares; of one that is no table, only what is an Attribute."""
+    """Return the types of the columns that a class declares; for a class that is not a table, only Attributes."""
     is_table = issubclass(base, Model)
     try:
         if not is_table and "Attribute" not in str(inspect.get_annotations(base)):

@@ -73,7 +73,7 @@ class Engine:
     def load(self, *objects: Model, consistent: bool = False) -> None:
         """Read the items of objects, which have to have their keys, into them: 100 keys a request, each key once.
 
-        Raises ``MissingObjects`` with those that the tables do not have; all others are loaded.
+        Raises ``MissingObjects`` with the objects that the tables do not have; all others are loaded.
         """
         load_all(self.client, self.table_name, objects, consistent=consistent)
 
@@ -86,9 +86,9 @@ class Engine:
     ) -> None:
         """Write the columns that were set, deleted or loaded; all other attributes of the items stay as they are.
 
-        ``condition``: what the item has to be like. ``atomic``: it has to be as the object last saw it; for one that
-        was neither loaded nor saved, absent. Each object is a request of its own, in order; the first failure ends the
-        call. Raises ``ConstraintViolation``.
+        ``condition``: what the item has to be like. ``atomic``: it has to be as the object last saw it; absent if it
+        was neither loaded nor saved. Each object is a request of its own, in order; the first failure ends the call.
+        Raises ``ConstraintViolation``.
 
         ``cache``: drops the item's entries, under the class' ``cache_keys``, before this returns or raises.
         """
@@ -118,7 +118,7 @@ class Engine:
         atomic: bool = False,
         cache: InvalidatesRows | None = None,
     ) -> None:
-        """Delete the items of objects. The arguments and errors are those of ``save``."""
+        """Delete the items of objects. It has the arguments and errors of ``save``."""
         for each in objects:
             known, declared, key = self._of(each)
             placeholders = Placeholders()
@@ -197,7 +197,7 @@ class Engine:
         """Return all items, of the table or an index.
 
         ``parallel``: the number of this part, from 0, and of all parts that are scanned beside each other. The other
-        arguments are those of ``query``.
+        arguments are as for ``query``.
         """
         declared, table = declaration_of(model), self.table_name(model)
         request, names = searched(declared, table, index, None, filter, projection, consistent)

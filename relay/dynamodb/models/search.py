@@ -70,14 +70,14 @@ class Search(Generic[M]):
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is no further result."""
+        """Whether no further result follows."""
         return self._next is None and not self._items
 
     def __iter__(self) -> Search[M]:
         return self
 
     def __next__(self) -> M:
-        # A page may be empty where a filter has left nothing of it.
+        # A page may be empty because a filter has left nothing of it.
         while not self._items and self._next is not None:
             answer = self._call(**self._request, **self._next)
             self.count += answer["Count"]
@@ -167,7 +167,7 @@ def _projected(
 def _check_filter(
     declared: Declaration, index: Index | None, filter: Condition, unasked: frozenset[str], *, is_query: bool
 ) -> None:
-    """Check that a filter tests what the table or the index has; of a query, besides the key that it is made with."""
+    """Check that a filter tests what the table or the index has; a query's filter must not test its key."""
     if not isinstance(filter, Condition):
         raise InvalidSearch(f"{declared.model.__name__}: {filter!r} is not a condition: compare a column of the class")
     place, key = _place_and_key(declared, index)

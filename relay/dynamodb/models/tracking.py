@@ -16,7 +16,7 @@ import orjson
 from relay.dynamodb.models.types import Wire
 
 Seen = Mapping[str, Wire | None]
-"""Attributes as the table had them, by name; None for one that it did not have."""
+"""Attributes as the table had them, by name; None for a missing one."""
 
 Packed = Seen | bytes
 """The same, or as JSON."""
@@ -33,9 +33,9 @@ def columns(known: frozenset[str], *more: str) -> frozenset[str]:
 class Tracked(ref[Any]):
     """What is known of one object.
 
-    ``marked``: the columns, by Python name, that were set, deleted or loaded: those that a save writes. ``seen``: the
-    attributes right after the last operation on the item; None if there was none, or it was a delete. ``left_out``: the
-    columns that a search did not return. All are replaced, never changed, since objects share them.
+    ``marked``: the columns, by Python name, that were set, deleted or loaded: a save writes these. ``seen``: the
+    attributes right after the last operation on the item, or None if there was none, or it was a delete. ``left_out``:
+    the columns that a search did not return. All are replaced, never changed, since objects share them.
     """
 
     __slots__ = ("_seen", "id", "left_out", "marked")

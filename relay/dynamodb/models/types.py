@@ -34,9 +34,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class AttributeType:
     """How the values of a column are stored.
 
-    ``kind``: DynamoDB's type, None for any. ``declared``: the type in ``columns:`` of a relay's source. ``shareable``:
-    values do not change, so objects may share them. ``element``: the type of the elements of a set, list or map.
-    ``fields``: those of a map with declared entries. ``empty``: makes the value that is stored as no attribute.
+    ``kind``: DynamoDB's type; None means any. ``declared``: the type in ``columns:`` of a relay's source.
+    ``shareable``: values do not change, so objects may share them. ``element``: the type of the elements of a set, list
+    or map. ``fields``: a map's declared entries. ``empty``: makes the value that is stored as no attribute.
     """
 
     kind: str | None
