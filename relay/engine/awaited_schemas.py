@@ -34,7 +34,7 @@ _Made = TopicWriter | tuple[TableSchema, NoAnswer]
 
 
 class AwaitedSchemas:
-    """Publishes the schemas that pages come with. ``writers``: has those that are published."""
+    """Publishes the schemas that pages come with. ``writers``: the published ones."""
 
     def __init__(self, writers: TopicWriters, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._writers = writers
@@ -72,7 +72,7 @@ class AwaitedSchemas:
             self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
 
     def _make(self, tables: Iterable[TableSchema]) -> list[list[_Made]]:
-        """In a thread: make writers, for each table by itself. Raises ``RelayError`` on what is final."""
+        """In a thread: make writers, table by table. Raises ``RelayError`` on what is final."""
         schemas: dict[tuple[str, str], list[TableSchema]] = {}
         for table in tables:
             schemas.setdefault((table.source, table.table), []).append(table)

@@ -189,7 +189,7 @@ class Publishing:
             self._metrics.count_commit(time.monotonic() - begun)
             if self._unconfirmed or not self._liveness.failures:  # I10: a listing may be written where no page can be
                 self._liveness.committed()
-        # Also the pages without a checkpoint of their own: their position is that of the pages before.
+        # Also the pages without a checkpoint of their own: they have the position of the pages before.
         for sent in self._unconfirmed:
             sent.shard.owner.confirm(sent.page)
         self._unconfirmed.clear()

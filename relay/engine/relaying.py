@@ -45,8 +45,8 @@ def run(
 ) -> None:
     """Relay the sources of ``config`` until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
-    ``RelayError``. Has to be called from the main thread, since it handles signals.
+    ``settings``: settings of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP.
+    Raises ``RelayError``. Call it from the main thread, since it handles signals.
     """
     reloaded = ReloadedConfig(config, reload or (lambda: config))
     # I10: what the observer knows outlives a worker

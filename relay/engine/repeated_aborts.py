@@ -44,7 +44,7 @@ class RepeatedAborts:
         self._sleep = sleep
         # The topics that this user could not write to when the broker was last asked.
         self._forbidden: list[str] = []
-        # Since it last asked, also those before a commit: transactions without the topic that is lost succeed.
+        # Since it last asked, even from before a commit: transactions without the topic that is lost succeed.
         self._aborts = 0
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class RepeatedAborts:
             self._sleep(min(_FIRST_PAUSE * 2.0 ** min(failures - 2, 10), _LONGEST_PAUSE))
 
     def _require_topics(self) -> None:
-        # By name: a list of all topics leaves out those that this user may not see, as if they did not exist.
+        # By name: a list of all topics leaves out the ones that this user may not see, as if they did not exist.
         admin = AdminClient(self._settings.client)
         found = admin.describe_topics(
             TopicCollection(sorted(self._topics())), include_authorized_operations=True, request_timeout=_TIMEOUT

@@ -15,7 +15,7 @@ from relay.kafka.checkpoints import CheckpointView
 log = logging.getLogger(__name__)
 
 _RELAYED_FOR = 60.0
-"""Seconds for which a new record of a source shows that another worker relays it: an idle shard has one every ten
+"""How many seconds a new record of a source shows that another worker relays it: an idle shard has one every ten
 seconds."""
 
 

@@ -19,7 +19,7 @@ from relay.stream.source_state import SourceState
 def take(
     group: Assignment, sources: Iterable[SourceState], same_sources: SameSources, read_delay: float = 0.0
 ) -> WorkerStatus:
-    """For the worker's thread."""
+    """Only the worker's thread uses it."""
     return WorkerStatus(
         group.group,
         group.joined,
@@ -59,7 +59,7 @@ def take(
 
 
 def _here(source: SourceState, seconds: float | None) -> float | None:
-    """Convert a time by the source's clock to this machine's clock, by which its age is shown. None stays None."""
+    """Convert a time by the source's clock to this machine's clock, which shows its age. None stays None."""
     return seconds + time.time() - source.source.clock() if seconds else None
 
 

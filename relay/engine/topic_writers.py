@@ -1,4 +1,4 @@
-"""The topic writers of all tables, also of those that appear, or change their columns, while the relay runs.
+"""The topic writers of all tables, even of tables that appear, or change their columns, while the relay runs.
 
 A writer belongs to one schema of one table. Pages of several shards may be on either side of a change of columns, so
 the writers of all schemas are kept, and each page says which schema it uses.
@@ -33,7 +33,7 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
 
     ``make``: makes the writer of a schema, which `add` takes: publishes the schema, and creates a topic. It waits for
     Kafka or for the schema registry, raises ``RelayError``, and may be called in any thread. ``claim``: called with a
-    source and a table of it that another worker publishes; raises ``ConfigError`` if its topic is that of another table
+    source and a table of it that another worker publishes; raises ``ConfigError`` if its topic belongs to another table
     here.
     """
 
@@ -43,18 +43,18 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
         super().__init__()
         self.make = make
         self.claim = claim
-        # Every writer, and those of them that another has replaced, the one replaced first at the beginning.
+        # Every writer, and the ones that another has replaced, the one replaced first at the beginning.
         self._made: dict[TableSchema, TopicWriter] = {}
         self._replaced: dict[TableSchema, None] = {}
         self.use(tables)
 
     @property
     def topics(self) -> set[str]:
-        """The names of the topics of the tables in use, also of those that have appeared since the start."""
+        """The names of the topics of the tables in use, even of tables that have appeared since the start."""
         return {writer.topic for writer in self.values()}
 
     def missing(self, tables: Iterable[TableSchema]) -> list[TableSchema]:
-        """Return those of ``tables`` whose schema has no writer yet."""
+        """Return the ``tables`` whose schema has no writer yet."""
         return [table for table in tables if not self._is_used(table) and table not in self._made]
 
     def add(self, writers: Iterable[TopicWriter]) -> None:
@@ -102,7 +102,7 @@ def open_topic_writers(
     owners: dict[str, tuple[str, ...]] = {_compared(topic): () for topic in config.own_topics.values()}
 
     def claim(source: str, table: str) -> str:
-        """Return the topic of a table. Raises ``ConfigError`` if it is that of another one."""
+        """Return the topic of a table. Raises ``ConfigError`` if it is another table's."""
         topic, place = config.topic(table), (source, table)
         # I8: the config was checked with the tables that were there at the start. In one step, for several threads.
         if (owner := owners.setdefault(_compared(topic), place)) != place:

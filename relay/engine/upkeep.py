@@ -135,7 +135,7 @@ class Upkeep:
             self._publishing.record(key, checkpoint.to_json())
 
     def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
-        """Do what is due of snapshots. Changes are published while the view has yet to show what this writes."""
+        """Do what snapshots need now. Changes are published while the view does not show yet what this writes."""
         if snapshots.is_watching:
             return
         if self._owns(snapshots.stream.snapshot_key) and (step := snapshots.next_step()) is not None:

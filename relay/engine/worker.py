@@ -47,7 +47,7 @@ a stop takes at most ten."""
 _TURN_SECONDS = 0.05
 _ASK_UNKNOWN_AGAIN = 1.0  # seconds
 _ASK_DONE_SHARE = 20
-"""Of the time between two questions whether all is caught up, one part in so many is the answer."""
+"""Finding out whether all is caught up may take one part in this many of the time between two questions."""
 _SERVE_EVERY = 0.01
 """Seconds between two visits to the group, the checkpoints and the sources while pages keep arriving."""
 
