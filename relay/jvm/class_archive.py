@@ -19,11 +19,11 @@ def archive_of(name: str, used: Iterable[Path]) -> Path:
 
 
 def using(archive: Path) -> list[str]:
-    """Return the options with which Java uses an archive."""
+    """Return the options that make Java use an archive."""
     # Java warns on stdout where it cannot map the archive. There, scripts print what others read.
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=warning:stderr"]
 
 
 def making(archive: Path) -> list[str]:
-    """Return the options with which Java writes an archive of the classes it has used, when it ends."""
+    """Return the options that make Java write an archive of the classes it has used, when it ends."""
     return [f"-XX:ArchiveClassesAtExit={archive}"]

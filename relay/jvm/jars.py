@@ -46,7 +46,7 @@ _SETTINGS = """\
 
 @dataclass(frozen=True)
 class Artifact:
-    """One Maven artifact. ``packaging``, ``classifier``: for those that are not plain jars."""
+    """One Maven artifact. ``packaging``, ``classifier``: for artifacts that are not plain jars."""
 
     group: str
     name: str
@@ -122,7 +122,7 @@ def _jars_in(folder: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _unpack_redis(folder: Path) -> None:
-    """Keep the server for this machine, and remove the jar with those for all others."""
+    """Keep the server for this machine, and remove the jar with the servers for all others."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     suffix = f"-{platform.system().lower()}-{machine}"
     for archive in _jars_in(folder):
@@ -263,8 +263,8 @@ def _fetch(wanted: JarSet, repository: str) -> None:
     tell(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
-        # The next attempt uses the files of a failed one, but not those of a killed process; and the last attempt
-        # starts empty, because these files may be the cause of the failures.
+        # The next attempt uses the files of a failed one, but not a killed process's; and the last attempt starts
+        # empty, because these files may be the cause of the failures.
         if attempt in (1, _ATTEMPTS):
             shutil.rmtree(part, ignore_errors=True)
         problem = _fetch_once(wanted, part, java, ivy, repository)
@@ -284,7 +284,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
 
 
 def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: str) -> str | None:
-    """Let Ivy download the set into ``part/files``. Return what went wrong, None if nothing did."""
+    """Let Ivy download the set into ``part/files``. Return what went wrong, or None if nothing did."""
     files = part / "files"
     shutil.rmtree(files, ignore_errors=True)
     files.mkdir(parents=True)
@@ -302,7 +302,7 @@ def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: s
 
 
 def _ivy_jar() -> Path:
-    """Return the Ivy in pyspark's jars. Does not import pyspark, which takes a second."""
+    """Return the Ivy in pyspark's jars. It does not import pyspark, which takes a second."""
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:

@@ -37,7 +37,7 @@ def find_java() -> Path:
 
 @lru_cache
 def _release(java: Path) -> int | None:
-    """Return the feature release, 8 for ``1.8.0_292``, None if it is unknown."""
+    """Return the feature release, 8 for ``1.8.0_292``, or None if it is unknown."""
     try:
         answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
