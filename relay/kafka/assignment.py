@@ -33,7 +33,7 @@ _HEARTBEAT = 0.2
 know, nobody reads the shards that are handed over."""
 
 _KEEP = 1.0
-"""Seconds for which this worker keeps what the group wants back. A member that joins gets it in its second request to
+"""How many seconds this worker keeps what the group wants back. A member that joins gets it in its second request to
 join, which librdkafka makes no sooner than this after the first: until then nobody else would read these shards."""
 
 
@@ -67,7 +67,7 @@ class Assignment:
         self.session_timeout = session = 1.5 * transaction_timeout
         # The broker checks for timed-out transactions every ten seconds.
         self.barrier_timeout = transaction_timeout + 20.0
-        # The member id with which this worker last passed the fence.
+        # The member id that this worker last passed the fence with.
         self._member = ""
         # When it last served the group, and woke the client for a heartbeat, by the monotonic clock.
         self._served_at = self._woken_at = time.monotonic()

@@ -59,7 +59,7 @@ class BoundedCaller:
     def __call__(self, call: Callable[[], T], timeout: float, check: Callable[[], object] = lambda: None) -> T:
         """Return or raise what ``call`` does; raise ``CallTimedOut`` after ``timeout`` seconds.
 
-        ``check``: called while it waits; ends the wait with what it raises.
+        ``check``: is called while it waits; ends the wait with what it raises.
         """
         self._calls.put(call)
         deadline = time.monotonic() + timeout

@@ -72,10 +72,10 @@ def changes(
     on_gap: OnGap | None = None,
     on_undecodable: OnUndecodable | None = None,
 ) -> Reception:
-    """Open the changes on ``topics``, which may be named by table; by default those of all tables.
+    """Open the changes on ``topics``, which may be named by table; by default the topics of all tables.
 
-    Only committed records are read (I3), so each change comes once, and those of an item in order (I2), until a program
-    starts again or the group gives its partitions out anew: then those since the last `Reception.commit` come again.
+    Only committed records are read (I3), so each change comes once, an item's in order (I2), until a program starts
+    again or the group gives its partitions out again: then the changes since the last `Reception.commit` come again.
 
     ``config``: the relay's config, or its file. ``group``: the Kafka group that holds the offsets. Programs of one
     group share the partitions. Without a group all partitions are read, and nothing can be committed. ``start``: where
@@ -87,8 +87,8 @@ def changes(
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
-    ``on_undecodable`` is called with each record that is no change, and an error that says why; by default that error
-    is raised.
+    ``on_undecodable`` is called with each record that is not a change, and an error that says why; by default that
+    error is raised.
 
     Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
     """
@@ -196,7 +196,7 @@ class Reception:
         raise StopIteration
 
     def poll(self, seconds: float) -> ReceivedChange | None:
-        """Return the next change, None if none comes within ``seconds``. Raises ``RelayError``."""
+        """Return the next change, or None if none comes within ``seconds``. Raises ``RelayError``."""
         deadline = time.monotonic() + seconds
         while True:
             if self._pending is None:
@@ -274,7 +274,7 @@ class Reception:
         return f"{offsets}give another start"
 
     def _read(self, message: Message) -> ReceivedChange | None:
-        """Return the change in a record, None for one that has none."""
+        """Return the change in a record, or None if it has none."""
         place, offset, error = (message.topic() or "", message.partition() or 0), message.offset() or 0, message.error()
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:
@@ -321,7 +321,7 @@ class Reception:
 
 
 def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int, offset: int) -> ReceivedChange:
-    """Return the change in ``value``. Raises as ``relay.avro.decode``."""
+    """Return the change in ``value``. Raises what ``relay.avro.decode`` does."""
     fields = decode(schemas, value)
     snapshot, transaction = fields["snapshot"], fields["transaction"]
     return ReceivedChange(
@@ -352,9 +352,9 @@ def _microseconds(moment: datetime) -> int:
 
 
 def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> None:
-    """Commit ``start`` for a group without offsets, so that all its programs start there, also after a crash.
+    """Commit ``start`` for a group without offsets, so that all its programs start there, even after a crash.
 
-    ``ids``: of the topics, from before ``start`` is looked up.
+    ``ids``: the ids of the topics, from before ``start`` is looked up.
     """
     if offsets.committed() is not None:
         return

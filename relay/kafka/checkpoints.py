@@ -49,7 +49,7 @@ def partition_of(key: bytes) -> int:
 
 
 def read_checkpoints(client: Mapping[str, Any], topic: str, patience: float = _READ_PATIENCE) -> CheckpointView:
-    """Return a view that has read ``topic`` to its end; the caller closes it. Raises as ``require_end``."""
+    """Return a view that has read ``topic`` to its end; the caller closes it. Raises what ``require_end`` does."""
     view = CheckpointView(client, topic)
     try:
         view.require_end(range(CHECKPOINT_PARTITIONS), patience)
@@ -67,7 +67,7 @@ class CheckpointView(CommittedRecords):
     """A read_committed copy of all partitions of the checkpoints topic, whoever owns them.
 
     Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date. Both raise
-    ``MissedDeletions`` if the view has to be made anew. ``stopping``: whether the relay was asked to stop; waits then
+    ``MissedDeletions`` if the view has to be rebuilt. ``stopping``: whether the relay was asked to stop; waits then
     raise ``StopRequested``. ``clock``, ``wall``: monotonic seconds, and seconds since the epoch.
     """
 
@@ -218,7 +218,7 @@ class CheckpointView(CommittedRecords):
         return {p: at for p, end in ends.items() if (at := self._positions[p]) < end}
 
     def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int] | None:
-        """Return the high watermarks, None if the broker does not answer in time."""
+        """Return the high watermarks, or None if the broker does not answer in time."""
         timeout = 1.0
         while True:
             if (ends := self._answered(self._ask_ends(partitions, timeout))) is not None:
@@ -231,11 +231,11 @@ class CheckpointView(CommittedRecords):
             time.sleep(0.1)
 
     def _answered(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[int, int] | None:
-        """Wait for the answers, and return the ends; None if the broker has to be asked again."""
+        """Wait for the answers, and return the ends, or None if the broker has to be asked again."""
         try:
             ends = {where.partition: future.result().offset for where, future in asked.items()}
         except KafkaException as error:
-            # Leaders move, and not every broker knows those of a new topic at once.
+            # Leaders move, and not every broker knows the leaders of a new topic at once.
             if not is_transient(error.args[0]):
                 raise Unavailable(f"topic {self.topic}: cannot look up its end offsets: {error}") from error
             return None
@@ -285,7 +285,7 @@ class CheckpointView(CommittedRecords):
         self._unapplied[key] = where, offset, message.value()
 
     def _apply(self) -> None:
-        """Apply what was taken: of each key the last record, since those before it no longer hold."""
+        """Apply what was taken: the last record of each key, since the ones before it no longer hold."""
         unapplied, self._unapplied = self._unapplied, {}
         for key, (where, offset, value) in unapplied.items():
             try:

@@ -53,7 +53,7 @@ def read_committed(
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
     ``ends``: the first and the end offset to read of each partition. ``exit_at_end``: stop at the end offsets, however
-    long that takes while records arrive. ``flush``: called whenever no record is waiting.
+    long that takes while records arrive. ``flush``: is called whenever no record is waiting.
     """
     # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
     consumer = open_reader(config, "tail", f"{config.name}.tail", {"auto.offset.reset": "earliest"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DELETIONS_KEPT = 3600.0
-"""Seconds for which Kafka keeps at least the record of a deletion, so that every reader sees it (I4)."""
+"""How many seconds Kafka keeps the record of a deletion at least, so that every reader sees it (I4)."""
 
 _DELETIONS = "delete.retention.ms"
 

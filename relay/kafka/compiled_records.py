@@ -29,7 +29,7 @@ _HASHED: dict[str, str] = {
 def compiled_records(
     schema: Mapping[str, Any], header: bytes, table: TableSchema, codec: KeyCodec, partitions: int, largest: int
 ) -> RecordWriter | None:
-    """Return the writer; None if the installation has no compiled core.
+    """Return the writer, or None if the installation has no compiled core.
 
     ``schema``, ``header``: as for ``ChangeEncoder``. ``largest``: bytes of value, key and token of a record.
     """
@@ -51,7 +51,7 @@ def compiled_records(
 
 
 def _hashed(key: Sequence[KeyColumn]) -> list[tuple[str, str]] | None:
-    """Return the columns whose bytes are the key, None if one of them is of a rare type."""
+    """Return the columns whose bytes are the key, or None if one of them is of a rare type."""
     if any(column.type not in _HASHED for column in key):
         return None
     return [(column.name, _HASHED[column.type]) for column in key]

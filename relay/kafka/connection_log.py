@@ -31,7 +31,7 @@ class ConnectionLog:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings with which a client logs each failed connection here."""
+        """The settings that make a client log each failed connection here."""
         return {"logger": self, "log.connection.close": True, "log_level": 6}
 
     def log(self, level: int, text: str, *parts: object) -> None:

@@ -1,7 +1,7 @@
-"""Writes dead letters: the complete changes of which only a stub could be published, to ``<name>.dead_letters``.
+"""Writes dead letters: the complete changes that could only be published as a stub, to ``<name>.dead_letters``.
 
-Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes those of the
-consumers; ``relay.operations.dead_letters`` reads both.
+Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes the consumers';
+``relay.operations.dead_letters`` reads both.
 """
 
 from __future__ import annotations

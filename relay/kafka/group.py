@@ -37,8 +37,8 @@ class Member:
 def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
     """Return the members of ``group``, sorted by id; none if the group does not exist. Raises ``Unavailable``.
 
-    A killed worker remains a member until its session times out. Not for a process that has to stay alive: librdkafka
-    2.16 ends it with an assertion if the coordinator goes away meanwhile.
+    A killed worker remains a member until its session times out. Do not use it in a process that has to stay alive:
+    librdkafka 2.16 ends it with an assertion if the coordinator goes away meanwhile.
     """
 
     def ask() -> list[Member]:

@@ -143,7 +143,7 @@ def check_start(start: str, *, option: str = "--from", has_group: bool = True) -
 
 
 class GroupOffsets:
-    """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is.
+    """The offsets of a consumer's topics and of its Kafka group. Threads may share it, like Kafka's client.
 
     ``name``: the group, by default ``<name>.<consumer>``. ``admin``: a client that is open, by default one of its own.
     """
@@ -196,11 +196,11 @@ class GroupOffsets:
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
         """Return the present offsets of ``start``, which errors call ``option``.
 
-        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for those of another group, an ISO time, a
-        time ago such as ``-2h``, or offsets as JSON; ``others``: of partitions that JSON leaves out. The caller stores
-        them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether it makes up
-        for what its own group has not read of a topic that was created again. Raises ``ConfigError`` for any other
-        text.
+        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for another group's, an ISO time, a
+        time ago such as ``-2h``, or offsets as JSON; ``others``: the offset for partitions that JSON leaves out. The
+        caller stores them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether
+        it makes up for what its own group has not read of a topic that was created again. Raises ``ConfigError`` for
+        any other text.
         """
         check_start(start, option=option)
         partitions = self.partitions()
@@ -245,7 +245,7 @@ class GroupOffsets:
     def commit(self, offsets: Mapping[str, Mapping[str, int]], *, ids: Mapping[str, str], wait: bool = False) -> None:
         """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``.
 
-        ``ids``: those of the topics that the offsets are of, so that they count for no others of the same names.
+        ``ids``: the ids of the offsets' topics, so that the offsets do not count for other topics of the same names.
         """
         wanted = [with_id(t, int(p), o, ids) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
@@ -262,7 +262,7 @@ class GroupOffsets:
         return TopicPartition(partition.topic, partition.partition, end)
 
     def committed(self) -> Offsets | None:
-        """Return the group's committed offsets, None if there are none. Raises ``Unavailable``."""
+        """Return the group's committed offsets, or None if there are none. Raises ``Unavailable``."""
         return _where_committed(self._committed(self._consumer))
 
     def _committed_by(self, group: str) -> list[TopicPartition]:
@@ -294,7 +294,7 @@ class GroupOffsets:
         }
 
     def _call(self, call: Any, *arguments: Any, timeout: float) -> Any:
-        """Ask until ``timeout``: of a topic that was just created, brokers do not know the leaders at once."""
+        """Ask until ``timeout``: brokers do not know at once the leaders of a topic that was just created."""
         deadline = monotonic() + timeout
         while True:
             try:
@@ -311,7 +311,7 @@ class GroupOffsets:
 
 
 def _where_committed(found: Sequence[TopicPartition]) -> Offsets | None:
-    """Return committed offsets, None if there are none."""
+    """Return committed offsets, or None if there are none."""
     if all(p.offset < 0 for p in found):
         return None
     # A partition that was added after the commit has not been read.
@@ -319,7 +319,7 @@ def _where_committed(found: Sequence[TopicPartition]) -> Offsets | None:
 
 
 def _parse(text: str, partitions: Sequence[TopicPartition], option: str, others: int) -> Offsets:
-    """Parse offsets in Spark's JSON. ``others``: of partitions that it does not name."""
+    """Parse offsets in Spark's JSON. ``others``: the offset for partitions that it does not name."""
     wanted: Offsets = {}
     for p in partitions:
         wanted.setdefault(p.topic, {})[str(p.partition)] = others

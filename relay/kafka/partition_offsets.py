@@ -1,4 +1,4 @@
-"""The first and the last offsets of partitions, also of those that were just created and have no leader yet."""
+"""The first and the last offsets of partitions, even of new ones that have no leader yet."""
 
 from __future__ import annotations
 

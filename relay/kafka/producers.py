@@ -37,7 +37,7 @@ class Producers:
         self._probe = probe
         self._stop_by = stop_by
         self._identity = Identity(settings.name)
-        # In the order of their turns, and the places of those that are being opened.
+        # In the order of their turns, and the places of the ones that are being opened.
         self._ready: list[Publisher] = []
         self._opening: list[SlowCall[Publisher]] = []
 

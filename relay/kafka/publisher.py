@@ -123,7 +123,7 @@ class Publisher:
             raise
 
     def begin(self) -> None:
-        """Begin a transaction, with a new epoch if the one before may be in use. Raises as ``renew`` does."""
+        """Begin a transaction, with a new epoch if the one before may be in use. Raises what ``renew`` does."""
         self._probe("begin")
         if self.is_spent:
             self.renew()
@@ -319,7 +319,7 @@ class Publisher:
 def _unmasked(call: Callable[[], T]) -> T:
     """Return or raise what ``call`` does.
 
-    A flush goes on after a fatal error has shown, and delivers log lines, of which Python makes errors of their own.
+    A flush goes on after a fatal error has shown, and delivers log lines, which Python turns into errors of their own.
     """
     try:
         return call()

@@ -56,5 +56,5 @@ class SameTopics:
         return with_id(topic, partition, offset, self._ids)
 
     def compare(self, committed: Iterable[TopicPartition]) -> None:
-        """Note whether the committed offsets of a group are those of other topics, which had the same names."""
+        """Note whether the committed offsets of a group belong to other topics, which had the same names."""
         self._again |= read_before(committed, self._ids)

@@ -1,6 +1,6 @@
 """The topics that the relay requires, and their settings.
 
-``survey`` inspects them, for ``relay check``; ``create_missing`` also creates those that are missing. The relay never
+``survey`` inspects them, for ``relay check``; ``create_missing`` also creates missing ones. The relay never
 alters an existing topic: it refuses one that would break an invariant.
 """
 
@@ -87,7 +87,7 @@ class FoundTopic:
     problem: str = ""
     hint: str = ""
     advice: str = ""
-    # Bytes; None if the topic is missing.
+    # Bytes, or None if the topic is missing.
     largest_message: int | None = None
     compacted: bool = False
 

@@ -11,19 +11,19 @@ from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Publisher, TooSlow
 
 LONGEST_OPEN = 0.1
-"""Seconds for which a transaction stays open while more changes arrive, if commits are quick."""
+"""How many seconds a transaction stays open while more changes arrive, if commits are quick."""
 
 LARGEST_TRANSACTION = 32 << 20
-"""Bytes of values at which a transaction is committed (I11: they are kept in memory in case it is aborted)."""
+"""A transaction is committed at this many bytes of values (I11: they are kept in memory in case it is aborted)."""
 
 SMALLEST_TRANSACTION = 256 << 10
 """The same while commits are slow, and at the start. One page may be larger."""
 
 GATHER_FOR = 0.01
-"""Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
+"""How many seconds after the last commit a transaction stays open under load, to gather more changes."""
 
 CHANGES_ARRIVE_FOR = 0.1
-"""Seconds after a change of a stream for which another is expected, that should not wait for rows of a snapshot."""
+"""For this many seconds after a change of a stream the next is expected, which should not wait for a snapshot."""
 
 LATE_AFTER = 2.0
 """Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
@@ -137,7 +137,7 @@ class OpenTransaction:
     def takes_rows(self) -> bool:
         """Whether rows of a snapshot may join it: changes wait for the commit of all that is in their transaction.
 
-        While changes arrive, they find those of one page at most.
+        While changes arrive, they find rows of one page at most.
         """
         if self._has_changes:
             return False
