@@ -41,12 +41,12 @@ Arguments = Sequence[object] | Mapping[str, object] | None
 
 
 class KeyspaceQueries:
-    """Queries the shards of a keyspace, each on one of its servers. Shared by threads.
+    """Queries the shards of a keyspace, each on one of its servers. Threads may share it.
 
     ``keyspace``: ``<source>/<keyspace>``, the beginning of the shards' names in tokens; for ``type: mysql`` the
     keyspace is the database. ``shards``: the servers of each, as ``host:port``, in the order in which they are wanted:
-    replicas first, then the primary. ``vindex``: the type of the primary vindex, such as ``hash``; None if there is one
-    shard.
+    replicas first, then the primary. ``vindex``: the type of the primary vindex, such as ``hash``, or None if there is
+    one shard.
 
     ``connect``: opens a PyMySQL connection for queries, with ``autocommit=True``; ``watch``: one to follow the binlog,
     as ``relay.mysql.connection.connect`` does. Both get an address. ``max_lag``: seconds that a server may be behind
@@ -198,7 +198,7 @@ class KeyspaceQueries:
     ) -> dict[str, Answer]:
         """Run a query in all shards at once, and return the rows, the token and ``fresher`` of each, in key order.
 
-        ``compare_event_tokens``: by the name of the shard. Raises as ``execute``.
+        ``compare_event_tokens``: by the name of the shard. Raises what ``execute`` does.
         """
         compare = compare_event_tokens or {}
         if unknown := compare.keys() - set(self._names):
@@ -212,7 +212,7 @@ class KeyspaceQueries:
         """Return what ``work`` makes of a connection to a server of a shard, and of a token that was taken before.
 
         ``work`` runs again on another server if that one fails. ``is_fresh``: whether a read with a token would be
-        fresh enough; a server for which it is comes first. Raises as ``execute``, and what ``work`` raises.
+        fresh enough; servers where it is come first. Raises what ``execute`` does, and what ``work`` raises.
         """
         return self._shards[shard].run(work, is_fresh)
 

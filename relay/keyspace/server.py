@@ -34,7 +34,7 @@ Work = Callable[["Connection[Any]", EventToken | None], T]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds before a server is watched again; doubles
 _LOST = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927})  # a shutdown, a broken network, a killed connection
 _SILENT = 10.0  # seconds
-_AVOID = 5.0  # seconds for which a server that failed is tried last
+_AVOID = 5.0  # how many seconds a server that failed is tried last
 
 
 class ServerState(NamedTuple):
@@ -72,7 +72,7 @@ class WatchedServer:
         # Replaced by the thread, read by any other.
         self._watcher = self._new_watcher()
         self._problem: str | None = "it is not watched yet"
-        # Until when it is tried last, in seconds of the monotonic clock. Set by any thread, in one assignment.
+        # It is tried last until this time, in seconds of the monotonic clock. Set by any thread, in one assignment.
         self._avoid_until = -math.inf
         self._thread = threading.Thread(target=self._keep_watching, name=f"watch-{address}", daemon=True)
 
@@ -81,7 +81,7 @@ class WatchedServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching soon. Does not wait."""
+        """Stop watching soon. It does not wait."""
         self._stopping.set()
         self._watcher.stop()
 

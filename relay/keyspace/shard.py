@@ -17,7 +17,7 @@ IsFresh = Callable[[EventToken], bool]
 
 
 class WatchedShard:
-    """The servers of a shard in the order in which they are wanted, replicas first. Shared by threads.
+    """The servers of a shard in the order in which they are wanted, replicas first. Threads may share it.
 
     ``name``: the shard's in tokens. ``max_lag``: seconds that a server may be behind before others are wanted more.
     """
