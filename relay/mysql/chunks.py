@@ -146,7 +146,7 @@ class ChunkQuery:
     def statement(self, after: Sequence[bytes], limit: int) -> str:
         """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the beginning.
 
-        Raises ``RelayError`` if ``after`` is no key of this table.
+        Raises ``RelayError`` if ``after`` is not a key of this table.
         """
         order = ", ".join(quoted(column.name) for column in self._key)
         return (
@@ -246,7 +246,7 @@ def _optional(value: Any) -> str | None:
 def limit_for(rows: int, size: int, most: int, page: int) -> int:
     """Return how many rows to ask for next, so that they have about ``page`` bytes, at most ``most`` rows.
 
-    ``rows``, ``size``: of the last chunk, in rows and bytes.
+    ``rows``, ``size``: how large the last chunk was, in rows and bytes.
     """
     fitting = page * rows // max(size, 1) if rows else most
     return max(1, min(most, fitting, 2 * rows if rows else most))

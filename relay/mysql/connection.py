@@ -107,7 +107,7 @@ class ServerConnection:
             raise translated(fault, self.account.address) from None
 
     def status_by(self, statements: Sequence[str], what: str) -> Sequence[Mapping[str, object]]:
-        """Return the rows of the first of ``statements`` that the server knows: those of newer servers come first.
+        """Return the rows of the first of ``statements`` that the server knows: newer servers' come first.
 
         Raises ``Denied`` with the missing GRANT, and that the relay must know ``what``; ``Unavailable``.
         """
@@ -220,7 +220,7 @@ class ServerConnection:
     def most_unacknowledged(self) -> int:
         """Return at most how many transactions of its own binlog semi-synchronous replicas must still acknowledge.
 
-        They are not executed yet. Each holds a session, of which only the first of a group counts as waiting. Raises
+        They are not executed yet. Each holds a session; only the first of a group counts as waiting. Raises
         ``Unavailable``.
         """
         found = self.execute(

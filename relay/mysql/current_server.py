@@ -50,7 +50,7 @@ class CurrentServer:
 
     @property
     def warning(self) -> str | None:
-        """Why a server that is far behind is read, and since when; None if none is."""
+        """Why a server that is far behind is read, and since when, or None if none is."""
         trouble = self._search.trouble
         return f"read from {self.address}, which is far behind: {trouble}" if trouble else None
 
@@ -109,7 +109,7 @@ class CurrentServer:
     def _require_history(self, server: ServerConnection) -> None:
         """Raise ``Diverged`` if a server no longer has what it had executed, because its binlogs were reset.
 
-        It gives the same numbers out again, and sends nothing of that on a connection from before.
+        It gives the same numbers out again, and sends none of that on a connection from before.
         """
         before, now = self._executed, server.executed()
         if went_back(before, now):  # I9

@@ -1,6 +1,6 @@
 """Snapshots of a database: each table of each shard is a segment, read in chunks of its primary key.
 
-A chunk is one SELECT, a consistent read by itself. What makes it safe beside the binlog is where the shard's stream has
+A chunk is one SELECT, which is a consistent read. What makes it safe beside the binlog is where the shard's stream has
 been published to: the server must show everything up to there, and every later change has a token of ``as_of`` or later
 (`lowest`). So a READ never replaces a change that it does not see, whatever the clocks and however far a replica lags.
 """
@@ -57,8 +57,8 @@ FirstServer = Callable[[str], ServerConnection]
 class DatabaseSnapshots(SqlSnapshots):
     """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
 
-    ``addresses``: of the servers of a shard. ``connect``: to an address. ``require``: raises ``Denied`` for a server
-    that must not be read.
+    ``addresses``: returns the servers of a shard. ``connect``: to an address. ``require``: raises ``Denied`` for a
+    server that must not be read.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class DatabaseSnapshots(SqlSnapshots):
     def _server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
         """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``.
 
-        ``failed``: the addresses of those that have given no page, which are tried last.
+        ``failed``: the addresses of servers that have not given a page, which are tried last.
         """
         addresses = self._addresses(shard)
         others, problems = [each for each in addresses if each not in failed], dict[str, str]()
@@ -180,7 +180,7 @@ class RowsPosition:
         return cls(after, position["rows"], position.get("order"))
 
     def has_lost_place(self, found: TableDescription) -> bool:
-        """Whether the rows after the key of the last one are no longer those that were not read."""
+        """Whether the rows after the last key are no longer the unread ones."""
         return self.order is not None and self.order != found.order
 
 

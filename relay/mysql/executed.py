@@ -52,7 +52,7 @@ class Executed:
     def add_mariadb(self, domain: int, server: int, sequence: int) -> str:
         """Add a GTID of MariaDB and return the position. Raises ``RelayError`` if it is out of order."""
         if self.flavour != "MariaDB":
-            raise ValueError(f"a GTID of MariaDB, {domain}-{server}-{sequence}, among those of MySQL")
+            raise ValueError(f"a GTID of MariaDB, {domain}-{server}-{sequence}, among GTIDs of MySQL")
         key = str(domain)
         last = int(self._members[key].rpartition("-")[2]) if key in self._members else 0
         if sequence <= last:

@@ -41,7 +41,7 @@ def translated(fault: Exception, address: str) -> RelayError:
         # PyMySQL raises it when an optional package is missing.
         return Denied(f"{address}: {fault}")
     if not isinstance(fault, (pymysql.err.MySQLError, OSError)):
-        # Not its repr: that of a UnicodeError has what could not be decoded, which may be a protected value.
+        # Not its repr: a UnicodeError's shows what could not be decoded, which may be a protected value.
         what = f"{type(fault).__name__}: {fault}"
         return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port ({what})")
     return Interrupted(f"{address}: {fault or type(fault).__name__}")

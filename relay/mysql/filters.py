@@ -19,7 +19,7 @@ _LEAVE_NOTHING_OUT = {
     "slave_exec_mode": "STRICT",
     "slave_skip_errors": "OFF",
 }
-"""Settings of a replica, and the only value of each by which it applies all that it gets."""
+"""Settings of a replica, and the only value of each that lets it apply all that it gets."""
 
 _NAMES = ("Do_DB", "Ignore_DB", "Do_Table", "Ignore_Table", "Wild_Do_Table", "Wild_Ignore_Table")
 
@@ -48,16 +48,16 @@ class Filters:
         return Filters(lists, {name: text.lower() for name, text in self.others.items()})
 
     def unknown(self, database: str) -> str | None:
-        """Return the name of a filter that may leave out changes of a database: any but those of other databases."""
+        """Return the name of a filter that may leave out changes of a database: any but other databases'."""
         for name, text in self.others.items():
             if name != "Rewrite_DB" or database in re.split(r"[(),\s]|->", text):
                 return name
         return None
 
     def against(self, database: str, table: str) -> str | None:
-        """Return the name of the filter that leaves out changes of a table, None if none does.
+        """Return the name of the filter that leaves out changes of a table, or None if none does.
 
-        ``table``: "" for all tables of the database, also those that are yet to be created.
+        ``table``: "" for all tables of the database, including future ones.
         """
         lists, name = self.lists, f"{database}.{table}"
         if lists["Do_DB"]:

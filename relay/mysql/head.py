@@ -1,4 +1,4 @@
-"""How far a shard's servers have executed, asked now and then, so that a reader knows what it has yet to read."""
+"""How far a shard's servers have executed, asked now and then, so that a reader knows what is left to read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OVERDUE = 10.0  # seconds after which a head that was not read is doubted
 
 
 class ShardHead:
-    """What a shard had executed and when it was asked: its primary if one answers, else the server that is read.
+    """What a shard had executed and when it was asked: its primary if one answers, otherwise the server that is read.
 
     The primary is searched for in another thread, since servers that do not answer take long. Used by one thread at a
     time.
@@ -90,8 +90,8 @@ class ShardHead:
     def is_local(self, server: ReadableServer, gtid: str) -> bool:
         """Whether only ``server``, a replica, has a transaction.
 
-        MySQL names those of a former primary like those it made as a replica: the primary has the former. So this waits
-        for a primary that is being searched for.
+        MySQL names what a server made as a former primary like what it makes as a replica; the primary has the former.
+        So this waits for a primary that is being searched for.
         """
         if not server.role.is_local(server.server, gtid):
             return False

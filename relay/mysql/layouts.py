@@ -39,7 +39,7 @@ class Layouts:
         self._made = LayoutCache(self._lay_out)
         # The last layout of each table. The readers' threads replace single entries; others copy before they iterate.
         self._last: dict[str, Table] = {}
-        # The same without those that ``information_schema`` has now, which may be before or after the rows to come.
+        # The same without the ones that ``information_schema`` has now, which may be before or after the rows to come.
         self._followed: dict[str, Table] = {}
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
@@ -65,7 +65,7 @@ class Layouts:
         return FollowedTables(self.database, self._is_named, config.rules, lambda: self.text, hides_values=hides_values)
 
     def emptied(self, said: Classified) -> list[str]:
-        """Return the wanted tables that a statement empties, also if it fills them again."""
+        """Return the wanted tables that a statement empties, even if it fills them again."""
         if said.kind is Kind.DROP_DATABASE:
             return self.known() if said.tables and said.tables[0][0] == self.database else []
         return [table for database, table in said.emptied if self.wanted(database, table)]
@@ -77,7 +77,7 @@ class Layouts:
         return any(self.wanted(database, table) for database, table in said.about)
 
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-        """Return the layout of a table; None if it is not wanted, or has no key and is not named in the config.
+        """Return the layout of a table, or None if it is not wanted, or has no key and is not named in the config.
 
         Raises ``RelayError`` for a table without a key that is named in the config.
         """
@@ -98,7 +98,7 @@ class Layouts:
         self._relayed = {name: (columns, hashed.get(name)) for name, columns in keys.items()}
 
     def last(self, table: str) -> Table | None:
-        """Return the last layout of a table, only its key if it was dropped; None if it is not known."""
+        """Return the last layout of a table, only its key if it was dropped, or None if it is not known."""
         found = self._last.get(table)
         if found is None and table in self._relayed:
             found = self._last[table] = lay_out_keys(self.source, table, *self._relayed[table])

@@ -19,7 +19,7 @@ from relay.mysql.faults import FAULTS, translated
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 30.0  # seconds
 
-# Authentication plugins that send the password as it is, and the code of the error for those that cannot be used.
+# Authentication plugins that send the password as it is, and the code of the error for unusable ones.
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
@@ -75,7 +75,7 @@ class Login:
                 raise Denied(f"{self.address}: it cannot be logged in to: {fault}") from None
             raise translated(fault, self.address) from None
         if self.ssl is not None and not _is_encrypted(connection):
-            # PyMySQL 1.1 goes on without TLS if the server, or who pretends to be it, offers none.
+            # PyMySQL 1.1 goes on without TLS if the server, or somebody who pretends to be it, offers none.
             connection.close()
             raise Denied(f"{self.address}: it offers no TLS, which `tls` requires")
         return connection

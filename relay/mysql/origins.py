@@ -31,7 +31,7 @@ _SHARD = re.compile(r'\bshard:\s*"([^"]*)"')
 
 
 class CheckpointRow(NamedTuple):
-    """``shard``: the origin's name. ``timestamp``: seconds, 0 if the row has none. ``state``: of the workflow."""
+    """``shard``: the origin's name. ``timestamp``: seconds, 0 if the row has none. ``state``: the workflow's."""
 
     shard: str
     position: GtidSet
@@ -103,10 +103,10 @@ class Parent:
 class _HeldTransaction:
     """The transaction that is being read. ``begun``: None between two.
 
-    ``held``: its events, and ``size``: the bytes of its rows, of which those that are too many are not held.
-    ``has_emptied``: whether a statement in it empties relayed tables. ``row``: that of the checkpoint table in it, and
-    the position in it before. ``deleted``: by shard, the position of a row that was deleted, and may be inserted again.
-    ``is_published``: None if that is not known yet.
+    ``held``: its events, and ``size``: the bytes of its rows; if they are too many, not all are held.
+    ``has_emptied``: whether a statement in it empties relayed tables. ``row``: its row of the checkpoint table, and the
+    position in that row before. ``deleted``: by shard, the position of a row that was deleted, and may be inserted
+    again. ``is_published``: None if that is not known yet.
     """
 
     begun: TransactionBegin | None = None
@@ -119,7 +119,7 @@ class _HeldTransaction:
 
 
 class ReplicatedEvents:
-    """The events of a target without those that its parents' streams had; the rest says where it was made.
+    """The events of a target, without what its parents' streams had; the rest says where it was made.
 
     ``parents``: by their names in the checkpoint table. ``open_at``: opens the binlog after a GTID set, with the
     checkpoint table. ``empties``: whether a statement empties relayed tables; ``defines``: whether it is published as

@@ -1,4 +1,4 @@
-"""Transactions some of whose rows were published, and whose rest is still to be read, from whatever server."""
+"""Transactions that were published in part, and whose rest is still to be read, from whatever server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PartlyRead:
         return f"<PartlyRead[{', '.join(self._rows)}]>"
 
     def rows(self, gtid: str) -> PublishedRows | None:
-        """Return the rows of a transaction that were published, None if there are none."""
+        """Return the rows of a transaction that were published, or None if there are none."""
         return self._rows.get(gtid)
 
     def begin(self, begun: TransactionBegin) -> bool:

@@ -13,7 +13,7 @@ from relay.records import Position
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """What was read and published. The next transactions are those that are not in it, from whatever server (I1, I3).
+    """What was read and published. The next transactions are the ones not in it, from whatever server (I1, I3).
 
     Checkpoints hold its JSON. Equal positions must give equal bytes.
     """
@@ -41,7 +41,7 @@ class BinlogPosition:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The transactions read in part whose rest any server has, without those that only a replica has."""
+        """The transactions read in part whose rest any server has, except ones that only a replica has."""
         return tuple(gtid for gtid in self.partial if not self.local.contains(parse(gtid)))
 
     @property

@@ -57,7 +57,7 @@ class BackgroundProbe(Generic[T]):
 
     @property
     def trouble(self) -> str | None:
-        """Why the last question was not answered, and since when that is so; None if it was."""
+        """Why the last question was not answered, and since when that is so, or None if it was."""
         if self._failing_since is None:
             return None
         return f"{self._failure} (since {iso_time(self._failing_since)})"
@@ -69,7 +69,7 @@ class BackgroundProbe(Generic[T]):
             self._answer = SlowCall(self.name, partial(self._ask, *arguments))
 
     def take(self) -> T | None:
-        """Return the answer, once; None while there is none. Raises what ``ask`` raised, except ``Unavailable``."""
+        """Return the answer, once, or None while there is none. Raises what ``ask`` raised, except ``Unavailable``."""
         return self.wait() if self._answer is not None and self._answer.done else None
 
     def wait(self) -> T | None:

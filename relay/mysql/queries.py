@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 class TokenQueries:
     """Runs queries on the server that ``watcher`` watches, over the caller's open PyMySQL connection.
 
-    For one thread at a time, as the connection is.
+    Only one thread may use it at a time, like the connection.
     """
 
     def __init__(self, connection: Connection[Any], watcher: ReplicationWatcher) -> None:

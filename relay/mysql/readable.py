@@ -1,4 +1,4 @@
-"""Tells tables that were dropped from those that the user may not read: ``information_schema`` leaves out both.
+"""Tells dropped tables from tables that the user may not read: ``information_schema`` leaves out both.
 
 I7: the end of a snapshot deletes from copies what it has not read, so a table that is only hidden must not count as
 dropped.

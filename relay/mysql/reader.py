@@ -87,7 +87,7 @@ class BinlogShardReader:
 
     @property
     def address(self) -> str | None:
-        """The server that is being read, None if none is."""
+        """The server that is being read, or None if none is."""
         return self.server.address
 
     def close(self) -> None:
@@ -278,8 +278,8 @@ class BinlogShardReader:
     def _require_binlogs(self, server: ServerConnection, is_primary: bool) -> None:
         """Raise ``BinlogPurged`` for transactions that were added to what a server of MySQL has executed (I9).
 
-        It never sends them, and would say so only at the next connection. Nor does it send anything any longer after
-        its binlogs were reset and its executed set was put back: then raise ``Interrupted``, to connect again (I1).
+        It never sends them, and would say so only at the next connection. It also stops sending after its binlogs were
+        reset and its executed set was put back: then raise ``Interrupted``, to connect again (I1).
         """
         if self._unlogged is None:
             if not server.is_mariadb and self.head.is_overdue():

@@ -1,6 +1,6 @@
 """Reshards by overlapping key ranges: which listed shards replace which, and when a shard hands over to them.
 
-The config lists the original shards first, and after them those that replace them (Vitess' update stream design,
+The config lists the original shards first, and after them the ones that replace them (Vitess' update stream design,
 "Surviving Resharding"). A shard ends once the replication of its targets is known to continue from a position that was
 read here. Its last position says where each target's own binlog continues, so nothing between them is missed (I1),
 whatever the clocks say.
@@ -56,7 +56,7 @@ class Handover:
 
 
 def first_shards(keyrange: KeyRange, listed: Sequence[str]) -> list[str]:
-    """Return the shards that reading begins with: those with no overlapping shard listed before them.
+    """Return the shards that reading begins with: the ones without an overlapping shard listed before them.
 
     Raises ``ValueError`` unless together they are exactly ``keyrange``.
     """
@@ -137,7 +137,7 @@ class _Targets:
 class HandoverCheck:
     """Decides when one shard may end. ``connect``: to a server of a shard, whichever answers.
 
-    ``listed``: called each time, since a reload may change the shards. Connections are made in another thread, since
+    ``listed``: is called each time, since a reload may change the shards. Connections are made in another thread, since
     servers that do not answer take long; the targets are asked in the caller's, so that the answers fit what it has
     read. Used by one thread at a time.
     """

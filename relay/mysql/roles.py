@@ -19,7 +19,7 @@ class Role:
     is_replica: bool
     is_read_only: bool
     lag: float = 0.0
-    """Seconds that a server is behind, infinite while nobody knows. Not known of a group's members."""
+    """Seconds that a server is behind, infinite while nobody knows. It is not known for a group's members."""
     domains: frozenset[str] = frozenset()
     """MariaDB: the domains that it replicates."""
     in_group: bool = False
@@ -52,7 +52,7 @@ class Role:
 def role_of(server: ServerConnection) -> Role:
     """Ask a server for its role. Raises ``Unavailable``, and ``Denied`` with the missing GRANT: it never guesses.
 
-    A replica taken for a primary would seem to have lost what it has yet to receive; taken for one that is not behind,
+    A replica taken for a primary would seem to have lost what it will still receive; taken for one that is not behind,
     it would seem to have everything.
     """
     server.refresh()

@@ -1,7 +1,7 @@
 """The servers of one shard: which of them can continue after a position, and what it means if none can.
 
-Transactions must not be taken for lost too early, or a passing fault becomes a gap; nor never, or a failover that lost
-some goes unnoticed (I9).
+Transactions must not be taken for lost too early, or a passing fault becomes a gap; but if they never are, a failover
+that lost some goes unnoticed (I9).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 LOST = "failover lost transactions"
 """Why there is a gap, if a primary lacks what was read."""
 
-_AVOID = 5.0  # seconds for which a server that failed is tried last
+_AVOID = 5.0  # how many seconds a server that failed is tried last
 _RETRY = 10.0  # seconds after which a server that lacked something is asked for it again
-_CERTAIN = 1.0  # seconds for which a primary must lack what was read before that counts as a loss
+_CERTAIN = 1.0  # how many seconds a primary must lack what was read before that counts as a loss
 
 
 @dataclass
@@ -83,9 +83,9 @@ class _Survey:
 class ShardServers:
     """The servers of one shard, in the order of the config. Used by one thread at a time.
 
-    ``addresses``: called each time, since a reload may change them. ``connect``: to an address. ``require``: raises
+    ``addresses``: is called each time, since a reload may change them. ``connect``: to an address. ``require``: raises
     ``Denied`` for a server that must not be read. ``max_lag``: seconds that a replica may be behind.
-    ``primary_may_be_silent``: at the last search for a primary, a server that may be it did not answer.
+    ``primary_may_be_silent``: at the last search for a primary, a server that may be the primary did not answer.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ShardServers:
         self._connect = connect
         self.require = require
         self._clock = clock
-        # By address: until when a server is tried last, and the errors of those that cannot continue, with their end.
+        # By address: until when a server is tried last, and the errors of servers that cannot continue, with their end.
         self._avoid: dict[str, float] = {}
         self._refusals: dict[str, tuple[RelayError, float]] = {}
         self._lacking_since: float | None = None
@@ -129,7 +129,7 @@ class ShardServers:
     def find(self, position: BinlogPosition, sequences_read: Sequences) -> ReadableServer | LostPosition:
         """Return the server to continue with after ``position``.
 
-        A server without its unfinished transactions cannot give the rest of them (I9). ``sequences_read``: of MariaDB.
+        A server without its unfinished transactions cannot give the rest of them (I9). ``sequences_read``: for MariaDB.
         Raises ``Unavailable`` if a server may be able to continue later, ``RelayError`` if none ever will.
         """
         survey = self._survey(position)
@@ -165,7 +165,7 @@ class ShardServers:
             raise Unavailable(f"no other server can be read: {'; '.join(survey.unusable)}")
 
     def primary(self) -> ServerConnection | None:
-        """Connect to the first server that is not a replica; None if none answers."""
+        """Connect to the first server that is not a replica; return None if none answers."""
         self.primary_may_be_silent = False
         for address in self._ordered():
             try:
@@ -240,7 +240,7 @@ class ShardServers:
         """Return what is lost, if that is certain. Raises ``Unavailable`` if it is not."""
         executed = position.executed
         # A primary does not receive from anyone what it lacks. While another server may be the primary, one that seems
-        # to be it may be a standby, unless it has made transactions after those that were read.
+        # to be it may be a standby, unless it has made transactions after what was read.
         primaries = [
             each for each in survey.lacking if not survey.has_silent or _has_own(each, position, sequences_read)
         ]
@@ -339,7 +339,7 @@ def _awaits_its_own(server: ServerConnection, needed: GtidSet) -> bool:
     """Whether a server of MySQL has made what it lacks, and may wait for its replicas to acknowledge it."""
     if server.is_mariadb:
         return False
-    # Asked first: what ends its wait in between is executed then, and does not seem to be lost.
+    # Ask this first: what ends its wait in between is executed then, and does not seem to be lost.
     most = server.most_unacknowledged()
     lacking = needed - server.executed()
     return not lacking or (origin_servers(lacking) == {server.uuid.lower()} and lacking.count <= most)

@@ -1,4 +1,4 @@
-"""The rows that a table has now, read on the primaries: all of them, some, or those of some keys."""
+"""The rows that a table has now, read on the primaries: all of them, some, or the rows of some keys."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class _TableInShard:
             yield {column.name: row[at] for column, at in columns}, self._image(row)
 
     def is_row_of(self, key: Sequence[str]) -> str:
-        """Return a condition that the row with this key meets; that of a column is left out if it may not be exact."""
+        """Return a condition that the row with this key meets; a column's is left out if it may not be exact."""
         columns = zip(self.layout.schema.key, key, strict=True)
         conditions = [condition for column, part in columns if (condition := self._equals(column, part))]
         return f"({' AND '.join(conditions) or 'true'})"

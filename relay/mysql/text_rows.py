@@ -9,7 +9,7 @@ from typing import Any
 import pymysql
 
 NULL, END, ERROR = 0xFB, 0xFE, 0xFF
-"""First bytes: of a value that is NULL, of the packet at the end, which is short, and of an error."""
+"""The first bytes of a value that is NULL, of the packet at the end, which is short, and of an error."""
 
 _HEADER = struct.Struct("<HBB")
 _LARGEST = 0xFFFFFF  # bytes of a packet that another one continues
@@ -44,7 +44,7 @@ def row_packets(connection: Any, statement: str) -> Generator[bytes]:
 
 
 def ends(packet: bytes) -> bool:
-    """Whether a packet is no row: no other follows."""
+    """Whether a packet is not a row: no row follows it."""
     return packet[0] == ERROR or (packet[0] == END and len(packet) < 9)
 
 

@@ -133,7 +133,7 @@ class ShardTransactions:
         return self._partial.position(self.executed_position, self.local, begun, self._changes.tally.rows_of)
 
     def raise_floor(self, timestamp: int) -> None:
-        """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
+        """Give no token an earlier timestamp from here on, in seconds. Call it between transactions."""
         self._changes.floor = max(self._changes.floor, timestamp)
 
     def take(self) -> tuple[list[Change] | ChangeParts, int, tuple[TableSchema, ...], int]:
@@ -242,7 +242,7 @@ class ShardTransactions:
         last, room = None, STREAMED_PAGE - self._changes.size
         if self.has_changes and scanned.size > room:
             return True
-        # A page has one layout of a table, also if it was altered without a statement in the binlog.
+        # A page has one layout of a table, even if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
         if has_one_of_each and self._takes_whole(scanned):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]

@@ -26,9 +26,9 @@ def check_versioned(
     named: Collection[str],
     key: Callable[[str], Sequence[str]],
 ) -> None:
-    """Raise ``RelayError`` for those of ``tables`` whose versions would be taken for one row, and ``Unavailable``.
+    """Raise ``RelayError`` if versions of any of ``tables`` would be taken for one row, and ``Unavailable``.
 
-    ``named``: those that the config names; others are warned of. ``key``: the columns that it uses instead of a table's
+    ``named``: the ones in the config; it warns of others. ``key``: the columns that it uses instead of a table's
     primary key.
     """
     if not server.is_mariadb:

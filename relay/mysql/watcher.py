@@ -28,7 +28,7 @@ from relay.token import EventToken
 log = logging.getLogger(__name__)
 
 _ROLE_EVERY = 1.0  # seconds
-_WAIT = 0.2  # seconds for which the thread waits for events, and so the longest that ``close`` takes
+_WAIT = 0.2  # how many seconds the thread waits for events, and so the longest that ``close`` takes
 _POLL_VISIBLE = 0.002  # seconds between two questions whether queries see a transaction
 
 
@@ -75,7 +75,7 @@ class ReplicationWatcher:
 
     @property
     def role(self) -> Role | None:
-        """What the server was when it was last asked, about once a second; None while it is not watched."""
+        """What the server was when it was last asked, about once a second, or None while it is not watched."""
         seen = self._seen
         return seen[0] if seen is not None else None
 
@@ -101,16 +101,16 @@ class ReplicationWatcher:
         return self
 
     def watch(self, begun: Callable[[], object]) -> None:
-        """Watch in this thread until ``stop``, or until ``error`` says why not. Raises as ``start``.
+        """Watch in this thread until ``stop``, or until ``error`` says why not. Raises what ``start`` does.
 
-        ``begun``: called once there is a token.
+        ``begun``: is called once there is a token.
         """
         opened = self._open()
         begun()
         self._run(opened)
 
     def stop(self) -> None:
-        """Stop watching soon. Does not wait."""
+        """Stop watching soon. It does not wait."""
         self._stopping.set()
 
     def _open(self) -> _Opened:
@@ -222,7 +222,7 @@ def _shared(server: ServerConnection, role: Role, executed: GtidSet, start: Gtid
     """Return the transactions of ``executed`` that the other servers of the shard have, or will have.
 
     A set with a replica's own transactions cannot be compared with theirs (I5). MySQL names transactions that a former
-    primary made, which all servers have, in the same way: those in ``start``, from before the watch, count as such.
+    primary made, which all servers have, in the same way: the ones in ``start``, from before the watch, count as such.
     If they are not, comparisons give UNKNOWN, never a wrong order.
     """
     if not (role.is_replica and role.is_read_only):

@@ -1,6 +1,6 @@
 """Decodes MySQL's binary JSON to the text that MySQL prints for it.
 
-The format is described in MySQL's ``sql-common/json_binary.h``, the text is that of its ``Json_wrapper::to_string``.
+The format is described in MySQL's ``sql-common/json_binary.h``, the text is what its ``Json_wrapper::to_string`` makes.
 MariaDB stores JSON as text.
 """
 

@@ -1,8 +1,8 @@
 """Reads a server's binlog from its socket: splits packets into events, verifies checksums, raises the server's errors.
 
-The socket is that of a PyMySQL connection. Nothing is copied between its bytes and the decoders: an event is a place in
-a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
-MariaDB's "COM_BINLOG_DUMP" with ``@slave_connect_state``.
+The socket belongs to a PyMySQL connection. Nothing is copied between its bytes and the decoders: an event is a place in
+a buffer. Commands and packets are described in MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and in MariaDB's
+"COM_BINLOG_DUMP" with ``@slave_connect_state``.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Dump:
             raise translated(fault, self.address) from None
 
     def close(self) -> None:
-        """Close it, also while another thread reads: that one gets ``Closed``. May be called again."""
+        """Close it, also while another thread reads: that one gets ``Closed``. It may be called again."""
         self._closed = True
         # Of the plain socket: shutting down TLS would give the reader encrypted bytes. The server may have been first.
         with contextlib.suppress(OSError):
@@ -141,8 +141,8 @@ class Dump:
     def read(self, timeout: float, scan: Scan | None = None) -> tuple[bytes, list[RawEvent]] | ScannedTransactions:
         """Return a buffer and the events in it as soon as there are any; none after ``timeout`` seconds.
 
-        Return what ``scan`` makes of a buffer's beginning instead, unless that is None. With it, events end with those
-        of a transaction, so that it sees the next one.
+        Return what ``scan`` makes of a buffer's beginning instead, unless that is None. With it, events end where a
+        transaction ends, so that it sees the next one.
 
         Raises ``Closed``, ``Interrupted``, for the server's errors ``Denied``, ``BinlogPurged``, ``Diverged`` and
         ``Unavailable``, and ``NotCarried`` for an event with a wrong checksum.
@@ -286,7 +286,7 @@ class Dump:
         )
 
     def _negotiate(self, kind: int, buffer: bytes, start: int, end: int) -> bool:
-        """Return whether this event has a checksum. A FORMAT_DESCRIPTION decides for those that follow."""
+        """Return whether this event has a checksum. A FORMAT_DESCRIPTION decides for the events after it."""
         if kind == ROTATE:
             # It comes before the event that says whether there are checksums.
             return bool(crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0])

@@ -1,6 +1,6 @@
 """The events that readers of a binlog get, and the types and bodies of binlog events other than rows.
 
-Numbers and layouts are those of MySQL's ``binlog_event.h`` and ``control_events.h``, and of MariaDB's ``log_event.h``.
+Numbers and layouts are from MySQL's ``binlog_event.h`` and ``control_events.h``, and MariaDB's ``log_event.h``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
     """The beginning of a transaction. One without a ``Commit`` before the next one was not committed, and has no rows.
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
-    ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.
+    ``timestamp``: its GTID event's, in seconds. ``committed_at``: microseconds, on the server that made it, or None.
     ``made_here``: whether it is known to be read from the MariaDB that made it. ``origin``: if a reshard's replication
     has applied it.
     """
@@ -94,7 +94,7 @@ class Rows(msgspec.Struct):
 
 
 class BinlogPlace(NamedTuple):
-    """Where a server's binlog was read. ``gtid``: of the open transaction, or empty."""
+    """Where a server's binlog was read. ``gtid``: the open transaction's, or empty."""
 
     address: str
     file: str
@@ -217,7 +217,7 @@ class EventStream(Protocol):
 _QUERY = struct.Struct("<IIBHH")
 _MYSQL_GTID = struct.Struct("<B16sq")
 MARIADB_GTID_BODY = struct.Struct("<QIB")
-# The sizes of the status variables up to the character set; None: the size is in the event.
+# The sizes of the status variables up to the character set; None if the size is in the event.
 _STATUS = {0: 4, 1: 8, 2: None, 3: 4, 6: None}
 _SQL_MODE, _CHARSET = 1, 4
 _ANSI_QUOTES = 4

@@ -92,11 +92,11 @@ class TooOld(BinlogPurged):
 def executed_before(server: ServerConnection, since: float) -> GtidSet:
     """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
 
-    If there is none yet: all that it has executed. Raises ``TooOld`` if its binlogs may no longer have all transactions
-    since then, ``Unavailable``.
+    If there is none yet, return all that it has executed. Raises ``TooOld`` if its binlogs may no longer have all
+    transactions since then, ``Unavailable``.
     """
     wanted = int(since)  # binlogs have whole seconds
-    # What was added to `gtid_purged` is in no file. Asked first, or what is purged meanwhile would be taken for that.
+    # What was added to `gtid_purged` is in no file. Ask first, or what is purged meanwhile would be taken for that.
     unlogged = parse("") if server.is_mariadb else purged(server)
     return _search(server, _file_before(server, wanted).before | unlogged, wanted)
 

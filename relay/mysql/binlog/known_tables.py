@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from relay.native._core import BinlogScanner
 
 Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
-"""``layout(database, table, columns, primary)``: the layout of rows, None for a table that is not relayed."""
+"""``layout(database, table, columns, primary)``: the layout of rows, or None for a table that is not relayed."""
 
 Wanted = Callable[[str, str], bool]
 """``wanted(database, table)``. Rows and columns of other tables are never decoded. ``table``: "" for any of them."""
@@ -36,7 +36,7 @@ class KnownTable(NamedTuple):
 
 
 class KnownTables:
-    """The tables by the bodies of their TABLE_MAPs, ``by_map``, without ids and flags; None for those not relayed.
+    """The tables by the bodies of their TABLE_MAPs, ``by_map``, without ids and flags; None for unrelayed ones.
 
     ``scanner`` is told about them, too.
     """

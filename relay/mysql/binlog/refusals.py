@@ -18,7 +18,7 @@ UNSEEN_TRIGGERS = (
 
 
 def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
-    """For rows of an XA transaction that may not commit. ``most``: bytes of rows that are held until it does."""
+    """Return the error for XA rows that may not commit. ``most``: bytes of rows that are held until it does."""
     return NotCarried(
         f"{place}: an XA transaction changes {table}: its rows are logged before it is known whether it commits, so "
         f"the relay cannot publish them in order. It supports XA COMMIT ... ONE PHASE with up to {most >> 20} MB of "
@@ -27,7 +27,7 @@ def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
 
 
 def rolled_back(place: str, table: str) -> NotCarried:
-    """For rows that are rolled back after they were logged."""
+    """Return the error for rows that are rolled back after they were logged."""
     return NotCarried(
         f"{place}: rows of {table} are logged and then rolled back, except rows of tables without transactions, and "
         "the binlog does not say which tables those are. Start after this position"
@@ -44,7 +44,7 @@ def touched(database: str, said: Classified, wanted: Wanted) -> str | None:
 
 
 def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:
-    """For a statement ``sql`` that changes rows of ``table`` without logging them."""
+    """Return the error for a statement ``sql`` that changes rows of ``table`` without logging them."""
     if said.tables:  # an ALTER TABLE, of partitions
         return NotCarried(
             f"{place}: a statement removes or replaces rows of {table} without logging them: {shown(sql)!r}. Start "
@@ -57,7 +57,7 @@ def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:
 
 
 def event(place: str, kind: int, flags: int, table: str | None) -> NotCarried | None:
-    """For an event of a type that is not read, None if it may be skipped. ``table``: the wanted table it is about."""
+    """Return the error for an event of a type that is not read, or None. ``table``: the wanted one it is about."""
     if kind == events.PARTIAL_UPDATE_ROWS:
         if table is None:
             return None

@@ -44,7 +44,7 @@ class ColumnReader:
     """How a column is read.
 
     ``base``: its type. ``size``: bytes of a value, or of the length before it for one ``of_length``. ``decode``: makes
-    the value of its bytes. ``members``: of an ENUM.
+    the value of its bytes. ``members``: an ENUM's.
     """
 
     base: str
@@ -204,7 +204,7 @@ class RowDecoder:
     def explain(self, buffer: bytes, at: int, end: int, *, shows_values: bool = True) -> str:
         """Return which column of which row cannot be read, and why.
 
-        Without ``shows_values``, nothing of the row: the bytes of a column may be followed by those of another.
+        Without ``shows_values``, it shows no part of the row: the bytes of another column may follow a column's.
         """
         row = 0
         while at < end:

@@ -56,11 +56,11 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 class _OpenTransaction:
     """The transaction that is being read. ``gtid``: "" between two.
 
-    ``tables``: by the ids that the server gives them in it. ``pending``: of one of MySQL whose beginning was not
+    ``tables``: by the ids that the server gives them in it. ``pending``: for one of MySQL whose beginning was not
     returned yet, since only the next event says whether it is DDL: its timestamp, and when it was committed.
-    ``is_statement``: it is a single one; ``alters_nothing``: which does nothing yet. ``rows_of``: a table that it has
-    rows of. ``is_prepared``: it is prepared only. ``xa_rows``, ``xa_size``: its rows and their bytes, while it is an XA
-    transaction that may not commit.
+    ``is_statement``: whether it is a single statement; ``alters_nothing``: one that does nothing yet. ``rows_of``: a
+    table that it has rows of. ``is_prepared``: it is prepared only. ``xa_rows``, ``xa_size``: its rows and their bytes,
+    while it is an XA transaction that may not commit.
     """
 
     gtid: str = ""
@@ -100,10 +100,10 @@ class BinlogEvents:
         self._server = server
         self._own = server.server_id if server.is_mariadb else None
         self._is_raw = raw
-        # Of triggers.
+        # Whether it has warned of triggers.
         self._has_warned = False
         core = native.core() if raw and layout is not None else None
-        # Finds whole transactions of known tables; None without the compiled core.
+        # Finds whole transactions of known tables, or None without the compiled core.
         self._scanner = None if core is None else core.BinlogScanner()
         self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
         self._open = _OpenTransaction()
@@ -233,7 +233,7 @@ class BinlogEvents:
 
     def _new_transaction(self, gtid: str) -> None:
         if self._open.gtid:
-            # The server died while it wrote the transaction, and committed nothing of it.
+            # The server died while it wrote the transaction, and committed none of it.
             if self._open.rows_of:
                 raise NotCarried(f"{self._place}: a transaction with rows of {self._open.rows_of} has no end")
             self._executed.restore(self._committed)

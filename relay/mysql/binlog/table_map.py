@@ -1,7 +1,7 @@
 """Decodes TABLE_MAP events: the layout of a table when the rows after the event were written.
 
 Column names, signedness, character sets, ENUM and SET members and the primary key come from the event's own metadata
-(``binlog_row_metadata=FULL``), so that rows from before an ALTER are read correctly. The format is that of MySQL's
+(``binlog_row_metadata=FULL``), so that rows from before an ALTER are read correctly. The format is described at MySQL's
 ``Table_map_event`` ("Table_map_event Optional metadata" in its libbinlogevents).
 """
 
@@ -40,8 +40,8 @@ class ColumnLayout:
     """A column as it is in the binlog.
 
     ``kind``: MySQL's type number; ENUM and SET have their own, not STRING. ``size``: bytes of a value of fixed size, or
-    of the length before the value. ``width``: bytes that BINARY is padded to. ``decimals``: of times and DECIMAL.
-    ``members``: of ENUM and SET, in their character set.
+    of the length before the value. ``width``: bytes that BINARY is padded to. ``decimals``: for times and DECIMAL.
+    ``members``: for ENUM and SET, in their character set.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Decodes single values that are neither plain numbers nor plain text. ``relay.types.sql`` lists the results.
 
-The formats are those of "Date and Time Data Type Representation" in MySQL's internals manual, of ``decimal2bin`` in its
-``strings/decimal.c``, and for compressed columns of ``Field_longstr::compress`` in MariaDB's ``sql/field.cc``.
+The formats are described in "Date and Time Data Type Representation" of MySQL's internals manual, in ``decimal2bin`` of
+its ``strings/decimal.c``, and for compressed columns in ``Field_longstr::compress`` of MariaDB's ``sql/field.cc``.
 """
 
 from __future__ import annotations
