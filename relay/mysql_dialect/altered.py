@@ -1,8 +1,8 @@
 """What ALTER TABLE and CREATE TABLE make of the columns of a table, as far as the statement alone tells.
 
-A statement that is not understood in every part gives None, so nothing here is a guess (I8). The order of columns is
-that of ``mysql_prepare_alter_table`` in MySQL's ``sql_table.cc``: columns are changed in their places first, and then
-added, and those with a place moved, in the order of the statement.
+A statement that is not understood in every part gives None, so nothing here is a guess (I8). The order of columns is as
+in ``mysql_prepare_alter_table`` of MySQL's ``sql_table.cc``: columns are changed in their places first, and then added,
+and columns with a place moved, in the order of the statement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HARMLESS = (
 class Shape:
     """The columns of a table at its source, and its primary key.
 
-    ``text``: whether a text column without a character set is text there, and not binary; None if that is not known.
+    ``text``: whether a text column without a character set is text there, and not binary, or None if that is not known.
     """
 
     columns: tuple[Column, ...]
@@ -51,7 +51,7 @@ _FAILURES = (_NotUnderstood, LookupError, ValueError, StopIteration)
 
 
 def altered(before: Shape, sql: str, ansi_quotes: bool) -> Shape | None:
-    """Return a table after an ALTER TABLE, None if the statement is not understood. A new name changes nothing."""
+    """Return a table after an ALTER TABLE, or None if the statement is not understood. A new name changes nothing."""
     try:
         words = _words(sql, ansi_quotes)
         return _Alteration(before, parts_of(after_table(words, "ALTER"))).result()
@@ -60,7 +60,7 @@ def altered(before: Shape, sql: str, ansi_quotes: bool) -> Shape | None:
 
 
 def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
-    """Return the table that a CREATE TABLE with a list of columns makes, None if the statement is not understood.
+    """Return the table that a CREATE TABLE with a list of columns makes, or None if the statement is not understood.
 
     ``text``: see `Shape`, for a table whose statement gives it no character set.
     """
@@ -74,7 +74,7 @@ def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
             return None
         text = _text_default(options, text)
         empty = Shape((), (), text)
-        # Its parts are those of ADD in an ALTER TABLE.
+        # It has the same parts as ADD in an ALTER TABLE.
         parts = [[Token("ADD", True), *part] for part in parts_of(words[1:end])]
         shape = _Alteration(empty, parts).result()
     except _FAILURES:
@@ -121,7 +121,7 @@ def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | No
 
 @dataclass(frozen=True, slots=True)
 class _Defined:
-    """A column as a statement defines it. ``after``: the one before it, "" for the first place, None if not given."""
+    """A column as a statement defines it. ``after``: the column before it, "" if it is first, None if not given."""
 
     column: Column
     is_primary: bool
@@ -192,7 +192,7 @@ class _Alteration:
             self._ACTIONS[part[0].text.upper()](self, part[1:])
 
     def _is_option(self, part: Sequence[Token]) -> bool:
-        """Whether a part is only about the table as such. Its character set is also that of columns named before."""
+        """Whether a part is only about the table itself. Columns named before it have its character set, too."""
         first = part[0]
         if first.is_word(*self._ACTIONS):
             return False
@@ -326,7 +326,7 @@ class _Alteration:
 
 
 def _without_column(rest: Sequence[Token]) -> tuple[Sequence[Token], bool]:
-    """Return what follows ``COLUMN`` and ``IF [NOT] EXISTS``, and whether the latter was there."""
+    """Return what follows ``COLUMN`` and ``IF [NOT] EXISTS``, and whether ``IF`` was there."""
     at = 1 if rest[0].is_word("COLUMN") else 0
     start = at
     while rest[at].is_word("IF", "NOT", "EXISTS"):

@@ -62,10 +62,10 @@ class TransactionChanges:
     ) -> None:
         """Begin the transaction ``gtid``.
 
-        ``position``: the executed set up to and including it, flavour in front. ``timestamp``: seconds, of its GTID
-        or BEGIN event. ``committed_at``: microseconds, if known more exactly. ``skip``: its rows that were published
-        before. ``origin`` and ``origin_gtid``: where it was first made, and its GTID there; its changes then have the
-        same event ids as there. Raises ValueError for one without the other.
+        ``position``: the executed set up to and including it, flavour in front. ``timestamp``: its GTID or BEGIN
+        event's, in seconds. ``committed_at``: microseconds, if known more exactly. ``skip``: its rows that were
+        published before. ``origin`` and ``origin_gtid``: where it was first made, and its GTID there; its changes then
+        have the same event ids as there. Raises ValueError for one without the other.
         """
         if (origin is None) != (origin_gtid is None):
             raise ValueError("give origin and origin_gtid together")
@@ -173,9 +173,9 @@ class TransactionChanges:
         return gtid, executed, timestamp
 
     def add(self, blocks: Sequence[ChangeBlock], position: str, floor: int, size: int, behind: int) -> None:
-        """Add the changes of whole transactions, of which others have made blocks.
+        """Add the changes of whole transactions, which others have made into blocks.
 
-        ``position``, ``floor``: of the last token. ``size``: bytes of the rows. ``behind``: as in `Tally`.
+        ``position``, ``floor``: the last token's. ``size``: bytes of the rows. ``behind``: as in `Tally`.
         """
         self._end_part()
         self._parts += blocks

@@ -15,7 +15,7 @@ Decoder = Callable[[bytes], str]
 BINARY = "binary"
 _UNDEFINED = "\ufffe"  # refused by Python's charmap decoder
 
-# Collation ids. MySQL and MariaDB agree on those that both have.
+# Collation ids. MySQL and MariaDB agree on the ones that both have.
 _COLLATIONS: dict[str, str] = {
     "armscii8": "32 64",
     "ascii": "11 65",
@@ -81,14 +81,14 @@ _PYTHON = {
     "utf8mb3": "utf_8",
     "utf8mb4": "utf_8",
 }
-# Characters for which the server and Python's codec differ.
+# Characters that the server and Python's codec treat differently.
 _INSTEAD = {
     "gb18030": str.maketrans("\ue7c7ḿ", "ḿ\ue7c7"),  # as in the edition of 2005
     "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
     "sjis": str.maketrans("＼", "\\"),
     "ujis": str.maketrans("＼", "\\"),
 }
-# Characters that Python's codec lacks: those from a code on.
+# Characters that Python's codec lacks: all from a code on.
 _BEYOND: dict[str, dict[int, str]] = {
     "big5": {0xF9D6: "碁銹裏墻恒粧嫺"},
     "eucjpms": {
@@ -103,7 +103,7 @@ _BEYOND: dict[str, dict[int, str]] = {
     },
     "ujis": {},
 }
-_OTHER_TILDE = b"\x8f\xa2\xb7"  # which Python takes for that of ASCII
+_OTHER_TILDE = b"\x8f\xa2\xb7"  # which Python takes for ASCII's
 
 # One byte per character: Python's codec, and the differences. ``_UNDEFINED``: the server has no character.
 _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
@@ -205,7 +205,7 @@ def collation_of(name: str) -> int:
 def decoder(name: str) -> Decoder:
     """Return the function that decodes text in a character set other than ``binary``.
 
-    It raises ``UnicodeDecodeError`` for bytes that are no character on the server.
+    It raises ``UnicodeDecodeError`` for bytes that are not a character on the server.
     """
     if name in _SINGLE:
         python, instead = _SINGLE[name]

@@ -34,11 +34,11 @@ def compiled_rows(
     *,
     copied: bool = False,
 ) -> CompiledRows | None:
-    """Return how the core takes the rows of ``table``; None if only Python does.
+    """Return how the core takes the rows of ``table``, or None if only Python does.
 
     That is where the installation has no core, and where not all rows are published.
 
-    ``shard``: globally qualified. ``fields``: of the row and of the key, as ``relay.avro.compiled_fields`` has them.
+    ``shard``: globally qualified. ``fields``: the row's and the key's, as ``relay.avro.compiled_fields`` has them.
     ``read``: decodes a row as the source has it. ``copied``: they are rows of snapshots.
     """
     if fields is None or table.wanted is not None or native.core() is None:
@@ -60,7 +60,7 @@ def compiled_rows(
 def copied_rows(
     rows: CompiledRows | None, form: str, pages: Sequence[bytes], snapshot: Snapshot, now: float
 ) -> ChangeParts | None:
-    """Return the READs of a page of rows, as ``TransactionChanges.read`` makes them; None if only Python does.
+    """Return the READs of a page of rows, as ``TransactionChanges.read`` makes them, or None if only Python does.
 
     ``form``: how the source has sent ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was
     requested. Other threads go on meanwhile.

@@ -15,7 +15,7 @@ _NUMBERS = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.DECIMAL)
 
 
 def wanted_rows(table: TableSchema, names: Sequence[str], where: Conditions) -> Callable[[Sequence[Any]], bool] | None:
-    """Return whether a row is published, None if all are. ``names``: of its columns, in their order.
+    """Return what says whether a row is published, or None if all are. ``names``: the names of its columns, in order.
 
     Raises ``ConfigError`` for a condition on a column that is not in the key, and for a value that it cannot have.
     """

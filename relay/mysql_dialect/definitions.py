@@ -44,7 +44,7 @@ class Definition:
 def ask(
     execute: Callable[[str], Iterable[Sequence[object]]], database: str, wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
-    """Return the tables of ``database`` by name, those of ``wanted`` or all. ``execute`` returns a statement's rows.
+    """Return the tables of ``database`` by name, all or only the ``wanted``. ``execute`` returns a statement's rows.
 
     Raises ValueError, naming the table and column, for a type that cannot be carried.
     """
@@ -58,7 +58,7 @@ def ask(
 
 
 def text_by_default(execute: Callable[[str], Iterable[Sequence[object]]], database: str) -> bool | None:
-    """Return True if a text column without a character set is text in every table; None if not in some."""
+    """Return True if a text column without a character set is text in every table, else None."""
     binary = any(list(execute(statement.format(database=_quoted(database)))) for statement in BINARY)
     return None if binary else True
 
@@ -66,7 +66,7 @@ def text_by_default(execute: Callable[[str], Iterable[Sequence[object]]], databa
 def definitions(
     columns: Iterable[Sequence[str]], keys: Iterable[Sequence[str]], wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
-    """Return the tables by name, those of ``wanted`` or all.
+    """Return the tables by name, only the ``wanted`` ones if that is given.
 
     ``columns``: table, name and type of each, in the tables' order. ``keys``: table and name of each column of a
     primary key, in the keys' order. Raises ValueError, naming the table and column, for a type that cannot be carried.

@@ -69,9 +69,9 @@ class TablesNow:
 class FollowedTables:
     """Used by the thread that reads the shard.
 
-    ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: those of a table's
-    protected columns. ``text``: whether a text column without a character set is text, see `Shape`. ``hides_values``:
-    publish statements without their values, which may be those of protected columns.
+    ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: the rules of a
+    table's protected columns. ``text``: whether a text column without a character set is text, see `Shape`.
+    ``hides_values``: publish statements without their values, which may be values of protected columns.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class FollowedTables:
         self._text = text
         self._hides_values = hides_values
         self._known: dict[str, _Known] = {}
-        # Of what changed since `keep`, what was known then; None where that was nothing.
+        # What was known at `keep` of the tables that have changed since; None where that was nothing.
         self._before: dict[str, _Known | None] = {}
-        # The last layout of each table of which rows were read since its last statement.
+        # The last layout of each table whose rows were read since its last statement.
         self.layouts: dict[str, Table] = {}
-        # Until it counts.
+        # What the tables are now, until that counts.
         self._now: TablesNow | None = None
 
     def keep(self) -> None:
@@ -148,9 +148,9 @@ class FollowedTables:
     def apply(
         self, said: Classified, sql: str, ansi_quotes: bool, existing: Iterable[str] = ()
     ) -> AppliedStatement | None:
-        """Follow a statement, and return what is published of it; None if it changes no relayed table.
+        """Follow a statement, and return what is published of it, or None if it changes no relayed table.
 
-        ``existing``: the tables that a DROP DATABASE drops, besides those that are known.
+        ``existing``: the tables that a DROP DATABASE drops, besides the known ones.
         """
         about = _names(said)
         for name in list(self._known):

@@ -38,7 +38,7 @@ class LayoutCache:
         self._lock = threading.Lock()
 
     def __call__(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-        """Return the layout, None if the table is not relayed.
+        """Return the layout, or None if the table is not relayed.
 
         Raises what ``make`` raises, and ``Unavailable`` when another caller's ``make`` takes too long.
         """

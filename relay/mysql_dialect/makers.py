@@ -107,7 +107,7 @@ class PlainMaker:
         self._before = None
 
     def row_of(self, table: Table) -> Callable[..., None]:
-        """Return `row`, or what does the same for a table of which not all rows are published."""
+        """Return `row`, or what does the same for a table whose rows are not all published."""
         return self.row if table.wanted is None else self._wanted_row
 
     def row(
@@ -115,7 +115,7 @@ class PlainMaker:
     ) -> None:
         """Make the changes of one row: an insert has no ``before``, a delete no ``after``. ``size``: roughly its bytes.
 
-        ``only_key_is_sure``: of a deleted row, whose other columns may not have been logged (I8). An update of the key
+        ``only_key_is_sure``: the other columns of a deleted row may not have been logged (I8). An update of the key
         becomes a delete and an insert, so each change has its own key and partition. Raises ``RelayError`` for a value
         that cannot be part of a key.
         """
@@ -123,7 +123,7 @@ class PlainMaker:
         if self._before is not None:
             self._take_over(self._before)
         elif self._held and not self._transaction.skips:
-            self._held = 0  # it is not the last one, also if this row is refused
+            self._held = 0  # it is not the last one, even if this row is refused
             tally.release(self._transaction.token)
         mapper = self._mapper
         if mapper is None or mapper.table is not table:
@@ -213,7 +213,7 @@ class PlainMaker:
         return ready
 
     def leave(self) -> None:
-        """Leave the rest of the transaction, also the row that is held back. For after `take`."""
+        """Leave the rest of the transaction, also the row that is held back. Call it after `take`."""
         self._ready, self._held = [], 0
 
     def _is_skipped(self, table: str) -> bool:

@@ -1,7 +1,7 @@
 """Values of ENUM and SET columns, decoded by the members in the column's definition.
 
 Each decoder takes the members as in a column type, ``'a','b'``, and returns a mapping from received bytes to the
-carried value. It raises KeyError or ValueError for bytes that are no value of the column.
+carried value. It raises KeyError or ValueError for bytes that are not a value of the column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def members(inside: str) -> list[str]:
 
 
 def by_text(inside: str, decode: Callable[[bytes], str]) -> Memo[str]:
-    """Decode ENUM as text. The empty text is what MySQL stores for a value that is no member."""
+    """Decode ENUM as text. The empty text is what MySQL stores for a value that is not a member."""
     found = {"", *members(inside)}
 
     def known(value: bytes) -> str:

@@ -22,7 +22,7 @@ class Printed(NamedTuple):
 
 
 def printed(found: Defined, charset: str | None) -> Printed:
-    """Return how a column of a type is read. ``charset``: of its text; None if it has none, or one that is UTF-8.
+    """Return how a column of a type is read. ``charset``: the charset of its text, or None if it is UTF-8 or not text.
 
     Raises ValueError for ENUM, SET and FLOAT, which SELECT does not print so that they can be read by that alone.
     """

@@ -52,7 +52,7 @@ def _replacement(column: Column, rule: ColumnRule) -> Callable[[Any], str]:
 
 
 def _canonical(column: Column) -> Callable[[Any], bytes]:
-    """Return what makes equal values the same bytes, also where the column's type became wider since."""
+    """Return what makes equal values the same bytes, even where the column's type became wider since."""
     if column.type == ColumnKind.TIMESTAMP:
         return lambda value: (_EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%d %H:%M:%S.%f").encode()
     if column.has_decimals:

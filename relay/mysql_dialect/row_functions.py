@@ -18,9 +18,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class RowMapper:
-    """Functions of the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes.
+    """Functions for the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes.
 
-    ``event_id``, ``read_id``: of a change, and of a copied row.
+    ``event_id``, ``read_id``: the id of a change, and of a copied row.
     """
 
     table: Table
@@ -32,7 +32,7 @@ class RowMapper:
 
     @classmethod
     def of(cls, table: Table, shard: str, source: str) -> RowMapper:
-        """Make those of ``table``. ``shard``: as in event ids."""
+        """Make the functions for ``table``. ``shard``: as in event ids."""
         ids, reads = event_ids(shard, table.name), event_ids(source, table.name)
         return cls(table, imager(table), keyer(table), identifier(table), ids, reads)
 

@@ -38,7 +38,7 @@ def lowest(checkpoint: ShardCheckpoint) -> int:
 
 
 def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
-    """Return the snapshot that rows carry. ``begin``: that of its beginning.
+    """Return the snapshot that rows carry. ``begin``: its mark of the beginning.
 
     ``promised``: what `lowest` says of a checkpoint that the rows reflect. ``read_at``: seconds, not after the read.
     """

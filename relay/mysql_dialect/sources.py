@@ -21,7 +21,7 @@ from relay.table import TableSchema
 
 
 class SqlSource(ABC):
-    """The one stream of a database, or of a keyspace, whose shards announce those that continue them."""
+    """The one stream of a database, or of a keyspace, whose shards announce the shards that continue them."""
 
     has_journals = True
 
@@ -45,11 +45,11 @@ class SqlSource(ABC):
 
     @abstractmethod
     def tables(self) -> Sequence[TableSchema]:
-        """Return the tables that existed at ``connect``, and those whose rows were read since."""
+        """Return the tables that existed at ``connect``, and all whose rows were read since."""
 
     @abstractmethod
     def is_wanted(self, table: str) -> bool:
-        """Whether changes of a table are relayed, also if it does not exist."""
+        """Whether changes of a table are relayed, even if it does not exist."""
 
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
         there = {table.table for table in self.tables()}
@@ -61,7 +61,7 @@ class SqlSnapshots:
     """The snapshots of a database, or of a keyspace: each table of each shard is a segment."""
 
     margin = MARGIN
-    reads_at_once = 2  # while the rows of one are decoded, those of another arrive
+    reads_at_once = 2  # while the rows of one are decoded, another's rows arrive
 
     def __init__(self, config: MySQLConfig | VitessConfig) -> None:
         self.is_selective = config.tables is not None

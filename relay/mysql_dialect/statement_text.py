@@ -83,7 +83,7 @@ def shown(sql: str) -> str:
 
 
 def without_values(sql: str) -> str:
-    """Return a statement without comments and with `MASKED` in place of each literal, also of a name in double quotes.
+    """Return a statement without comments and with `MASKED` in place of each literal, even of a name in double quotes.
 
     Sizes of types stay. The statement ends before its first value where that is ambiguous: whether a backslash ends a
     literal depends on the session, and an unfinished literal or comment may hide another. So may the end of a comment

@@ -46,7 +46,7 @@ class Classified:
     ``tables``: those it empties, drops, alters, creates or renames. ``renamed``: the old and new name of each.
     ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
     ``calls``: a CHANGE by a function, which may be to tables that it does not name.
-    ``replaces``: a CREATE OR REPLACE, after which the table is empty. ``indexed``: the table that an OTHER statement,
+    ``replaces``: a CREATE OR REPLACE, which leaves the table empty. ``indexed``: the table that an OTHER statement,
     CREATE INDEX or DROP INDEX, is about. ``copied``: the table that a CREATE TABLE names after LIKE.
     """
 
@@ -69,7 +69,7 @@ class Classified:
 
     @property
     def emptied(self) -> tuple[Name, ...]:
-        """The tables that it empties, also if it fills them again; not those of a dropped database."""
+        """The tables that it empties, even if it fills them again; not a dropped database's."""
         empties = self.kind in (Kind.TRUNCATE, Kind.DROP) or self.replaces
         return self.tables if empties and not self.temporary else ()
 
@@ -248,8 +248,8 @@ def _rename(reader: StatementScanner) -> Classified:
     return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
 
 
-# With one of these an ALTER IGNORE TABLE may remove rows: all but one of those that get the same key, and those that no
-# partition takes or that a condition excludes.
+# With one of these an ALTER IGNORE TABLE may remove rows: all but one of the rows that get the same key, and rows that
+# no partition takes or a condition excludes.
 _DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK")
 
 

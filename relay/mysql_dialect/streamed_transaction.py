@@ -1,7 +1,7 @@
 """What the makers of changes share: the open transaction of a shard, and the count of what is made of its stream.
 
-A maker makes the changes of a transaction from where it takes it over to its end. It holds those of the last row back
-until the next row or the end, because each says whether it is the last of its transaction.
+A maker makes the changes of a transaction from where it takes it over to its end. It holds the last row's back until
+the next row or the end, because each says whether it is the last of its transaction.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from relay.token import EventToken
 PublishedRows = Mapping[str, int]
 """How many rows of a partly published transaction were published, by table. Checkpoints hold this.
 
-By table, because other tables may be relayed by the time the rest is read: all rows of a new table remain, and those of
-a dropped one are not read again.
+The counts are by table, because other tables may be relayed by the time the rest is read: all rows of a new table
+remain, and a dropped table's are not read again.
 """
 
 
@@ -76,9 +76,9 @@ def furthest(one: PublishedRows, other: PublishedRows) -> PublishedRows:
 
 
 def position_fields(done: Mapping[str, PublishedRows]) -> dict[str, Any]:
-    """Return the fields of a checkpoint's position for the published rows by GTID, those of the next one first.
+    """Return the fields of a checkpoint's position for the published rows by GTID, the next one's first.
 
-    ``transaction`` and ``rows_done`` are for those who look at it.
+    ``transaction`` and ``rows_done`` are for people who look at it.
     """
     if not done:
         return {}

@@ -23,11 +23,11 @@ Row = Sequence[Any]
 class Table:
     """One layout of one table. Equal layouts are the same object: see ``relay.mysql_dialect.layouts``.
 
-    ``names``: of the columns, in the order of a row, also of those that ``schema.row`` does not have because they are
-    excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes that of a row;
-    None if the table's primary vindex cannot be computed. ``replaced``: by column, what makes the published text of a
-    value that is not published itself. ``wanted``: whether a row is published; None if all are. ``columns``,
-    ``primary``: those of the table at its source.
+    ``names``: the columns' names, in the order of a row, even of columns that ``schema.row`` lacks because they are
+    excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes a row's,
+    or None if the table's primary vindex cannot be computed. ``replaced``: by column, what makes the published text of
+    a value that is not published itself. ``wanted``: whether a row is published, or None if all are. ``columns``,
+    ``primary``: the table's at its source.
     """
 
     schema: TableSchema
@@ -62,9 +62,9 @@ def lay_out(
     """Return the layout of a table. ``primary``: the columns of its primary key, in the key's order.
 
     ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
-    default the complete key; they become part of the key. ``rules``: of columns that are protected; it may name others.
-    ``where``: the values of key columns that published rows have. Raises ``RelayError`` for a table without a usable
-    key, ``ConfigError`` for a rule of a key column and a condition on another.
+    default the complete key; they become part of the key. ``rules``: the rules of protected columns; it may name
+    others. ``where``: the values of key columns that published rows have. Raises ``RelayError`` for a table without a
+    usable key, ``ConfigError`` for a rule of a key column and a condition on another.
     """
     by_name = {column.name: column for column in columns}
     wanted = list(key or primary)
@@ -93,7 +93,7 @@ def lay_out(
                 "table out of `tables`"
             )
     rules = rules_of(columns, rules)
-    # The primary key too, also if it is not the key of the changes: it is in the positions of copies and snapshots.
+    # The primary key too, even if it is not the key of the changes: it is in the positions of copies and snapshots.
     if (protected := in_key([*ordered, *primary], rules)) is not None:
         raise ConfigError(f"source {source}: `protect.{name}.{protected}`: {IN_KEY}")
     schema = TableSchema(
@@ -111,9 +111,9 @@ def lay_out(
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:
-    """Return the layout of a table of which only the key columns are known, as (name, type): enough for its TRUNCATE.
+    """Return the layout of a table whose key columns alone are known, as (name, type): enough for its TRUNCATE.
 
-    ``hashed``: how many of them choose the partition; None for all.
+    ``hashed``: how many of them choose the partition; None means all.
     """
     columns = [Column(column, type_) for column, type_ in keys]
     names = [column.name for column in columns]
