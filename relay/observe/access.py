@@ -14,7 +14,7 @@ from relay.errors import ConfigError
 class Access:
     """What ``http`` of a config asks for. Without it, everybody is answered, in clear text.
 
-    ``tls``: what the port answers with, None for clear text. Raises ``ConfigError`` for files that cannot be used.
+    ``tls``: what the port answers with; None means clear text. Raises ``ConfigError`` for files that cannot be used.
     """
 
     def __init__(self, http: HttpConfig | None = None) -> None:
@@ -46,7 +46,7 @@ class Access:
 
 
 def client_side(http: HttpConfig) -> ssl.SSLContext | None:
-    """Return how to connect to the peers of ``http``, None for clear text. Raises ``ConfigError``."""
+    """Return how to connect to the peers of ``http``; None means clear text. Raises ``ConfigError``."""
     if http.certificate is None:
         return None
     try:

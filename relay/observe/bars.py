@@ -25,7 +25,7 @@ class SnapshotBars:
 
     @classmethod
     def for_terminal(cls) -> SnapshotBars | None:
-        """Return bars on stderr if it is a terminal and no other worker shares it, else None."""
+        """Return bars on stderr if that is a terminal that no other worker shares, else None."""
         if WORKER_NUMBER in os.environ or not sys.stderr.isatty():
             return None
         from rich.console import Console
@@ -33,7 +33,7 @@ class SnapshotBars:
         return cls(Console(stderr=True))
 
     def show(self, source: str, progress: tuple[int, int] | None) -> None:
-        """Show the rows read and the estimated rows of the snapshot of ``source``; None if none is running."""
+        """Show how many rows the snapshot of ``source`` has read, and of about how many; None if none is running."""
         if progress is None:
             if source in self._tasks and self._progress is not None:
                 self._progress.remove_task(self._tasks.pop(source))

@@ -1,4 +1,4 @@
-"""The metrics of the consumers, beside those of the relay in ``metrics``: their catalogue, and their counters."""
+"""The metrics of the consumers, beside the relay's in ``metrics``: their catalogue, and their counters."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ _LOOP = 5  # failures without a batch between them that make a loop: all quick a
 _CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
 _LOOKS = 1000  # kept at most, over any time
 _GAUGES = tuple(each for each in metrics.CONSUMER_CATALOGUE if not each.buckets and not each.name.endswith("_total"))
-_RECENT = 300.0  # seconds for which the lag of a batch is shown
+_RECENT = 300.0  # how many seconds the lag of a batch is shown
 
 
 class ConsumerWatch:
     """One consumer, as its threads report it.
 
-    ``tombstone_ttl``: of its cache, in seconds, None for another consumer. ``apply_every``: seconds for which records
-    may wait for a batch. ``stalled_after``: seconds beyond that. ``clock``: monotonic seconds.
+    ``tombstone_ttl``: its cache's, in seconds; None for other consumers. ``apply_every``: how many seconds records may
+    wait for a batch. ``stalled_after``: seconds beyond that. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ConsumerWatch:
         self.name = name
         self.topics = topics
         self.tombstone_ttl = tombstone_ttl
-        # Of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
+        # The memory of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
         self.memory: Sequence[ServerMemory] = ()
         self._metrics = counted
         self._limit = stalled_after
@@ -103,7 +103,7 @@ class ConsumerWatch:
                 lags.append((self._clock(), counts["lag"]))
 
     def fail(self, error: str, *, for_good: bool = False) -> None:
-        """Note a failure. ``for_good``: there is no other attempt."""
+        """Note a failure. ``for_good``: whether this was the last attempt."""
         self._metrics.count_failure(self.name)
         with self._lock:
             self._state, self._error = "failed" if for_good else "waiting to try again", error
@@ -185,7 +185,7 @@ class ConsumerWatch:
         return self._clock() - self._begun
 
     def lag(self) -> tuple[int, float] | None:
-        """Return the lag in records and in seconds, None if it is not known."""
+        """Return the lag in records and in seconds, or None if it is not known."""
         with self._lock:
             if self._waiting is None:
                 return None

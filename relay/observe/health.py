@@ -106,7 +106,7 @@ def _commit_stall(status: WorkerStatus, uncommitted: Uncommitted, now: float, li
 def _unadvanced(
     source: SourceView, status: WorkerStatus, liveness: Liveness, now: float, limit: float
 ) -> Iterator[Stall]:
-    """Yield the shards of which no worker commits a checkpoint, whoever owns them (I10)."""
+    """Yield the shards that no worker commits a checkpoint of, whoever owns them (I10)."""
     advances = liveness.advances.get(source.stream, {})
     # Its owner may have been killed, and with many shards each is read rarely.
     late = limit + status.barrier_timeout + max(_CHECKPOINT_EVERY, len(advances) / _IDLE_READS)

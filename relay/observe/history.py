@@ -13,7 +13,7 @@ KEPT = 180
 
 
 class Totals(NamedTuple):
-    """Since the start of the worker. ``latency``: the sum of the latencies of ``pages``, in seconds."""
+    """Counted since the start of the worker. ``latency``: the sum of the latencies of ``pages``, in seconds."""
 
     changes: float
     latency: float
@@ -23,8 +23,8 @@ class Totals(NamedTuple):
 class Sample(NamedTuple):
     """``at``: seconds since the epoch. ``rate``: changes published a second since the last sample.
 
-    ``lag``: seconds of the shard that is furthest behind among those open in this worker, None without one.
-    ``latency``: mean seconds from the commit in the database to the publishing, None if nothing was published.
+    ``lag``: seconds of the shard that is furthest behind among those open in this worker, or None without one.
+    ``latency``: mean seconds from the commit in the database to the publishing, or None if nothing was published.
     """
 
     at: int

@@ -46,9 +46,9 @@ class Advance:
 class Liveness:
     """The worker's thread calls the methods. Any thread reads the attributes, whose values never change.
 
-    ``uncommitted``: None if nothing waits for a commit. ``advances``: the shards that may be read and have not ended,
-    of all workers. ``lacks_since``: since when this worker has lacked a source that another one relays.
-    ``clock``: monotonic seconds.
+    ``uncommitted``: None if nothing waits for a commit. ``advances``: all workers' shards that may be read and have not
+    ended. ``lacks_since``: since when this worker has lacked a source that another one relays. ``clock``: monotonic
+    seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -78,7 +78,7 @@ class Observer(Collector):
     def begin_turn(self, take: Callable[[], WorkerStatus], *, waits: bool) -> None:
         """Record that the main loop begins a turn, and ``take`` a new status every second. For the worker's thread.
 
-        ``waits``: whether something is to be committed.
+        ``waits``: whether something has to be committed.
         """
         self._turned = now = self.clock()
         self.liveness.turn(waits=waits)
@@ -131,7 +131,7 @@ class Observer(Collector):
 
 
 def _open_lag(status: WorkerStatus, wall: float) -> float | None:
-    """Return the lag of the shard that is furthest behind among those open in a worker, None without one."""
+    """Return the lag of the shard that is furthest behind among those open in a worker, or None without one."""
     return max((lag for source in status.sources for lag in _shard_lags(source, wall)), default=None)
 
 

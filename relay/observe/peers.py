@@ -15,7 +15,7 @@ from relay.config.addresses import host_port
 from relay.observe.access import Access, client_side
 
 _SECONDS = 2.0
-"""For the connection, and for each read: a page waits for the slowest."""
+"""The timeout of the connection, and of each read: a page waits for the slowest."""
 
 _LARGEST = 32_000_000
 """Bytes of a status that are read."""
@@ -52,7 +52,7 @@ class Peers:
             raise ValueError(f"/status.json answers {code} {reason}")
         status = orjson.loads(body)
         if not isinstance(status, dict) or "name" not in status:
-            raise ValueError("/status.json is not that of a relay")
+            raise ValueError("/status.json is not from a relay")
         return status
 
 
@@ -66,7 +66,7 @@ def get(
     seconds: float,
     at_most: int,
 ) -> tuple[int, str, bytes]:
-    """Return the code, its reason, and at most so many bytes of an answer. Raises ``OSError``, ``HTTPException``.
+    """Return the code, its reason, and at most this many bytes of an answer. Raises ``OSError``, ``HTTPException``.
 
     ``tls``: None for clear text. ``seconds``: for the connection, and for each read.
     """

@@ -40,10 +40,10 @@ STALLED_AFTER = "RELAY_STALLED_AFTER"
 
 _JSON = "application/json"
 _REQUEST_SECONDS = 10.0
-"""From the connection to the last byte of the answer, however slowly the client sends and reads."""
+"""The time from the connection to the last byte of the answer, however slowly the client sends and reads."""
 
 _CONNECTIONS = 32
-"""Each has a thread. A client that connects when there are so many takes the place of the oldest."""
+"""Each has a thread. If there are that many, a new client takes the place of the oldest."""
 
 PROBES = ("/healthz", "/livez", "/readyz")
 """What probes ask, which cannot keep a secret: answered without credentials, but then without details."""
@@ -66,7 +66,7 @@ class Observed(Protocol):
 def serve_observer(config: Config) -> Iterator[Observer]:
     """Yield an observer for the worker of this process, and serve it over HTTP if the config has ``http``.
 
-    Of several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
+    If there are several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
     ``ConfigError`` for an environment variable that is not a number, and for files of TLS that cannot be used;
     ``Unavailable`` if it cannot listen.
     """
@@ -192,7 +192,7 @@ class _StatusServer(ThreadingHTTPServer):
         super().__init__((host, port), _handler(observer, access))
 
     def server_bind(self) -> None:
-        # Replaces that of HTTPServer, which looks up the name of this host in the DNS.
+        # This replaces a method of HTTPServer, which looks up the name of this host in the DNS.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -277,7 +277,7 @@ def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Connection", "close")  # so that the time of a connection is that of one request
+            self.send_header("Connection", "close")  # so that a connection lasts as long as one request
             self.send_header("X-Content-Type-Options", "nosniff")
             self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
             self.send_header("Referrer-Policy", "no-referrer")

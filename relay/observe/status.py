@@ -17,8 +17,8 @@ class Poll(NamedTuple):  # made for every open shard, in a third of the time of 
     """The polls of a shard that is open in this worker.
 
     ``polled``: the monotonic time of the last successful read, or of its opening. ``failures``: failed reads since;
-    ``error``: that of the last one. ``wait``: seconds from ``polled`` to the next read, as it was scheduled.
-    ``reading_since``: when the read that is under way began; None if there is none.
+    ``error``: the error of the last one. ``wait``: seconds from ``polled`` to the next read, as it was scheduled.
+    ``reading_since``: when the read that is under way began, or None if there is none.
     """
 
     polled: float
@@ -36,8 +36,8 @@ class SourceView:
     was last requested. ``listing_took``: how many seconds the latest took. ``resume_timestamp``, ``low_watermark``: see
     ``relay.records``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
     a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
-    connects to its stream; None if it does neither. ``pending_gaps``: those that a person has to decide about, as on
-    the gaps topic. ``has_snapshots``: whether its tables can be read again.
+    connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to decide about, as
+    on the gaps topic. ``has_snapshots``: whether its tables can be read again.
     """
 
     stream: StreamId
@@ -90,7 +90,7 @@ class SourceView:
         return max(0.0, now - (self.resume_timestamp or self.plan.planned_at))
 
     def shard_lag(self, shard: str, now: float) -> float | None:
-        """The lag of one shard; None if it has ended."""
+        """The lag of one shard, or None if it has ended."""
         if self.plan is None or self.has_ended(shard):
             return None
         checkpoint = self.checkpoints.get(shard)
