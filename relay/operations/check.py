@@ -47,7 +47,7 @@ Check = Callable[[], str | list[Finding]]
 def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     """Run all checks and yield their findings, in the order of the config. A failed check does not stop the others.
 
-    ``offline``: only those of the file, which is right, or there would be no config, and of this machine.
+    ``offline``: only check this machine, and the file, which is right, or there would be no config.
     """
     if offline:
         yield Finding(f"config {config.file}", "valid; nothing was connected to")
@@ -204,14 +204,14 @@ def _check_security(config: Config) -> str:
 
 
 def _check_opening(source: SourceConfig) -> str:
-    """Open a source, for which its packages are needed, and the files that it names."""
+    """Open a source, which needs its packages, and the files that it names."""
     open_source(source).close()
     named = ", ".join(source.table_names) or "all tables that it finds"
     return f"{source.type}, {named}; its packages are installed"
 
 
 def _check_packages(open_: Callable[[T], Closable], place: T) -> str:
-    """Open a registry or a store, for which its packages are needed, and the files that it names."""
+    """Open a registry or a store, which needs its packages, and the files that it names."""
     open_(place).close()
     return "its packages are installed"
 
@@ -265,7 +265,7 @@ def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:
 
 
 def _unfit(table: str, column: Column) -> str | None:
-    """Return why a column should not be in a cache key; None if it may."""
+    """Return why a column should not be in a cache key, or None if it may."""
     if column.type == ColumnKind.SET:
         return f"`{column.name}` is a SET, so every change of {table} would invalidate the whole namespace"
     if column.type == ColumnKind.FLOAT:

@@ -31,7 +31,7 @@ _SHOWN = 300  # characters of a value in a message
 class ComparedRow(NamedTuple):
     """A row. ``values``: in the order of `ComparedTable.columns`.
 
-    None if what is kept does not say what the row is, or if that of the source cannot be carried.
+    None if what is kept does not say what the row is, or if the source's row cannot be carried.
     """
 
     key: ComparedKey
@@ -48,13 +48,13 @@ class ComparedRow(NamedTuple):
 
 
 def are_alike(kept: str | None, truth: str | None) -> bool:
-    """Whether what is kept is what the source has. Given the digests of both rows, None where there is no row."""
-    # I8: a row that cannot be carried is nowhere. One of which only a stub came may exist no longer.
+    """Whether what is kept is what the source has. It takes the digests of both rows, None for a missing row."""
+    # I8: a row that cannot be carried is nowhere. If only a stub came, the row may no longer exist.
     return truth != "" and (kept or None) == truth
 
 
 class ComparedTable:
-    """The columns of a table by which its rows are compared. ``columns``: those outside the key; one for an image."""
+    """The columns that a table's rows are compared by. ``columns``: those outside the key; one for an image."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.source, self.table, self.key = schema.source, schema.table, schema.key
@@ -86,7 +86,7 @@ class ComparedTable:
         return {column.name: part for column, part in zip(self.key, key, strict=True)}
 
     def differences(self, kept: tuple[Any, ...], truth: tuple[Any, ...]) -> dict[str, list[str | None]]:
-        """Return, by column or attribute, the values that are not equal: the kept one, and that of the source."""
+        """Return, by column or attribute, the values that are not equal: the kept one, and the source's."""
         found: dict[str, list[str | None]] = {}
         for column, *both in zip(self.columns, kept, truth, strict=True):
             if both[0] == both[1]:

@@ -52,7 +52,7 @@ class DeadLetter:
     """The headers of a dead letter, without its value. ``chunks``: offset and size of each chunk, by number from 1.
 
     ``topic``, ``partition``: where the change belongs. ``offset``: where a consumer found a record that it could not
-    decode; None for a change that the relay could not publish in full.
+    decode; None means a change that the relay could not publish in full.
     """
 
     id: str
@@ -75,7 +75,7 @@ class DeadLetter:
 
     @property
     def is_pending(self) -> bool:
-        """Whether somebody has yet to redrive or dismiss it."""
+        """Whether somebody still has to redrive or dismiss it."""
         return not self.redriven and not self.dismissed
 
     @property
@@ -132,9 +132,9 @@ class DeadLetters:
     def pending(
         self, *, since: float | None = None, reason: str | None = None, at_most: int | None = None
     ) -> list[DeadLetter]:
-        """Return those that have been neither redriven nor dismissed, the oldest first, at most so many.
+        """Return the ones that have been neither redriven nor dismissed, the oldest first, at most ``at_most``.
 
-        ``since``: only those written at or after this time, in seconds since the epoch. ``reason``: only those whose
+        ``since``: only those written at or after this time, in seconds since the epoch. ``reason``: only ones whose
         reason has this text in it. Raises ``ConfigError`` if none has, but there are others.
         """
         found = [letter for letter in self.all() if letter.is_pending]
@@ -180,7 +180,7 @@ class DeadLetters:
         """Send ``letters`` again, each in a transaction of its own, and call ``on_sent`` after each.
 
         Leaves out letters that another command has redriven or dismissed since they were read. ``dry_run``: send
-        nothing, and call ``on_sent`` for those that would be sent. Raises ``RelayError`` at the end, with one line per
+        nothing, and call ``on_sent`` for what would be sent. Raises ``RelayError`` at the end, with one line per
         dead letter that could not be sent; ``Unavailable`` once another redrive of this relay has begun.
         """
         found = self._topics()
@@ -345,7 +345,7 @@ class DeadLetters:
             raise Unavailable(f"topic {self._topic!r} does not exist at {servers} yet; `relay run` creates it")
 
     def _read_one(self, topic: str, partition: int, offset: int) -> Message | None:
-        """Return the record at ``offset``, None if it no longer exists."""
+        """Return the record at ``offset``, or None if it no longer exists."""
         first, end = offset_bounds(self._admin, [(topic, partition)])[topic, partition]
         if not first <= offset < end:
             return None

@@ -1,7 +1,7 @@
 """``relay doctor``: everything that a bug report needs, without secrets.
 
-Each part is made by itself: one that fails is in the bundle with its error. At the end all secrets of the config and of
-the environment are replaced in all parts, wherever they stand.
+Each part is made separately: one that fails is in the bundle with its error. At the end all secrets of the config and
+of the environment are replaced in all parts, wherever they stand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from relay.operations import check, status
 from relay.source import Finding
 
 _SHORTEST = 3
-"""Characters: what is shorter than this is no secret, and is everywhere."""
+"""In characters: a text shorter than this is not a secret, and is found everywhere."""
 
 _OTHER_URLS = re.compile(r"(?<=://)[^/\s\"\\]+(?=@)|(?<=password=)[^&\s\"\\]+")
 """Users and passwords of URLs that are not the config's; never the quote that ends a text in JSON."""
@@ -69,7 +69,7 @@ def collect(
 def refuse(into: Path, log: Path | None) -> None:
     """Raise ``RelayError`` if a bundle cannot be written, and ``ConfigError`` if the log cannot be read.
 
-    To be found before anything is asked, which takes a minute while services are down.
+    Find this out before anything is asked, which takes a minute while services are down.
     """
     if os.path.lexists(into):
         raise RelayError(f"cannot write {into}: File exists")
@@ -111,7 +111,7 @@ def _pack(parts: dict[str, str], stream: Any, folder: str) -> None:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Return ``text`` with ``***`` in place of each secret, also of one that is escaped as in JSON or in a URL."""
+    """Return ``text`` with ``***`` in place of each secret, even of one that is escaped as in JSON or in a URL."""
     forms = {form for each in secrets for form in (each, json.dumps(each)[1:-1], quote(each), quote(each, safe=""))}
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= _SHORTEST:

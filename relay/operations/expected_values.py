@@ -29,7 +29,7 @@ _AT_ONCE = 100  # keys that a loader is asked for in one call
 
 @dataclass(frozen=True, slots=True)
 class ServedValue:
-    """A value that readers of the cache get now. ``value`` None: there is no such item."""
+    """A value that readers of the cache get now. ``value`` is None if there is no such item."""
 
     value: bytes | None
     tokens: Tokens
@@ -114,8 +114,8 @@ class LoadersTruth:
 class _Loader:
     """A loader of the application: what ``TokenCache.get_many`` takes, or an object whose ``load_many`` is.
 
-    Of an ``AsyncTokenCache``, a coroutine function. It may leave out keys that are not its own. It has to read from
-    primaries or consistently: what a lagging copy shows is not the truth.
+    For an ``AsyncTokenCache`` it is a coroutine function. It may leave out keys that are not its own. It has to read
+    from primaries or consistently: what a lagging copy shows is not the truth.
     """
 
     def __init__(self, name: str) -> None:

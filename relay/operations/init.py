@@ -47,7 +47,7 @@ class Wanted:
 
     @property
     def source(self) -> str:
-        """The name of the source: that of what it reads."""
+        """The name of the source, which is the name of what it reads."""
         read = self.database or self.keyspace or self.table[0]
         return re.sub(r"[^A-Za-z0-9._-]", "-", read).strip(".") or "source"
 
@@ -62,7 +62,7 @@ class Wanted:
 
 
 _OF_SOURCE = {"tables": "table", "shards": "server", "endpoint_url": "endpoint-url"}
-"""The options of keys of the source, where they have other names. All other keys begin with those of their options."""
+"""The options of keys of the source, where they have other names. All other keys begin with their options' keys."""
 
 Keys = Mapping[str, Sequence[str]]
 """The columns of the key of each table."""
@@ -217,7 +217,7 @@ def _list(texts: Sequence[str]) -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """Return ``text`` as YAML that can stand everywhere: plain if it is a word, else in quotes."""
+    """Return ``text`` as YAML that can stand everywhere: plain if it is a word, otherwise in quotes."""
     text = text or ""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text) and yaml.safe_load(text) == text:
         return text

@@ -45,9 +45,9 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The effects of a reset. ``removed_keys``: of the checkpoints it removes. ``workers``: those that are running.
+    """The effects of a reset. ``removed_keys``: the removed checkpoints'. ``workers``: the running ones.
 
-    ``snapshot``: the control record of the snapshot that begins again, None if none was unfinished.
+    ``snapshot``: the control record of the snapshot that begins again, or None if none was unfinished.
     """
 
     stream: StreamId
@@ -122,7 +122,7 @@ def _publish(settings: KafkaSettings, gap: Gap) -> None:
 
 
 def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIENCE) -> Reset:
-    """Let the next run of the relay read the source ``name`` from ``to``; None: from its ``start``.
+    """Let the next run of the relay read the source ``name`` from ``to``, or from its ``start`` if that is None.
 
     ``patience``: seconds for a broker that does not answer, once for the reset and once to look for its outcome.
     Raises ``ConfigError`` for an invalid place, or one of another stream; ``RelayError`` while workers are running, or

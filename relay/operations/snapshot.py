@@ -27,7 +27,7 @@ from relay.snapshots.control import fulfilled_by, is_running, is_stopped
 class RequestedSnapshot:
     """What a request has led to. ``resumed``: it was stopped, and goes on. ``workers``: how many are running.
 
-    ``behind``: the id of the snapshot that it waits for; None if none is running.
+    ``behind``: the id of the snapshot that it waits for, or None if none is running.
     """
 
     request: SnapshotRequest
@@ -42,7 +42,7 @@ class RequestedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StoppedSnapshot:
-    """What a stop has led to. ``snapshot``: the id of the one that stops. ``withdrawn``: those that had not begun."""
+    """What a stop has led to. ``snapshot``: the id of the one that stops. ``withdrawn``: ones that had not begun."""
 
     snapshot: str | None
     stopped: Sequence[SnapshotRequest]
@@ -122,7 +122,7 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
 
 
 def _served(name: str, control: SnapshotControl | None, waiting: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
-    """Return the requests that the running snapshot fulfils. ``waiting``: those that are not fulfilled."""
+    """Return the requests that the running snapshot fulfils. ``waiting``: the ones that wait."""
     if control is None or not is_running(control):
         return []
     ids = fulfilled_by(control)

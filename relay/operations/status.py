@@ -33,8 +33,8 @@ from relay.stream.progress import resume_timestamp
 class ShardStatus:
     """One shard. Times are seconds since the epoch. ``owner``: None while no worker owns it.
 
-    ``lag_seconds``: the time since its progress; None if that is unknown or the shard has ended. ``lag_records``: None,
-    because no source reports it.
+    ``lag_seconds``: the time since its progress, or None if that is unknown or the shard has ended. ``lag_records``:
+    None, because no source reports it.
     """
 
     shard: str
@@ -74,7 +74,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """A consumer that the config has. ``offsets_behind``: its group, in all its topics; None if it has not begun.
+    """A consumer that the config has. ``offsets_behind``: its group, in all its topics, or None if it has not begun.
 
     ``error``: why that is not known.
     """

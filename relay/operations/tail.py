@@ -40,7 +40,7 @@ def tail(
     """Pass every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
 
     ``start``: as `GroupOffsets.resolve` takes it. ``exit_at_end``: return at the ends that the topics have when it
-    begins. ``flush``: called whenever no record is waiting. Raises ``ConfigError`` for an unknown topic or start,
+    begins. ``flush``: is called whenever no record is waiting. Raises ``ConfigError`` for an unknown topic or start,
     ``Unavailable`` for a topic that does not exist yet.
     """
     topics = resolve_topics(config, names)
@@ -73,10 +73,10 @@ def _starts(
 
 
 def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:
-    """Return a record as JSON values. ``schemas``: of changes; None for a topic whose values are JSON.
+    """Return a record as JSON values. ``schemas``: the changes' schemas; None means a topic whose values are JSON.
 
-    The key is text if it is UTF-8, else base64; the typed key is in the value. A value that cannot be decoded is in
-    base64, with an ``error``.
+    The key is text if it is UTF-8, otherwise base64; the typed key is in the value. A value that cannot be decoded is
+    in base64, with an ``error``.
     """
     key, value = message.key(), message.value()
     shown: dict[str, Any] = {

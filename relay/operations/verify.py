@@ -1,7 +1,7 @@
 """``relay verify``: compares values of the cache with the rows they come from, after Meta's Polaris.
 
-A value that differs is no proof: its change may be on its way. So it is looked at again until the cache drops it, or
-has served it beside the same rows for as long as the caller allows.
+A value that differs does not prove anything: its change may be on its way. So it is looked at again until the cache
+drops it, or has served it beside the same rows for as long as the caller allows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class StaleEntry:
-    """A value that the cache served for ``seconds`` beside rows that make ``truth``. None: there is no such item.
+    """A value that the cache served for ``seconds`` beside rows that make ``truth``. None if there is no item.
 
     ``shows_values``: not if they may be made of columns that are protected.
     """
@@ -84,7 +84,7 @@ class Verification:
 
     @property
     def ratio(self) -> float | None:
-        """The share of the checked values that were consistent within the time; None if none was checked."""
+        """The share of the checked values that were consistent within the time, or None if none was checked."""
         return self.consistent / self.checked if self.checked else None
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def verify(
     """Compare up to ``sample`` values of the config's cache with their rows, and return what was found.
 
     ``within``: seconds that the consumer has to invalidate a value. ``loaders``: the application's, as ``module:name``.
-    ``say``: told why it takes long. Raises ``ConfigError``, and ``Unavailable`` if cache or rows cannot be read.
+    ``say``: is told why it takes long. Raises ``ConfigError``, and ``Unavailable`` if cache or rows cannot be read.
     """
     cache = config.cache
     if cache is None:
@@ -198,7 +198,7 @@ class _Verifier:
         return _Look(served, self._truth.compare(served) if served else {})
 
     def _settle(self, keys: Iterable[str], look: _Look) -> None:
-        """Count the keys of which enough is known, and keep the others as suspects."""
+        """Count the keys that enough is known about, and keep the others as suspects."""
         now = time.monotonic()
         for key in keys:
             suspect, served, found = self._suspects.get(key), look.served.get(key), look.found.get(key)

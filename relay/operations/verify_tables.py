@@ -1,8 +1,8 @@
 """``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest ones of the log, with the source's.
 
-A row that differs is no proof: its change may be on its way. So it is looked at again until both sides are alike. It is
-wrong only if neither has changed for as long as the caller allows, and everything that was committed before that is
-applied. At no time are more than a part of the keys and the rows of one look in memory.
+A row that differs does not prove anything: its change may be on its way. So it is looked at again until both sides are
+alike. It is wrong only if neither has changed for as long as the caller allows, and everything that was committed
+before that is applied. At no time are more than a part of the keys and the rows of one look in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS = ("missing", "extra", "different")
 
 @dataclass(frozen=True, slots=True)
 class WrongRow:
-    """A row that has been wrong for ``seconds``. ``columns``: of a different one, what is kept and what is true."""
+    """A row that has been wrong for ``seconds``. ``columns``: for a different row, what is kept and what is true."""
 
     kind: str
     key: dict[str, str]
@@ -119,8 +119,8 @@ def verify_tables(
 ) -> Iterator[TableVerification]:
     """Compare the ``copy`` or the ``log`` of each table with its source, and yield what was found.
 
-    ``sample``: about how many rows of each table and side to compare; None for all. ``within``: seconds that relay and
-    consumer have for a change. ``say``: told why it takes long. Raises ``ConfigError`` and ``Unavailable``.
+    ``sample``: about how many rows of each table and side to compare; None means all. ``within``: seconds that relay
+    and consumer have for a change. ``say``: is told why it takes long. Raises ``ConfigError`` and ``Unavailable``.
     """
     if (config.copy_ if kind == "copy" else config.log) is None:
         raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
@@ -208,7 +208,7 @@ class TableVerifier:
             result.unknown[f"only the first {_MOST_AGAIN} rows that differ are looked at again"] += left_out
 
     def _look(self, *, is_first: bool = False) -> None:
-        """Look at the rows that wait again, and count those of which enough is known. ``is_first``: of a sample."""
+        """Look again at the rows that wait, and count what is settled. ``is_first``: the first look."""
         through = self._applied.through()  # before the kept rows are read
         keys = list(self._waiting)
         for at in range(0, len(keys), _AT_ONCE):
@@ -329,7 +329,7 @@ class AppliedTime:
 
 
 def _source_rows(config: Config, say: Callable[[str], None]) -> Iterator[SourceRows]:
-    """Open the tables one after another; the caller closes each. ``say``: told what is left out.
+    """Open the tables one after another; the caller closes each. ``say``: is told what is left out.
 
     Raises ``Unavailable``, and ``ConfigError`` if no source can be read.
     """
@@ -339,7 +339,7 @@ def _source_rows(config: Config, say: Callable[[str], None]) -> Iterator[SourceR
         if rows is None:
             problem = f"source {entry.name}: `relay verify` cannot read the rows of type {entry.type}"
             if all(each is None for _, each in opens):
-                raise ConfigError(f"{problem}: only those of dynamodb and mysql")
+                raise ConfigError(f"{problem}: only of dynamodb and mysql")
             say(f"{problem}: its tables are left out")
     for entry, rows in opens:
         if rows is not None:
