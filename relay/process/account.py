@@ -55,7 +55,7 @@ def _may(account: Account, path: Path, bits: int) -> bool:
 
 
 def reachable_copy(folder: Path) -> Path:
-    """Return the folder if the unprivileged account can reach it, else a copy that it can reach, made once."""
+    """Return the folder if the unprivileged account can reach it, otherwise a copy that it can reach, made once."""
     account = unprivileged()
     if account is None or reaches(account, folder):
         return folder
@@ -104,7 +104,7 @@ def give_ownership(folder: Path) -> None:
 
 
 def remove_server_folder(folder: Path) -> None:
-    """Remove a server's folder and its data, wherever it is. Does nothing if the folder does not exist."""
+    """Remove a server's folder and its data, wherever it is. It does nothing if the folder does not exist."""
     data = folder / "data"
     if data.is_symlink():
         shutil.rmtree(data.resolve(), ignore_errors=True)

@@ -18,9 +18,9 @@ def state_folder() -> Path:
 
 
 def own_folder(variable: str, in_home: str) -> Path:
-    """Return the folder that a variable of the environment names, else the one in the home folder.
+    """Return the folder that a variable of the environment names, otherwise the one in the home folder.
 
-    Raises ``Unavailable`` if the user has none, as one without an account in a container.
+    Raises ``Unavailable`` if the user has none, for example in a container without an account.
     """
     if named := os.environ.get(variable):
         return Path(named)
@@ -56,7 +56,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an ``OSError`` of the body name this file if it names none, as that of a full disk does."""
+    """Let an ``OSError`` of the body name this file if it names none, as when a disk is full."""
     try:
         yield
     except OSError as error:

@@ -38,7 +38,7 @@ def _suppress_warnings() -> None:
 
 
 class ManagedProcess:
-    """A command in a session of its own, with its output in a file. Not for use by several threads at once.
+    """A command in a session of its own, with its output in a file. Threads must not use it at once.
 
     ``dies_with_parent``: the kernel kills it when this process ends, in whatever way (Linux only; elsewhere call
     ``stop``). ``account``: the user to run it as, which requires root.
@@ -110,7 +110,7 @@ class ManagedProcess:
             )
 
     def run(self, seconds: float) -> str | None:
-        """Start it, and wait until it has ended. Return what went wrong, None if it ended with status 0."""
+        """Start it, and wait until it has ended. Return what went wrong, or None if it ended with status 0."""
         self.start()
         try:
             if self.process.wait(seconds) == 0:
@@ -122,7 +122,7 @@ class ManagedProcess:
             self.kill()
 
     def stop(self, timeout: float = 20.0) -> None:
-        """End it and its children: send SIGTERM, wait up to ``timeout`` seconds, then kill. May be called again."""
+        """End it and its children: send SIGTERM, wait up to ``timeout`` seconds, then kill. It may be called again."""
         if self.alive:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -130,7 +130,7 @@ class ManagedProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it and its children at once, and wait until it has ended. May be called again."""
+        """Kill it and its children at once, and wait until it has ended. It may be called again."""
         if self._process is None or self._killed:
             return
         # Signal the process group even if its leader has ended, for the leader's children; but only once, because the
@@ -169,7 +169,7 @@ def log_tail(log: Path, lines: int) -> str:
 
 
 def wait_for_end(pid: int, started: str, seconds: float) -> bool:
-    """Return whether the process ended within so many seconds."""
+    """Return whether the process ended within this many seconds."""
     deadline = time.monotonic() + seconds
     while started_at(pid) == started:
         if time.monotonic() > deadline:

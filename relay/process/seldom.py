@@ -9,7 +9,7 @@ _EVERY = 60.0  # seconds
 
 
 class Seldom:
-    """Whether a warning is due, which it is once a minute. Shared by threads: two at once may both be told so."""
+    """Whether a warning is due, as it is once a minute. Threads may share it: two at once may both be told yes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ServerMemory(NamedTuple):
-    """How many bytes a server has ``used`` of its ``limit``, 0 for none.
+    """How many bytes a server has ``used`` of its ``limit``, which is 0 if it has none.
 
     ``policy``: what it does when it is full, as Redis calls it.
     """

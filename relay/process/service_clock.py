@@ -1,4 +1,4 @@
-"""The clock of a database, as its answers tell it. It dates changes, so it says up to what time they are read."""
+"""The clock of a database, as its answers tell it. It dates changes, so it says up to which time they are read."""
 
 from __future__ import annotations
 

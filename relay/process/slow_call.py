@@ -1,6 +1,6 @@
 """Calls that may take long, each in a thread of its own: what does not answer delays nothing else.
 
-The worker's thread must not wait: it serves the group, which expels whoever is late. Nor must one that reads a shard.
+The worker's thread must not wait: it serves the group, which expels whoever is late. A reading thread must not either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AT_ONCE = 16  # calls
 
 
 class SlowCall(Generic[T]):
-    """A call that runs in a thread from here on. ``name``: of the thread."""
+    """A call that runs in a thread from here on. ``name``: the thread's."""
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
         # Filled by the thread, which shares nothing else.

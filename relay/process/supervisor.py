@@ -1,6 +1,6 @@
-"""Runs several workers on one machine: starts them, restarts those that die, and stops them together.
+"""Runs several workers on one machine: starts them, restarts any that die, and stops them together.
 
-Workers share nothing but Kafka: the consumer group decides which of them reads what (``relay.kafka.assignment``).
+Workers share only Kafka: the consumer group decides which of them reads what (``relay.kafka.assignment``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKER_NUMBER = "RELAY_WORKER"
 WORKERS = "RELAY_WORKERS"
 """The environment variable with the number of workers on this machine."""
 
-_EARLY_DEATH = 60.0  # a worker that dies within so many seconds of its start has failed
+_EARLY_DEATH = 60.0  # a worker that dies within this many seconds of its start has failed
 _MOST_FAILURES = 5  # in a row, after which all workers are stopped
 _LONGEST_BACKOFF = 30.0
 _DRAIN_TIMEOUT = 20.0  # longer than a worker's own
@@ -66,7 +66,7 @@ class Supervisor:
         self.until_done = until_done
         # The signal that asked to stop. Set by a signal handler or by another thread, and polled by ``run``.
         self.stopping: int | None = None
-        # Whether SIGHUP has asked for a reload that the workers were not told of. Set and polled likewise.
+        # Whether SIGHUP has asked for a reload that the workers were not told of. It is set and polled in the same way.
         self._reloading = False
         self._workers = [_Worker(number) for number in range(count)]
 
