@@ -42,7 +42,7 @@ class ShardOwner(Protocol):
     def stream(self) -> StreamId: ...
 
     def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
-        """Return the checkpoint to write with ``page``, None if that is not worth a record yet."""
+        """Return the checkpoint to write with ``page``, or None if that is not worth a record yet."""
 
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already."""
@@ -60,16 +60,16 @@ class ShardOwner(Protocol):
 
 
 def backoff(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the seconds to wait after this many failures in a row."""
     # Jitter keeps the shards of a throttled stream from coming back all at once.
     return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(failures, 10))
 
 
 @dataclass(eq=False)
 class OpenShard:
-    """A shard that is being read. ``key``: of its checkpoint. Used by the worker's thread, but for ``reader``.
+    """A shard that is being read. ``key``: the key of its checkpoint. Used by the worker's thread, except ``reader``.
 
-    ``most_at_once``: of a segment of a snapshot, with how many others at most it is read. Its pages let those of
+    ``most_at_once``: for a segment of a snapshot, with how many others at most it is read. Its pages let pages of
     streams pass. 0: it is a shard of a stream.
     """
 
@@ -115,7 +115,7 @@ class OpenShard:
 
     @property
     def yields(self) -> bool:
-        """Whether its pages let those of streams pass."""
+        """Whether its pages let pages of streams pass."""
         return self.most_at_once > 0
 
     @property
@@ -145,5 +145,5 @@ class OpenShard:
             return wait
         # Ten are more than enough, and of 1,751 Python has no float.
         wait *= 1.5 ** min(max(0, self.empty - _EMPTY_BEFORE_WAITING), 10)
-        # Of many shards each would be read many times more until it waits as long as the others.
+        # With many shards, each would be read many times more until it waits as long as the others.
         return wait if wait < LONGEST_WAIT else longest

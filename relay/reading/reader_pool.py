@@ -18,7 +18,7 @@ from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, Shar
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
 LONGEST_YIELD = 0.1
-"""Seconds for which a page of a snapshot lets the pages of the stream pass that keep arriving."""
+"""How many seconds a page of a snapshot lets pages of the stream pass that keep arriving."""
 
 LONGEST_STAY = 0.5
 """Seconds after which a page of a snapshot comes in any case: changes may arrive for hours without a pause."""
@@ -30,7 +30,7 @@ IDLE_READS = 250
 _FEW_THREADS = 4
 _THREADS = 32
 _LONG_WAIT = 0.05  # seconds
-_CLOSE_SECONDS = 3.0  # for which ``close`` waits for reads under way
+_CLOSE_SECONDS = 3.0  # that ``close`` waits for reads under way
 _BUDGET = 64 << 20
 
 
@@ -71,7 +71,7 @@ class ReaderPool:
         return f"<ReaderPool[{len(self._open)} open, {self._running} under way]>"
 
     def open(self, reader: ShardReader, key: bytes, owner: ShardOwner, *, most_at_once: int = 0) -> OpenShard:
-        """Start reading a shard. ``key``: of its checkpoint. ``most_at_once``: see `OpenShard`."""
+        """Start reading a shard. ``key``: the key of its checkpoint. ``most_at_once``: see `OpenShard`."""
         now = self.clock()
         shard = OpenShard(reader, key, owner, most_at_once, read_at=now, polled=now)
         self._open[id(shard)] = shard
@@ -142,7 +142,7 @@ class ReaderPool:
     def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadResult]]:
         """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
 
-        Those of snapshots come one at a time, and let others pass, but not for ever (I10); with ``snapshots`` false,
+        Snapshots' results come one at a time, and let others pass, but not for ever (I10); with ``snapshots`` false,
         for longer. Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
         """
         deadline = self.clock() + timeout
@@ -219,7 +219,7 @@ class ReaderPool:
                 return results
 
     def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
-        """Return a result that has arrived, or put it behind those that it yields to."""
+        """Return a result that has arrived, or put it behind the ones that it yields to."""
         if not shard.yields:
             return self._unpack(shard, result)
         # I11: it counts against the budget until it is taken.
