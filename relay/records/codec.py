@@ -1,4 +1,4 @@
-"""A record as JSON: an object with the fields of a frozen dataclass, but for those that have their default.
+"""A record as JSON: an object with the fields of a frozen dataclass, except fields that have their default.
 
 A field is a text, a number, a boolean, an enum of texts, a dataclass, or a tuple or a mapping of these. ``Any`` is JSON
 that its source reads. The types of the fields say what is read: another value is refused, another field ignored.

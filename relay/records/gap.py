@@ -1,4 +1,4 @@
-"""Gaps, and those that wait for a person."""
+"""Gaps, and the ones that wait for a person."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relay.records.shard import Position, position_text
 class Gap:
     """Changes that are lost, or may be: an event of its own (I9).
 
-    ``begin``, ``end``: the positions around the lost changes, None where unknown. ``found_at``: seconds.
+    ``begin``, ``end``: the positions around the lost changes, or None where unknown. ``found_at``: seconds.
     """
 
     source: str

@@ -43,7 +43,7 @@ class StreamId:
 
     @property
     def listing_key(self) -> bytes:
-        """The key of its newest listing. Who owns it lists the shards for all workers."""
+        """The key of its newest listing. Its owner lists the shards for all workers."""
         return self._key(RecordKind.LISTING)
 
     @property

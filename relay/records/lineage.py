@@ -20,7 +20,7 @@ def ready_shards(
 class Lineage:
     """The graph of the shards of one stream: which are listed, and which may be read now.
 
-    ``committed``: what is, of the stream.
+    ``committed``: what is committed of the stream.
     """
 
     def __init__(self, committed: CommittedStream) -> None:
@@ -65,7 +65,7 @@ class Lineage:
     def ready(self) -> Iterator[Shard]:
         """Yield the shards that have not ended and whose parents all have (I2).
 
-        Also those that listings lack, see `is_asked_for`.
+        Shards that listings lack are included, see `is_asked_for`.
         """
         checkpoints, passed = self.committed.checkpoints, self._passed
 
@@ -86,7 +86,7 @@ class Lineage:
     def is_asked_for(self, shard: str) -> bool:
         """Whether a reader is to say if ``shard``, which listings lack, is gone: they may lack it for a while.
 
-        Not if it waits for parents of which nothing is known.
+        It need not if it waits for parents that nothing is known about.
         """
         checkpoints = self.committed.checkpoints
         checkpoint = checkpoints.get(shard)

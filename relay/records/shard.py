@@ -20,7 +20,7 @@ TableKey = tuple[tuple[str, str], ...]
 """The key columns of a table as (name, type), hash columns first."""
 
 PRUNE_AFTER = 48 * 3600
-"""Seconds for which the record of an ended shard is kept: twice the retention of DynamoDB Streams."""
+"""How many seconds the record of an ended shard is kept: twice the retention of DynamoDB Streams."""
 
 INCARNATION = "@"
 """Separates the name of a shard from a number, if an earlier shard had the same name."""
@@ -59,8 +59,8 @@ class ShardState(StrEnum):
 class Shard:
     """A shard as its source lists it.
 
-    ``start``: where it begins, if its lineage says that and not the plan. ``closed``: nothing is added to it any more,
-    because it has an end or children.
+    ``start``: where it begins, if its lineage says that and not the plan. ``closed``: nothing is added to it any
+    longer, because it has an end or children.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Shard:
 class ReshardJournal:
     """A reshard as the source announces it: some shards end, and others continue them.
 
-    The names are those of the source, and in a checkpoint those of the relay.
+    The names are the source's, and in a checkpoint the relay's.
 
     ``participants``: the shards that end; each of them has this journal at its end. ``targets``: where the shards that
     continue them begin.
@@ -102,7 +102,7 @@ class ShardCheckpoint(StoredRecord):
     """How far one shard is published: everything before ``position`` is on the topic (I4).
 
     ``position``: None until something was read. ``start``: where reading begins.
-    ``progress``: seconds since the epoch up to which the shard has been read, not clamped; None if never.
+    ``progress``: seconds since the epoch up to which the shard has been read, not clamped, or None if never.
     ``journal``: the reshard that ended the shard, with the relay's names (``relay.stream.journals``). ``reached``: see
     ``Page``. ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were
     last emptied or renamed, in seconds, for snapshots that run meanwhile (``relay.snapshots.emptied_tables``).

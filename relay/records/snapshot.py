@@ -25,17 +25,16 @@ class SnapshotControl(StoredRecord):
     """The newest snapshot of a stream, which the owner of its key advances: planned, reading, finished.
 
     ``after``: seconds, it begins later than this. ``as_of``, ``segments``, ``rows`` (estimated), ``parts`` (what each
-    segment reads): once it has begun. ``tables``: what it reads, None for all tables. ``gaps``: the ids of those that
-    it repairs. ``requests``: the ids of those that it fulfils, if it was requested.
-    ``repaired``: the ids of gaps that snapshots before it have repaired, and ``read``, if one of them read all tables
-    and has finished: kept by a snapshot that was requested, which takes the place of their control record.
-    ``covered``: the tables that have been read once it has finished, by it or before it; None if that is not known.
-    ``left_out``: those for which it does not end: they were taken out of the config while it ran, or are read again.
-    While it is planned: not empty if it takes the place of one that has begun and not ended.
-    ``emptied``: when a table was last emptied before it was measured, by shard (``relay.snapshots.emptied_tables``).
-    ``again``: those that were emptied since, and that the next snapshot reads, which begins ``after`` their last rows
-    were read. ``repetitions``: how many snapshots in a row were repeated so.
-    ``updated_at``: seconds since the epoch.
+    segment reads): once it has begun. ``tables``: what it reads; None means all tables. ``gaps``: the ids of the gaps
+    that it repairs. ``requests``: the ids of the requests that it fulfils, if any. ``repaired``: the ids of gaps that
+    snapshots before it have repaired, and ``read``, if one of them read all tables and has finished: kept by a snapshot
+    that was requested, which takes the place of their control record. ``covered``: the tables that have been read once
+    it has finished, by it or before it, or None if that is not known. ``left_out``: tables that it does not end for:
+    they were taken out of the config while it ran, or are read again. While it is planned: not empty if it takes the
+    place of one that has begun and not ended. ``emptied``: when a table was last emptied before it was measured, by
+    shard (``relay.snapshots.emptied_tables``). ``again``: tables that were emptied since, and that the next snapshot
+    reads, which begins ``after`` their last rows were read. ``repetitions``: how many snapshots in a row were repeated
+    so. ``updated_at``: seconds since the epoch.
     """
 
     state: ShardState

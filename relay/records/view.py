@@ -17,7 +17,7 @@ _R = TypeVar("_R", bound=StoredRecord)
 
 
 class CommittedStream:
-    """What the committed records say of one stream, whichever worker wrote them. ``stream``: which one."""
+    """What the committed records say of one stream, whichever worker wrote them. ``stream``: which stream it is."""
 
     def __init__(self, stream: StreamId) -> None:
         self.stream = stream
@@ -25,7 +25,7 @@ class CommittedStream:
         self.listing: ShardListing | None = None
         # By shard.
         self.checkpoints: dict[str, ShardCheckpoint] = {}
-        # Of its newest snapshot, and the segments of its snapshots.
+        # The record of its newest snapshot, and the segments of its snapshots.
         self.control: SnapshotControl | None = None
         self.segments: dict[str, SegmentCheckpoint] = {}
         # By id: pending and accepted.
@@ -85,7 +85,7 @@ class CommittedRecords:
         self._of_source: dict[str, list[CommittedStream]] = {}
         # By source and id.
         self._requests: dict[str, dict[str, SnapshotRequest]] = {}
-        # By source, how many records were applied; and those for which that has grown since the set was last cleared.
+        # By source, how many records were applied; and the sources with more of them since the set was last cleared.
         self.versions: Counter[str] = Counter()
         self.changed: set[str] = set()
 
