@@ -67,7 +67,7 @@ class Service:
 
     @property
     def processes(self) -> list[tuple[int, str]]:
-        """Pid and start of those of its processes that are running."""
+        """Pid and start of its running processes."""
         return [(pid, started) for pid, started in ((self.pid, self.started), *self.also) if started_at(pid) == started]
 
     @property
@@ -81,7 +81,7 @@ class Service:
 
 
 def up(names: Sequence[str] | None = None) -> list[Service]:
-    """Start those of the named services that are not running, and return all of them.
+    """Start the named services that are not running, and return all of them.
 
     They outlive this process. If one fails, the others are started all the same, and then its
     ``Unavailable`` is raised. Raises ``ConfigError`` for an unknown name.
@@ -96,7 +96,7 @@ def up(names: Sequence[str] | None = None) -> list[Service]:
 
 
 def down() -> list[Service]:
-    """Stop all recorded services, and return those that were running."""
+    """Stop all recorded services, and return the ones that were running."""
     with _alone(), ThreadPoolExecutor(len(KINDS)) as pool:
         services = _recorded()
         ran = list(pool.map(_stop, services))
@@ -104,7 +104,7 @@ def down() -> list[Service]:
 
 
 def status() -> list[Service]:
-    """Return the recorded services, including those that have died since."""
+    """Return the recorded services, even if they have died since."""
     return _recorded()
 
 

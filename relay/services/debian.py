@@ -21,7 +21,7 @@ Apt = Callable[[str], str]
 def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]], suite: str | None = None) -> Path:
     """Return the folder with the files of ``package`` and others, fetched once. Raises ``Unavailable``.
 
-    ``with_others``: returns the names of the others. ``suite``: of Debian, such as ``sid``, instead of what this
+    ``with_others``: returns the names of the others. ``suite``: Debian's, such as ``sid``, instead of what this
     machine runs. Its programs run with the libraries of that suite only, so all of them have to be among the others.
     """
     folder = cache_folder() / package

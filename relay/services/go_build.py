@@ -20,7 +20,7 @@ FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w")
 
 
 def go_obstacle(what: str) -> str | None:
-    """Return why Go cannot build ``what`` here, None if it can."""
+    """Return why Go cannot build ``what`` here, or None if it can."""
     hint = f"Go 1.21 or newer is needed to build {what}: install it, such as golang-go"
     go = shutil.which("go")
     if go is None:
@@ -59,7 +59,7 @@ def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path])
 
 
 class GoBuild:
-    """Runs Go with all its caches in the folder ``part``, so that nothing but the result stays.
+    """Runs Go with all its caches in the folder ``part``, so that only the result stays.
 
     ``toolchain``: the release of Go, which Go 1.21 and later download. By default any that the module accepts.
     """

@@ -60,8 +60,8 @@ _FORMAT_SECONDS = 60.0
 class KafkaBroker(EmbeddedServer):
     """Kafka 4.1 on the loopback address, without automatic creation of topics.
 
-    ``options``: settings of the broker. ``client``: the settings with which a
-    client can connect, if that takes more than the address. ``optimised``: see `java_command`.
+    ``options``: settings of the broker. ``client``: the settings that a client needs to connect, beside the address.
+    ``optimised``: see `java_command`.
     """
 
     name: ClassVar[str] = "kafka"

@@ -89,8 +89,8 @@ RELEASES = {"11.4": "mariadb", "10.11": "mariadb10"}
 class MariaDB(SQLServer):
     """A MariaDB on the loopback address. If started by root, it runs as another user.
 
-    ``options``: of the server, such as ``{"max-allowed-packet": "64M"}``. ``release``: one of ``RELEASES``,
-    by default that of the class.
+    ``options``: the server's, such as ``{"max-allowed-packet": "64M"}``. ``release``: one of ``RELEASES``, by default
+    the class's.
     """
 
     name: ClassVar[str] = "mariadb"
@@ -131,7 +131,7 @@ class MariaDB(SQLServer):
     # ------------------------------------------------------------------ replication
 
     def replicate_from(self, primary: MariaDB) -> None:
-        """Replicate from ``primary``, after the transactions executed here, read-only for all but root.
+        """Replicate from ``primary``, after the transactions executed here, read-only for everybody except root.
 
         ``restart`` keeps it. A former primary can replicate, too, unless it has transactions that the new one lacks.
         """

@@ -18,9 +18,9 @@ _LIBRARIES = ("libevent", "libsasl2")  # what Debian's memcached needs beside li
 
 
 class MemcachedServer(EmbeddedServer):
-    """The ``memcached`` of the PATH, else that of the Debian or Ubuntu this machine runs, on the loopback address.
+    """The ``memcached`` of the PATH, otherwise of the Debian or Ubuntu that this machine runs, on the loopback address.
 
-    ``options``: of its command line, by name: ``{"max-item-size": "8m"}``.
+    ``options``: for its command line, by name: ``{"max-item-size": "8m"}``.
     """
 
     name: ClassVar[str] = "memcached"

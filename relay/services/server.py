@@ -25,9 +25,8 @@ class EmbeddedServer(ABC):
     """An embedded server: ``with KafkaBroker() as kafka: ...``, or ``start`` and ``stop``.
 
     ``folder``: holds its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it outlives
-    this process. ``options``: its settings by name, as each server describes them, in addition to those that it has
-    here or instead of them. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not
-    get ready.
+    this process. ``options``: its settings by name, as each server describes them, which are added to the ones here or
+    replace them. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
     """
 
     name: ClassVar[str]
@@ -165,7 +164,7 @@ class EmbeddedServer(ABC):
         return {}
 
     def _account(self) -> Account | None:
-        """Return whom it runs as, None for this process' own user."""
+        """Return whom it runs as, or None for this process' own user."""
         return None
 
     @abstractmethod
@@ -188,7 +187,7 @@ def java_command(heap: str, *arguments: str, optimised: bool = False) -> list[st
 
 
 def http_status(url: str) -> int | None:
-    """Return the status with which a server answers a GET of ``url``, None if it does not answer."""
+    """Return the status with which a server answers a GET of ``url``, or None if it does not answer."""
     try:
         with urllib.request.urlopen(url, timeout=5.0) as answer:
             return int(answer.status)

@@ -22,7 +22,7 @@ PASSWORD = "relay"
 class SQLServer(EmbeddedServer):
     """A server on the loopback address. Its root needs no password on the local socket."""
 
-    # Kept for a restart.
+    # It is kept for a restart.
     _read_only = False
 
     @property
@@ -41,7 +41,7 @@ class SQLServer(EmbeddedServer):
     def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
         """Return a connection with autocommit: as root over the socket, or as another user with the password.
 
-        ``settings``: of pymysql. Raises ``pymysql.err.OperationalError``.
+        ``settings``: settings of pymysql. Raises ``pymysql.err.OperationalError``.
         """
         if user == "root":
             settings = {"unix_socket": str(self.socket)} | settings

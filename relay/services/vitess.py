@@ -80,7 +80,7 @@ class Vitess(EmbeddedServer):
 
     ``keyspaces``: the shards of each keyspace. ``schemas``: for each keyspace its tables, as SQL that runs in every
     shard, and its vschema; the default for several shards is ``VINDEXES`` and no tables, which ``ALTER VSCHEMA`` adds.
-    ``flags``: of vtcombo, in addition to those here or instead of them. The first start builds it: see
+    ``flags``: flags of vtcombo, which are added to the ones here or replace them. The first start builds it: see
     ``vitess_build``. Raises ``Unavailable`` if it cannot be built.
     """
 

@@ -31,7 +31,7 @@ def vtcombo() -> Path:
 
 
 def obstacle() -> str | None:
-    """Return why Vitess is not available here, None if it is built or Go can build it."""
+    """Return why Vitess is not available here, or None if it is built or Go can build it."""
     return None if _folder().is_dir() or cluster_folder().is_dir() else go_obstacle("Vitess")
 
 
@@ -54,7 +54,7 @@ def source(go: GoBuild) -> Path:
     downloaded = go.download("vitess.io/vitess", VERSION)
     source = go.part / "source"
     shutil.rmtree(source, ignore_errors=True)
-    # Its go.mod must be that of the main module, or its replacements are ignored; in Go's cache it would not be.
+    # Its go.mod must be the main module's, or its replacements are ignored; in Go's cache it would not be.
     shutil.copytree(downloaded, source, copy_function=shutil.copyfile)
     _patch(source)
     return source
