@@ -1,4 +1,4 @@
-"""What follows from the control record of the newest snapshot of a stream, None where it has had none.
+"""What follows from the control record of a stream's newest snapshot, which is None if it has had none.
 
 `next_step` decides everything: whoever owns the record gathers the facts, and carries the step out in one transaction.
 """
@@ -20,12 +20,12 @@ def is_unread(view: CommittedRecords, source: str) -> bool:
 
 
 def proves_read(control: SnapshotControl) -> bool:
-    """Whether a snapshot of all tables has finished: that of ``control``, or one before it."""
+    """Whether a snapshot of all tables has finished: the one of ``control``, or one before it."""
     return control.read or (not is_running(control) and control.tables is None)
 
 
 def covered_by(control: SnapshotControl | None) -> Set[str] | None:
-    """Return the tables that finished snapshots have read; None if that is not known, or not all were read once."""
+    """Return the tables that finished snapshots have read, or None if that is not known, or not all were read once."""
     if control is None or is_running(control) or not proves_read(control) or control.covered is None:
         return None
     return set(control.covered)
@@ -81,7 +81,7 @@ def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotReque
 
 
 def fulfilled(control: SnapshotControl | None, requests: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
-    """Return those of ``requests`` whose snapshot has finished."""
+    """Return the ``requests`` whose snapshot has finished."""
     done = set() if is_running(control) else fulfilled_by(control)
     return [request for request in requests if request.id in done]
 
@@ -97,7 +97,7 @@ def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotReque
 
 
 def _fulfils(request: SnapshotRequest, other: SnapshotRequest, tables: Set[str]) -> bool:
-    """Whether the snapshot of ``request``, which has yet to begin, is one that ``other`` asks for."""
+    """Whether ``other`` asks for the snapshot of ``request``, which has not begun yet."""
     if not request.tables:
         return set(other.tables) <= tables
     return bool(other.tables) and set(other.tables) <= set(request.tables) and not other.stopped
@@ -109,7 +109,7 @@ def is_due(control: SnapshotControl | None, facts: Facts) -> bool:
 
 
 def is_settled(control: SnapshotControl | None, facts: Facts) -> bool:
-    """Whether no snapshot is running, due or requested, but for those that are stopped or wait for their tables."""
+    """Whether no snapshot is running, due or requested, except ones that are stopped or wait for their tables."""
     if is_due(control, facts) or any(set(each.tables) <= facts.tables for each in waiting(control, facts)):
         return False
     return not is_running(control) or is_stopped(control, facts.requests)
@@ -179,8 +179,8 @@ def requested(
 ) -> SnapshotControl:
     """Return the control record of a snapshot that was requested, which replaces ``before``.
 
-    ``tables``: empty for all. ``requests``: the ids of those that it fulfils. ``gaps``: all known ones. A snapshot of
-    some tables repairs none (I9).
+    ``tables``: empty for all. ``requests``: the ids of the requests that it fulfils. ``gaps``: all known ones. A
+    snapshot of some tables repairs none (I9).
     """
     covered = covered_by(before)
     return replace(
@@ -194,7 +194,7 @@ def requested(
 
 
 def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotControl | None:
-    """Return the control record without what it says of tables that are not in the config; None if nothing.
+    """Return the control record without what it says of tables that are not in the config, or None if nothing is left.
 
     If they come back, changes of them were missed. Then they are read again, and a snapshot that runs, and may have
     read a part of them, has no end for them, at which copies would delete the rest (I7).
@@ -221,7 +221,7 @@ def _begun(control: SnapshotControl, facts: Facts) -> Step:
     if (measurement := facts.measurement) is None or measurement.id != control.id:
         as_of = int(facts.now - facts.margin)
         if as_of <= control.after:
-            # A READ could not yet replace what was published before a gap, nor the end what was read before.
+            # A READ could not yet replace what was published before a gap, or the end what was read before.
             return Wait(begins_in=control.after + 1 - as_of)
         return Measure(as_of, emptied(facts.published))  # I1: before the tables are looked at
     if measurement.found is None:

@@ -3,7 +3,7 @@
 A row that was read before a TRUNCATE may be published after it. Where a copy had no such row, no tombstone says that it
 is gone (I7). The rows that a RENAME takes away or brings are in no change at all.
 
-The checkpoint of a shard says which tables it has emptied of late, in the transaction of the change that does it. What
+The checkpoint of a shard says which tables it has emptied recently, in the transaction of the change that does it. What
 was not there when the snapshot began has happened since.
 """
 
@@ -43,16 +43,16 @@ def emptied_by(page: Page) -> set[str]:
 
 
 def forget_before(control: SnapshotControl | None, now: float) -> float:
-    """Return the time, in seconds, before which nobody asks what was emptied. ``control``: of the newest snapshot."""
+    """Return the time, in seconds, before which nobody asks what was emptied. ``control``: the newest snapshot's."""
     if control is None or control.state is ShardState.FINISHED:
         return now - _KEPT
     return min(control.as_of or control.updated_at, now) - _KEPT
 
 
 def noted(before: Mapping[str, float], page: Page, now: float, oldest: float) -> Mapping[str, float]:
-    """Return when tables were last emptied, those of ``page`` included. ``before``: without them.
+    """Return when tables were last emptied, including the tables of ``page``. ``before``: without them.
 
-    Forgets what was before ``oldest``. All times are seconds. Of one shard they rise, whichever worker's clock it is.
+    Forgets what was before ``oldest``. All times are seconds. Within a shard they rise, whichever worker's clock it is.
     """
     if found := emptied_by(page):
         at = max(now, max(before.values(), default=0.0) + 0.001)
@@ -77,7 +77,7 @@ def is_published_to(time: float, shard: ShardCheckpoint) -> bool:
 
 
 def emptied_since(control: SnapshotControl, published: Mapping[str, ShardCheckpoint]) -> list[str]:
-    """Return the tables of a snapshot that were emptied since it began; `EVERY` may be among those of all tables."""
+    """Return the tables of a snapshot that were emptied since it began; if it reads all, maybe `EVERY`."""
     found = {
         table
         for shard, each in published.items()

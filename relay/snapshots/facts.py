@@ -24,15 +24,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Those of one source and its stream, as this worker sees them. Times are seconds since the epoch.
+    """The facts about one source and its stream, as this worker sees them. Times are seconds since the epoch.
 
     ``margin``, ``is_selective``, ``is_initial``: see `SnapshotSource`. ``is_unread``: no snapshot of all tables has
-    finished in any stream. ``tables``: the names of those that the source has. ``dropped``: of those that copies may
-    have, and that no longer exist. ``gaps``: the ids of all known ones. ``to_repair``: of those that a snapshot has to
-    repair. ``last_timestamp``: the newest that may have been published. ``requests``: those that are not fulfilled, the
-    oldest first. ``published``: the committed checkpoints of the shards that say what they empty. ``segments``: those
-    of the segments. ``awaited``: up to when the shards have to be published before the snapshot ends; 0 if it has not
-    been waited for yet.
+    finished in any stream. ``tables``: the names of the source's tables. ``dropped``: names of tables that copies may
+    have, and that no longer exist. ``gaps``: the ids of all known gaps. ``to_repair``: the ids of gaps that a snapshot
+    has to repair. ``last_timestamp``: the newest that may have been published. ``requests``: the ones not fulfilled
+    yet, the oldest first. ``published``: the committed checkpoints of the shards that say what they empty.
+    ``segments``: the checkpoints of the segments. ``awaited``: up to when the shards have to be published before the
+    snapshot ends; 0 if it has not been waited for yet.
     """
 
     now: float
@@ -54,7 +54,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is to be done until something else happens.
+    """There is nothing to do until something else happens.
 
     ``begins_in``: seconds, if the snapshot only waits for the time. ``published_to``: if for the shards, up to when.
     """
@@ -65,7 +65,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The source is to be asked what the planned snapshot reads. ``emptied``: of its control record then."""
+    """The source has to be asked what the planned snapshot reads. ``emptied``: for its control record."""
 
     as_of: int
     emptied: Mapping[str, float]
@@ -73,7 +73,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class WriteControl:
-    """A control record is to be written, in one transaction with the ``mark`` of each table.
+    """A control record has to be written, in one transaction with the ``mark`` of each table.
 
     ``said``, ``warned``: what is logged of it.
     """

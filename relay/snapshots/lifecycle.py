@@ -55,7 +55,7 @@ _OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
 _LOG_EVERY, _SHOW_EVERY = 10.0, 0.5  # seconds
 
 Show = Callable[[str, tuple[int, int] | None], None]
-"""Called with the source, and the rows read and estimated of its running snapshot; None if none runs."""
+"""Called with the source, and the rows read and estimated of its running snapshot, or None."""
 
 
 class SnapshottedStream(ShardOwner, Protocol):
@@ -138,7 +138,7 @@ class Snapshots:
 
     @property
     def is_watching(self) -> bool:
-        """Whether the view has yet to show what this worker has written. Until then, nothing follows from it."""
+        """Whether the view does not show yet what this worker has written. Until then, nothing follows from it."""
         if self.sees is not None and self.sees():
             self.sees = None
         return self.sees is not None  # I3
@@ -151,7 +151,7 @@ class Snapshots:
         return self._measuring.has_ended(self._published())
 
     def next_step(self) -> WriteControl | None:
-        """Return what to write next, for the owner of the control record; None if nothing is due."""
+        """Return what to write next, for the owner of the control record, or None if nothing is due."""
         if self._committed.plan is None:
             return None
         control, facts = self.control, self._facts()
@@ -224,7 +224,7 @@ class Snapshots:
         return is_due(self.control, self._facts())
 
     def is_settled(self) -> bool:
-        """Whether no snapshot is running, due or requested, but for those that are stopped."""
+        """Whether no snapshot is running, due or requested, except stopped ones."""
         return self.sees is None and is_settled(self.control, self._facts())
 
     def fulfilled(self) -> list[bytes]:
@@ -246,7 +246,7 @@ class Snapshots:
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
 
     def open_ready_segments(self, owned: set[int]) -> None:
-        """Open segments of ``owned``, after the fence and a few at a time, and close those that are finished."""
+        """Open segments of ``owned``, after the fence and a few at a time, and close finished ones."""
         control = self.control
         current = control.segment_names if control is not None and control.state is ShardState.READING else []
         if self.is_stopped or self.unseen:
@@ -290,7 +290,7 @@ class Snapshots:
         self._latest.pop(name, None)
 
     def checkpoint(self, page: Page) -> SegmentCheckpoint | None:
-        """Return the checkpoint that covers ``page``; None if it has nothing new."""
+        """Return the checkpoint that covers ``page``, or None if it has nothing new."""
         before = self._latest[page.shard.id]
         if page.position == before.position and not page.finished and not page.has_content:  # I3: after an abort
             return None
@@ -303,7 +303,7 @@ class Snapshots:
         return after
 
     def progress(self) -> tuple[int, int] | None:
-        """Return the rows read and estimated of the running snapshot, by all workers; None if none runs."""
+        """Return the rows read and estimated of the running snapshot, by all workers, or None if none runs."""
         control = self.control
         if control is None or control.state is not ShardState.READING or self.is_stopped:
             return None

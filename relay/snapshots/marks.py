@@ -38,7 +38,7 @@ class SnapshotTables:
         """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
         label = self._committed.stream.snapshots.label
         for table in self.of(control):
-            if table.table in control.left_out:  # I7: no end for a table of which only a part was read
+            if table.table in control.left_out:  # I7: no end for a table that was read only in part
                 continue
             yield Change(
                 event_id=event_id(label, f"{control.id}/{kind}", table.table, b"", 0),

@@ -53,7 +53,7 @@ class Measuring:
             log.info("source %s: the snapshot starts in %d s, later than what it repairs", self._source, seconds)
 
     def look(self, snapshot: str, published: Mapping[str, ShardCheckpoint]) -> Measurement | None:
-        """Return what is known of a snapshot; None if it has to be measured.
+        """Return what is known of a snapshot, or None if it has to be measured.
 
         Raises ``RelayError`` for tables that cannot be read.
         """
