@@ -28,7 +28,7 @@ _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
 
 _PATIENCE = 30.0
-"""Seconds, beside those that a listing takes, for which a worker waits for one that another worker is to make."""
+"""How many seconds a worker waits for a listing that another worker is to make, beside the time it takes."""
 
 _PATIENCE_AT_START = 10.0
 """The same before the first one: whoever makes it may have to join the group first."""
@@ -128,7 +128,7 @@ class ListedShards:
         self.is_owner = False
         # The listing in ``lineage``.
         self.newest: ShardListing | None = None
-        # When it and the one before it began, or somewhat earlier, 0 before these; and when the first was wanted.
+        # When it and the one before it began, or a little earlier, 0 before these; and when the first was wanted.
         self.listed_at = self.listed_before = 0.0
         self.wanted_at = self.clock()
         self._committed = lineage.committed
@@ -160,7 +160,7 @@ class ListedShards:
 
     @property
     def untold(self) -> ShardListing | None:
-        """The listing that the others are to be told of."""
+        """The listing to tell the others of."""
         return self.newest if self.is_owner and self.newest != self._committed.listing else None
 
     @property
@@ -244,7 +244,7 @@ class ListedShards:
         return True
 
     def _apply(self, listing: ShardListing, begun: float) -> None:
-        """``begun``: when ``listing`` began by the clock of this worker, or somewhat earlier."""
+        """``begun``: when ``listing`` began by the clock of this worker, or a little earlier."""
         known = set(self.lineage.listed)
         self.newest = listing
         self.listed_at, self.listed_before = begun, self.listed_at

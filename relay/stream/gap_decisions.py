@@ -39,7 +39,7 @@ def resolved(committed: CommittedStream, published: Set[str | None], repaired: S
 
 
 def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
-    """Return the record of ``gap``, None if it has none."""
+    """Return the record of ``gap``, or None if it has none."""
     return view.of(StreamId(gap.source, gap.label)).pending_gaps.get(gap.id)
 
 

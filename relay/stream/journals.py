@@ -45,7 +45,7 @@ def record_of(
 
 
 def shards_of(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> list[Shard]:
-    """Return every shard of the stream, past and present: those of the plan, and those that journals announced."""
+    """Return every shard of the stream, past and present: the plan's, and the ones that journals announced."""
     shards = {name: Shard(name) for name in plan.shards}
     for checkpoint in checkpoints.values():
         if checkpoint.journal is not None:

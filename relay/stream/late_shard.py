@@ -15,7 +15,7 @@ def start_of_late(plan: Plan, children: Iterable[str]) -> Start | None:
 
 
 class LateShard:
-    """Reads a late shard by its ``reader``. If it has changes, they are a gap, else it is of no concern."""
+    """Reads a late shard by its ``reader``. If it has changes, they are a gap, otherwise it does not matter."""
 
     def __init__(self, reader: ShardReader, stream: StreamId, *, clock: Callable[[], float]) -> None:
         self.shard = reader.shard
@@ -31,7 +31,7 @@ class LateShard:
         self._reader.close()
 
     def read(self) -> ReadResult:
-        """Return the next page, or the gap. Raises as the reader does."""
+        """Return the next page, or the gap. Raises what the reader does."""
         result = self._reader.read()
         if not isinstance(result, Page) or not result.has_content:
             return result

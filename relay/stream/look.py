@@ -17,7 +17,7 @@ class Look:
     """Used by the worker's thread. ``clock``: seconds that never go back.
 
     ``ask_at``: when to ask `begin` again, by the clock. It costs a few microseconds, and there may be hundreds of
-    sources of which nothing is new.
+    sources without anything new.
     """
 
     def __init__(self, source: str, view: CommittedRecords, *, clock: Callable[[], float]) -> None:
@@ -49,7 +49,7 @@ class Look:
         return True
 
     def end(self, *, next_answer: float) -> None:
-        """``next_answer``: the earliest time at which what a look decides may change by itself."""
+        """``next_answer``: the earliest time when what a look decides may change by itself."""
         self._ended_at = self._begun_at
         now = self.clock()
         # At different times for each source: what is due by the clock may take long for hundreds of them.

@@ -106,7 +106,7 @@ class LostState:
             raise Unavailable(  # I1
                 f"schemas are lost: {schemas.place} has none of source {', '.join(lost)}, but {_joined(signs)}, which "
                 "cannot be decoded without them. Nothing was read. Restore the schemas; or accept the loss with "
-                "`relay reset CONFIG --lost-state`, which publishes those that the tables have now, and a gap, so that "
+                "`relay reset CONFIG --lost-state`, which publishes the tables' present schemas, and a gap, so that "
                 "consumers know; or set another `name`, whose topics are empty"
             )
 

@@ -18,12 +18,12 @@ _MOST_NAMED = 500  # in a checkpoint, or it would not fit into a record
 
 
 class NewTables:
-    """Those of one stream. Used by the worker's thread."""
+    """The new tables of one stream. Used by the worker's thread."""
 
     def __init__(self, source: Source, committed: CommittedStream) -> None:
         self._source = source
         self._committed = committed
-        # Those that may be missing from the plan, and those of them that pages had changes of.
+        # Tables that may be missing from the plan, and the ones among them that pages had changes of.
         self._new: dict[str, TableSchema] = {}
         self._met: dict[str, TableSchema] = {}
         # The plan when `take_added` was called last.
@@ -38,13 +38,13 @@ class NewTables:
         self._new |= {table.table: table for table in tables}
 
     def meet(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Note those of ``tables``, which a page has changes of, that ``plan`` lacks."""
+        """Note which of ``tables``, which a page has changes of, ``plan`` lacks."""
         met = {table.table: table for table in tables if table.table not in plan.keys}
         self._new |= met
         self._met |= met
 
     def added(self) -> Plan | None:
-        """Return the plan with the tables that it lacks, None if it has them all, or its source can get none."""
+        """Return the plan with the tables that it lacks, or None if it has them all, or its source can get none."""
         if (plan := self._committed.plan) is None or not self._source.has_journals:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
@@ -82,7 +82,7 @@ def _unplanned(tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
 
 
 def _with(plan: Plan, tables: Mapping[str, UnplannedTable]) -> Plan | None:
-    """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all."""
+    """Return ``plan`` with the keys of the ``tables`` that it lacks, or None if it has them all."""
     new = {name: table for name, table in tables.items() if name not in plan.keys}
     if not new:
         return None

@@ -1,4 +1,4 @@
-"""Which shards of a stream this worker opens and closes, and what is written about those that it does not read.
+"""Which shards of a stream this worker opens and closes, and what is written about shards that it does not read.
 
 Only what is committed and visible in the checkpoints topic counts here (I4).
 """

@@ -53,7 +53,7 @@ class Planning:
     def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
         """Return a new plan of a stream that had one before, and the gap with what it skips (I9).
 
-        ``requested``: the ``start`` of the config, which may differ from this source's. Raises as ``first``.
+        ``requested``: the ``start`` of the config, which may differ from this source's. Raises what ``first`` does.
         """
         before, checkpoints = committed.plan, committed.checkpoints
         assert before is not None
@@ -93,10 +93,10 @@ class Planning:
         return self._making is not None and not self._making.done
 
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
-        """Return the plan of ``stream``, and the gap before it if it has one; None while it is being made.
+        """Return the plan of ``stream``, and the gap before it if it has one, or None while it is being made.
 
-        For the owner of the source's own key. Raises as `first`, and ``ConfigError`` if the key of the table has
-        changed.
+        Only the owner of the source's own key calls it. Raises what `first` does, and ``ConfigError`` if the key of the
+        table has changed.
         """
         if self.wanted_at is None:
             self.wanted_at = self.clock()
@@ -169,7 +169,7 @@ class Planning:
         return {table.table: key_of(table) for table in self.source.tables()}
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
+        """Refuse ``tables`` whose key differs from the key of earlier changes (I2). Raises ``RelayError``."""
         for table in tables:
             planned = plan.keys.get(table.table)
             if planned is None:

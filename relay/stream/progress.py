@@ -11,7 +11,7 @@ from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, Sh
 
 _RECENT = 0.1  # seconds
 _SHARE = 50
-"""Of the time between two computations, one part in so many is the computation: it takes longer with more shards."""
+"""A computation may take one part in this many of the time between two: it takes longer with more shards."""
 _RETENTION = PRUNE_AFTER / 2
 _STATEMENT = 30.0
 """Seconds that a statement of an SQL source may run: its transaction has the time when it began."""
@@ -84,7 +84,7 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Shar
     """Return the same for a shard that was planned together with its parents and is read after them.
 
     Its records continue where theirs ended. Only records that expired after its parents were read count as missed:
-    those that expired before, while a backlog was read, were at the horizon already when the relay started.
+    the ones that expired before, while a backlog was read, were at the horizon already when the relay started.
     """
     since: float = start.get("since", 0.0)
     if not parents or not (since or start.get("type") == "trim_horizon"):
@@ -111,7 +111,7 @@ def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint]) -> int:
 
 
 def low_watermark(checkpoints: Mapping[str, ShardCheckpoint], lineage: Lineage) -> float | None:
-    """Return the seconds before which every change of the stream is on the topic; None while that is not known.
+    """Return the seconds before which every change of the stream is on the topic, or None while that is not known.
 
     Unlike ``resume_timestamp`` it counts shards that have no checkpoint yet, and the children of an ended shard that
     are not listed yet: it never goes back because they appear.

@@ -23,7 +23,7 @@ from relay.snapshots.control import proves_read
 def unpruned(
     shards: Iterable[Shard], checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None = None, now: float = 0.0
 ) -> list[Shard]:
-    """Return the listed ``shards`` without those that were pruned and are listed again. ``now``: seconds.
+    """Return the listed ``shards``, except ones that were pruned and are listed again. ``now``: seconds.
 
     A child is read only after its parents have ended (I2). So the parent of a shard that is being read has ended, and
     if it has no record, that was pruned. But soon after the ``plan`` nothing was: then no listing had it before.
@@ -44,7 +44,7 @@ def _begins_anew(plan: Plan, shard: str) -> bool:
 def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[bytes]:
     """Yield the keys of all records of streams that were replaced and ended long ago.
 
-    The newest plan stays, whichever stream it is of: it says which stream is read, also if a listing of streams lags.
+    The newest plan stays, whichever stream it is of: it says which stream is read, even if a listing of streams lags.
     """
     newest = view.newest(current.source)
     label = current.label if newest is None else min(newest.stream.label, current.label)

@@ -33,7 +33,7 @@ IDLE_CHECKPOINT = 10.0
 
 
 class ShardCheckpoints:
-    """Used by the worker's thread. ``snapshots``: those beside the stream, None if it can have none."""
+    """Used by the worker's thread. ``snapshots``: those beside the stream, or None if it can have none."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ShardCheckpoints:
         return has_ended(self._latest, shard)
 
     def covering(self, page: Page) -> ShardCheckpoint | None:
-        """Return the checkpoint that covers ``page``; None if that is not worth a record yet."""
+        """Return the checkpoint that covers ``page``, or None if that is not worth a record yet."""
         shard = page.shard
         before = self._latest[shard.id]
         now = self.clock()
@@ -106,7 +106,7 @@ class ShardCheckpoints:
         return after
 
     def before_gap(self, page: Page) -> ShardCheckpoint | None:
-        """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already.
+        """Return the checkpoint to commit before the gap of ``page`` is reported, or None if it is committed already.
 
         The pages before the gap may have left no checkpoint, and where a gap begins is part of its id: after a restart
         it has to be the same.
@@ -138,7 +138,7 @@ class ShardCheckpoints:
         return self._snapshots.awaited if self._snapshots is not None else 0.0
 
     def _emptied(self, page: Page, before: ShardCheckpoint) -> Mapping[str, float]:
-        """Return when tables were last emptied, those of ``page`` included, as long as a snapshot may ask for it."""
+        """Return when tables were last emptied, including ``page``'s, as long as a snapshot may ask for it."""
         if not self._has_journals:
             return before.emptied
         now = self.clock()

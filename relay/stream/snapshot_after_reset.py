@@ -14,10 +14,10 @@ def restarted(
 ) -> SnapshotControl | None:
     """Return the control record that begins the unfinished snapshot of a stream again, after a reset.
 
-    Copies wait for the end of a snapshot that has begun (I7), also of a table that is to be read again, and only one
-    that begins after a gap repairs it. None if none is unfinished but one whose request is there to begin another, and
-    none was decided on by a person. ``requests``: all that are not fulfilled. ``after``: seconds, the last timestamp
-    published.
+    Copies wait for the end of a snapshot that has begun (I7), even of a table that will be read again, and only one
+    that begins after a gap repairs it. None if nothing has to begin again: the only unfinished one has a request that
+    begins another, and no person decided on one. ``requests``: all that wait. ``after``: seconds, the last
+    timestamp published.
     """
     control = committed.control
     known = repaired_by(control)

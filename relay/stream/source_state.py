@@ -59,7 +59,7 @@ class SourceState:
         self.planning = Planning(source, view)
         self.switching = Switching(source, self.planning)
         self.look = Look(source.name, view, clock=readers.clock)
-        # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
+        # A relay that runs for ever never asks it, and keeps nothing for it (I11).
         self.caught_up = CaughtUp(source.clock(), has_heads=source.has_journals) if until_caught_up else None
         self._read(stream)
 

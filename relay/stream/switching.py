@@ -1,4 +1,4 @@
-"""Which of its streams a source reads: the one to begin with, and then each that replaces the one before it."""
+"""Which of its streams a source reads: the one to begin with, and then each one that replaces the one before it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Switching:
             return self._connected()
         if discovery.successor is None or committed.plan is None:
             self._connecting_since = None  # the stream that could not be connected to is gone
-        # The request of a snapshot that is due says which gaps that of the successor has to repair.
+        # The request of a snapshot that is due says which gaps the successor's snapshot has to repair.
         elif not self.is_waiting and _is_drained(committed, discovery) and (snapshots is None or not snapshots.is_due):
             self._drained = committed.stream
             log.info("source %s: stream %s is drained", self._source.name, committed.stream.label)
@@ -115,7 +115,7 @@ class Switching:
 
     @property
     def held_up_since(self) -> float | None:
-        """Since when this worker plans the source, or connects it to another stream; None if it does neither."""
+        """Since when this worker plans the source, or connects it to another stream, or None if it does neither."""
         return self._planning.wanted_at if self._connecting_since is None else self._connecting_since
 
     @property

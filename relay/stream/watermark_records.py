@@ -43,7 +43,7 @@ class WatermarkRecords:
         self._looked_at = -math.inf
 
     def of_shard(self, stream: StreamId, shard: str, checkpoint: ShardCheckpoint) -> tuple[bytes, bytes] | None:
-        """Return the record of a shard whose ``checkpoint`` is being written, None if it is not due."""
+        """Return the record of a shard whose ``checkpoint`` is being written, or None if it is not due."""
         if checkpoint.progress is None:
             return None
         key, now = _key(stream, shard), self.clock()
@@ -58,7 +58,7 @@ class WatermarkRecords:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield the records that are due for streams and for all, of the partitions ``owned``.
 
-        ``streams``: each with its low watermark, None while that is not known.
+        ``streams``: each with its low watermark, or None while that is not known.
         """
         now = self.clock()
         if _is_recent(self._looked_at, now):
