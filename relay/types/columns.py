@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 REST = "rest"
-"""The column, and its type, of a typed DynamoDB row for the attributes that are in no other column."""
+"""The column, and its type, of a typed DynamoDB row for the attributes that have no column of their own."""
 
 MAX_AVRO_PRECISION = 38
 """The most digits of an Avro decimal. Spark refuses more, so wider numbers become text."""
@@ -47,9 +47,9 @@ class ColumnType:
 
     ``avro``: its Avro type. ``core``: the form in which the compiled core writes its values; ``other``: Python does.
     ``spark``, ``postgres``: its type in a copy. ``attribute``: the DynamoDB type of attributes that can be declared as
-    it, ``*`` for all, empty for none. ``family``: a column of a copy is widened only to a type of the same family.
-    ``bounds``: the least and the greatest integer. ``in_keys``: whether equal values have one text, so that a key
-    column may be of this type. ``whole``, ``scale``: the digits of a number before and after the point.
+    it, ``*`` for all, empty if there is none. ``family``: a column of a copy is widened only to a type of the same
+    family. ``bounds``: the least and the greatest integer. ``in_keys``: whether equal values have one text, so that a
+    key column may be of this type. ``whole``, ``scale``: the digits of a number before and after the point.
     """
 
     kind: ColumnKind

@@ -1,14 +1,14 @@
 """The SQL types: the column type that carries each, and how servers show and store its values.
 
 The column types are on the wire: ``schemas/README.md`` shows them, and a row must be equal in every byte whichever way
-it is read. The values are those that ``relay.avro.columns`` takes:
+it is read. The values are what ``relay.avro.columns`` takes:
 
 ==================  =====================================================================================
 carried as          Python value
 ==================  =====================================================================================
 int, long           int
 decimal(p,s)        Decimal with s decimals; int for ``decimal(20,0)``
-float, double       float whose shortest text is that of the column's value
+float, double       float whose shortest text is the column's value
 string              str: text transcoded; DATE, DATETIME, TIME as MySQL prints them; JSON verbatim
 timestamp           int, microseconds since the epoch; 0 only for the zero TIMESTAMP
 bytes               bytes: BINARY padded to its length, BIT big-endian, geometry with its SRID
@@ -47,7 +47,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """An SQL type. ``also``: its other names, and those of its other sizes.
+    """An SQL type. ``also``: its other names, and the names of its other sizes.
 
     ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``has_decimals``:
     whether its text ends in decimals of a second: DATETIME(3) has three, DATETIME has none. ``is_blob``: whether
