@@ -112,7 +112,7 @@ class Call:
             connection.close()
 
     def _acquire(self) -> socket.socket | None:
-        """Return the socket, which stays open until `_release`; None if there is no connection."""
+        """Return the socket, which stays open until `_release`, or None if there is no connection."""
         with self._lock:
             if self._closed or self._socket is None:
                 return None

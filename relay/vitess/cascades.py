@@ -20,7 +20,7 @@ _UNLOGGED = ("CASCADE", "SET NULL", "SET DEFAULT")
 def warn_of_cascades(source: str, tablets: Tablets, tables: Collection[str]) -> None:
     """Log a warning for each foreign key that changes rows of ``tables`` without logging it.
 
-    ``tablets``: of one shard of the keyspace. The relay does not depend on the answer.
+    ``tablets``: the tablets of one shard of the keyspace. The relay does not depend on the answer.
     """
     try:
         found = [[str(value) for value in row.values()] for row in tablets.execute(_KEYS)]

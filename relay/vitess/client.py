@@ -51,7 +51,7 @@ class Vtgate:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """End every call, including those that are made after this."""
+        """End every call, including calls that are made after this."""
         with self._lock:
             self._closed = True
             calls = list(self._calls)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def vstream_reader(shard: VitessShard) -> VStreamReader | None:
-    """Return the compiled reader of the stream of a shard; None if the installation has no compiled core."""
+    """Return the compiled reader of the stream of a shard, or None if the installation has no compiled core."""
     if (core := native.core()) is None:
         return None
     return core.VStreamReader(shard.keyspace.encode(), shard.name.encode(), shard.qualified, canonical)
 
 
 def rows_of(shard: VitessShard, decoder: VStreamRowDecoder, *, copied: bool = False) -> CompiledRows | None:
-    """Return how the compiled reader reads the rows of a table; None if only Python does. ``copied``: of a snapshot."""
+    """Return how the compiled reader reads the rows of a table; None if only Python does. ``copied``: in a snapshot."""
     cells = [
         (column.cell, column.decode, at in decoder.doubtful, at not in decoder.others)
         for at, column in enumerate(decoder.columns)

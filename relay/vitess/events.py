@@ -1,6 +1,6 @@
 """The events of one shard's stream become changes, and a position to resume at after any of them.
 
-Has no connection: what vtgate sends is applied event by event. vstreamer.go, uvstreamer.go and vstream_manager.go
+It has no connection: what vtgate sends is applied event by event. vstreamer.go, uvstreamer.go and vstream_manager.go
 (Vitess v0.23) define the order of events.
 """
 
@@ -104,7 +104,7 @@ class ShardEvents:
         return not self._transaction.has_changes
 
     def raise_floor(self, timestamp: int) -> None:
-        """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
+        """Give no token an earlier timestamp from here on, in seconds. Call it between transactions."""
         self.changes.floor = max(self.changes.floor, timestamp)
 
     def resume_position(self) -> VStreamPosition:
@@ -192,7 +192,7 @@ class ShardEvents:
             self._start_changes(transaction.name_after(self.position.executed), transaction.executed)
 
     def _start_changes(self, gtid: str, executed: str) -> None:
-        """Make changes of the waiting rows of the transaction, and of those that follow. ``executed``: at its end."""
+        """Make changes of the waiting rows of the transaction, and of later ones. ``executed``: at its end."""
         transaction = self._transaction
         if not gtid:
             raise BrokenStream(f"rows came after {self.position.executed}, and their position {executed} adds nothing")

@@ -1,6 +1,6 @@
 """How the stream of a shard can end, by gRPC status and the text of the server.
 
-Statuses and texts are those of `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded` in vtgate's
+Statuses and texts are from `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded` in vtgate's
 vstream_manager.go (Vitess v0.23). vtgate retries some failures itself; they end the stream once it gives up.
 """
 

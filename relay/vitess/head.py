@@ -48,7 +48,7 @@ class Head:
             self._stream = self._tablets.stream([self._tablets.at(CURRENT)], self._rules)
 
     def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:
-        """Return when the question was asked, by ``clock``, and the set executed then; None without an answer."""
+        """Return when the question was asked, by ``clock``, and the set executed then, or None without an answer."""
         if self._stream is None:
             return None
         try:

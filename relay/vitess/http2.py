@@ -1,6 +1,6 @@
 """The protocol of one gRPC call on an HTTP/2 connection of its own: turns received bytes into messages and replies.
 
-Has no socket. Sources: RFC 9113, and "gRPC over HTTP2" in the documentation of gRPC.
+It has no socket. Sources: RFC 9113, and "gRPC over HTTP2" in the documentation of gRPC.
 """
 
 from __future__ import annotations

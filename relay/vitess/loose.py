@@ -1,6 +1,6 @@
 """The primary collation weights of a text, which the ``unicode_loose_*`` vindexes hash.
 
-The weights are those of Vitess, whose tables are frozen because they determine the shards of existing rows.
+The weights are Vitess', whose tables are frozen because they determine the shards of existing rows.
 ``tests/vitess/loose_weights_test.go`` writes ``loose_weights.xz`` from them.
 """
 
@@ -32,7 +32,7 @@ class _Node:
 
 
 class _Weights:
-    """Elements of code points and of contractions, and combining classes. Shared by threads, never modified."""
+    """Elements of code points and of contractions, and combining classes. Threads share it; it never changes."""
 
     def __init__(self, text: str) -> None:
         self._elements: dict[str, Elements] = {}

@@ -53,7 +53,7 @@ class VitessShardReader:
         self.clock = clock
         self._heard = heard
         self.names = VitessShard.of(stream, opening.shard, settings.keyspace)
-        # Of the last page.
+        # Where the last page ended.
         self.position = VStreamPosition.from_json(opening.resume, self.names.qualified)
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
         # Seconds: no token is earlier.
@@ -248,7 +248,7 @@ class VitessShardReader:
         return Unreadable(self.shard, begun, str(ended))
 
     def _add_participants(self, ended: CallEnded, begun: float) -> ReadResult:
-        """Reopen the stream with the other participants of a journal, without which it may not come."""
+        """Reopen the stream with the other participants of a journal: without them it may not come."""
         if not self._participants.add_missing(ended):
             return Unreadable(self.shard, begun, f"the journal of a reshard does not come: {ended}")
         return self._empty_page(begun)

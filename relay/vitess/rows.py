@@ -21,7 +21,7 @@ from relay.types.sql import Defined, Form, defined
 from relay.vitess.proto import vtgate_pb2 as pb
 
 Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
-"""Returns a table's layout by its name, its columns and its primary key; None if it is not wanted."""
+"""Returns a table's layout by its name, its columns and its primary key, or None if it is not wanted."""
 
 _NOT_NULL = 1
 _PRIMARY = 2  # the flag of a field that is part of the primary key
@@ -115,7 +115,7 @@ class VStreamRowDecoder:
 
 
 def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VStreamRowDecoder | None:
-    """Return the decoder of the rows that follow ``event``; None if ``layout`` does not want the table.
+    """Return the decoder of the rows that follow ``event``, or None if ``layout`` does not want the table.
 
     ``copied``: the rows come from a SELECT, not from a binlog. Raises ``RelayError`` naming table and column.
     """
@@ -193,7 +193,7 @@ def _as_json(escape: re.Match[str]) -> str:
     if code is None and letter is None:
         return escape[0]
     if code is not None and code > "7f":
-        raise ValueError(f"a text in it has the byte {code}, which is no UTF-8")
+        raise ValueError(f"a text in it has the byte {code}, which is not UTF-8")
     return f"\\u00{code or _LETTERS[letter]}"
 
 

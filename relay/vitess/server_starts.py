@@ -1,9 +1,9 @@
 """When the database servers of a shard were started: one stream must not read across that.
 
-After a start, a server numbers its tables anew in its binlog. Vitess' vstreamer.go keeps what it knows of a number for
-as long as it goes on, and passes over the rows of a table whose number belonged to a table that it does not send: of
-another database, or one of its own. A stream that is up to date ends with the server, or begins anew there. One that
-reads what came before a start has to be opened anew for what came after it (I1).
+After a start, a server renumbers its tables in its binlog. Vitess' vstreamer.go keeps what it knows of a number for
+as long as it goes on, and passes over the rows of a table whose number belonged to a table that it does not send: one
+of another database, or one of its own. A stream that is up to date ends with the server, or starts over there. One that
+reads what came before a start has to be reopened for what came after it (I1).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ServerStarts:
         return StreamEnd(min(ends, default=math.inf), _first(self._begins), now)
 
     def _list(self, at: GtidSet) -> None:
-        """Note the binlog files after ``at``. Of several tablets, each statement may be answered by another one."""
+        """Note the binlog files after ``at``. With several tablets, each statement may be answered by another one."""
         fruitless = 0
         for _ in range(self._times):
             found = set(self._history.begins_after(at)) - self._begins
@@ -94,7 +94,7 @@ class ServerStarts:
 
 
 def _first(begins: set[GtidSet]) -> list[GtidSet]:
-    """Return those that contain no other: of the files of one tablet, the oldest."""
+    """Return the sets that contain no other: for the files of one tablet, the oldest."""
     found: list[GtidSet] = []
     for begin in begins:
         if not any(begin.contains(other) for other in found):

@@ -28,7 +28,7 @@ class VStreamSettings:
 
     keyspace: str
     tables: Sequence[str] | None = None
-    """The tables to relay; None for all, including tables that are created later."""
+    """The tables to relay; None means all, including tables that are created later."""
     tablet_type: str = "REPLICA"
     """PRIMARY, REPLICA or RDONLY."""
     cells: str = ""
@@ -42,14 +42,14 @@ class VStreamSettings:
     margin: int = 65
     """Seconds by which an idle shard's progress lags: clocks differ, and a transaction takes its time."""
     page_bytes: int = STREAMED_PAGE
-    """Bytes of changes at which a page ends."""
+    """A page ends at this many bytes of changes."""
     wait: float = 0.5
     """Seconds that one read waits for a first change."""
     largest_unnamed: int = 64 << 20
     """Bytes of one transaction, as sent, that wait for its GTID: before v23 vtgate sends it only at the end."""
     copied_rows_per_second: int | None = None
-    """The most rows of a table that are copied in a second; None for as many as come."""
+    """The most rows of a table that are copied in a second; None means as many as come."""
 
     def is_wanted(self, table: str) -> bool:
-        """Whether changes of ``table`` are relayed, also if it does not exist."""
+        """Whether changes of ``table`` are relayed, even if it does not exist."""
         return table in self.tables if self.tables is not None else not table.startswith(INTERNAL)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from relay.native._core import WholeTransactions
 
 Decoders = dict[str, VStreamRowDecoder | None]
-"""By table, how its rows are read from here on; None for a table that is not wanted."""
+"""By table, how its rows are read from here on, or None for a table that is not wanted."""
 
 
 class PageMustEnd(Exception):
@@ -36,9 +36,9 @@ class ShardRows:
         # How many rows have come since the last page.
         self.records = 0
         self._decoders: Decoders = {}
-        # Reads the whole transactions that it can; None if everything is read here.
+        # Reads the whole transactions that it can, or None if everything is read here.
         self._compiled = vstream_reader(shard)
-        # The layouts of the rows in the page being made, by table, and that of the last row.
+        # The layouts of the rows in the page being made, by table, and the last row's layout.
         self._in_page: dict[str, Table] = {}
         self._last: Table | None = None
 

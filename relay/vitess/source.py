@@ -204,7 +204,7 @@ class VitessSource(SqlSource):
         )
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
-        """Return the layout and key of ``table``; None if it is not wanted.
+        """Return the layout and key of ``table``, or None if it is not wanted.
 
         Called by readers' threads. Raises ``RelayError`` if the table cannot be keyed, and ``Unavailable`` if vtgate
         does not answer a question about a new table.
@@ -271,7 +271,7 @@ class VitessSource(SqlSource):
         return known if set(known) == set(primary) else primary
 
     def _tablets(self, shard: str) -> Tablets:
-        """Return those of a shard, as the topology names it."""
+        """Return a shard's, as the topology names it."""
         names = VitessShard.of(self.stream, Shard(shard), self.config.keyspace)
         return Tablets(self._vtgate, names, self._settings.tablet_type, self._settings.cells)
 

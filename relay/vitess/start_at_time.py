@@ -25,14 +25,14 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.tablets import Tablets, literal
 
 _NOTHING = {"/^$": ""}  # the pattern of no table's name
-_FIRST = 10  # transactions, of which the latest is later than all before a file
+_FIRST = 10  # transactions; the latest is later than all before a file
 _WAIT = 1.0  # seconds
 _ENDS = frozenset({EventKind.COMMIT, EventKind.DDL, EventKind.OTHER})
 _GTID = re.compile(r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:\d+|\d+-\d+-\d+)\b")  # of either flavour
 
 
 class NoBinlog(Unavailable):
-    """The tablet that was asked does not tell about a binlog file: it may be that of another one."""
+    """The tablet that was asked does not tell about a binlog file: it may be another tablet's."""
 
 
 class ShardHistory:
@@ -44,7 +44,7 @@ class ShardHistory:
         self._silence = silence
 
     def position_at(self, since: float, head: GtidSet) -> str:
-        """Return the position just before the first transaction at or after ``since`` (seconds), else ``head``.
+        """Return the position just before the first transaction at or after ``since`` (seconds), otherwise ``head``.
 
         Raises ``Unavailable``, with the oldest time that is possible if ``since`` is before that.
         """
@@ -125,7 +125,7 @@ class ShardHistory:
             raise Unavailable(f"shard {self.shard.name}: the binlog {name} begins with {text!r}: {error}") from None
 
     def _start_of(self, name: str, flavour: str) -> GtidSet:
-        """Return the same. For the first file of all its first transaction: vtgate needs one."""
+        """Return the same. For the very first file, return its first transaction: vtgate needs one."""
         if begin := self._begin_of(name, flavour):
             return begin
         first = _GTID.search(self._info(name, "Gtid") or "")

@@ -24,8 +24,8 @@ class ShardStream:
         self._call = call
         self._watch = watch
         self._is_shared = is_shared
-        # Answers that are not read yet and their bytes, those before them of which a part was, and events that are not
-        # applied yet.
+        # Answers that are not read yet and their bytes, answers before them that were read in part, and events that are
+        # not applied yet.
         self._answers: list[bytes] = []
         self._size = 0
         self._rest = b""

@@ -47,7 +47,7 @@ class StreamEnd:
         return timestamp >= self.asked and now - timestamp > _BEHIND
 
     def latest(self, read: int, now: float) -> float:
-        """Return up to which second transactions are not for another one. ``read``: that of the last one."""
+        """Return up to which second transactions are not for another one. ``read``: the second of the last one."""
         return min(self.before, math.inf if now - read <= _BEHIND else self.asked) - 1
 
     def passed_by(self, timestamp: int, latest: int) -> int:

@@ -34,11 +34,11 @@ class CopiedBatch:
     count: int = 0
     """How many there are."""
     decoder: VStreamRowDecoder | None = None
-    """How they are read; None if the table is not wanted."""
+    """How they are read, or None if the table is not wanted."""
     end: pb.TableLastPK | None = None
-    """The key of the last one; None until it has come."""
+    """The key of the last one, or None until it has come."""
     executed: str = ""
-    """The set at which they were read, flavour in front."""
+    """The set that they were read at, flavour in front."""
 
     @property
     def rows(self) -> Iterator[pb.Row]:
@@ -54,11 +54,11 @@ class TableCopy:
         self._resumes = resumes
         # Whether everything was copied.
         self.is_complete = False
-        # Whether anything came with the last `take`, be it a heartbeat.
+        # Whether anything came with the last `take`, if only a heartbeat.
         self.is_alive = False
         self._call = call
         self._tables = tables
-        # Of the answer that is being applied, see `_parts`.
+        # The parts of the answer that is being applied, see `_parts`.
         self._parts: Iterator[tuple[int, bytes]] = iter(())
         self._answers: list[bytes] = []
         self._decoder: VStreamRowDecoder | None = None
@@ -70,7 +70,7 @@ class TableCopy:
         self._call.close()
 
     def take(self, wait: float) -> CopiedBatch | None:
-        """Return the next batch, None without one after ``wait`` seconds or if the copy is complete.
+        """Return the next batch, or None if none comes within ``wait`` seconds or the copy is complete.
 
         Raises ``CallEnded``, `BrokenStream`, and ``RelayError`` for columns that cannot be carried.
         """

@@ -55,9 +55,9 @@ FindTables = Callable[[], Mapping[str, Table]]
 
 @dataclass(frozen=True, slots=True)
 class ShardRest:
-    """What is left of a table in a shard. ``after``: the last key that was read; None for all rows.
+    """What is left of a table in a shard. ``after``: the last key that was read; None means all rows.
 
-    ``order``: the digest of `key_order` when it was read; None for all rows.
+    ``order``: the digest of `key_order` when it was read; None means all rows.
     """
 
     shard: str
@@ -89,7 +89,7 @@ class CopiedUpTo:
 
     @classmethod
     def of(cls, segment: Segment) -> CopiedUpTo:
-        """Return that of a segment. Raises ``RelayError`` for a position that cannot be read."""
+        """Return the position of a segment. Raises ``RelayError`` for a position that cannot be read."""
         if segment.position is None:
             return cls((ShardRest(segment.part.shard),))
         try:
@@ -101,7 +101,7 @@ class CopiedUpTo:
 
 @dataclass(frozen=True, slots=True)
 class PublishedShard:
-    """How far a shard is published. ``promised``: the earliest timestamp, in seconds, of what comes after it."""
+    """How far a shard is published. ``promised``: the earliest timestamp, in seconds, that may follow."""
 
     shard: str
     executed: GtidSet
@@ -109,7 +109,7 @@ class PublishedShard:
 
     @classmethod
     def of(cls, stream: StreamId, shard: str, published: Mapping[str, ShardCheckpoint]) -> PublishedShard:
-        """Return that of a shard now. Raises ``Unavailable`` if nothing of it is published yet."""
+        """Return the position of a shard now. Raises ``Unavailable`` if nothing of it is published yet."""
         checkpoint = published.get(shard)
         if checkpoint is None or checkpoint.position is None:
             raise Unavailable(f"source {stream.source}: nothing of shard {shard} is published yet")
@@ -160,11 +160,11 @@ class CopiedTableReader:
         self.table = segment.part.table
         self.settings = settings
         self.clock = clock
-        # Of the last page.
+        # Where the last page ended.
         self.position = CopiedUpTo.of(segment)
         self._tables = tables
         self._find = find
-        # Of the shard that is read.
+        # The copy of the shard that is read.
         self._open: _OpenCopy | None = None
         # How the core takes the rows that a decoder reads.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
@@ -317,7 +317,7 @@ class CopiedTableReader:
         return f"{waited}: {self._tablets_of(opened.copy.shard).explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
-        """Return why the copy has ended; None if its table was dropped, and nothing is left of it.
+        """Return why the copy has ended, or None if its table was dropped, and nothing is left of it.
 
         Raises ``RelayError`` for what no retry can change.
         """

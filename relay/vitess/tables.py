@@ -19,10 +19,10 @@ Collations = Callable[[str], Mapping[str, int]]
 class Tables:
     """Used by the reader of one shard.
 
-    ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
-    the wanted tables as they are now. ``relayed``: those that were relayed before, which may have been dropped since,
+    ``layout``: gives the layout of a table with these columns, or None if it is not wanted. ``current``: the layouts of
+    the wanted tables as they are now. ``relayed``: tables that were relayed before, which may have been dropped since,
     with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
-    ``keyspace``: that of the tables, if their names may come with it. ``collations``: is asked where Vitess says none.
+    ``keyspace``: the tables' own, if their names may come with it. ``collations``: is asked where Vitess says none.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Tables:
         return sorted(self._known)
 
     def known(self, name: str) -> Table | None:
-        """Return the last known layout of a table; None if it is unknown or not wanted."""
+        """Return the last known layout of a table, or None if it is unknown or not wanted."""
         return self._known.get(name)
 
     def last(self, name: str) -> Table | None:
-        """Return the same, also for a table that was dropped after it was relayed: then only its key is sure."""
+        """Return the same, even for a table that was dropped after it was relayed: then only its key is sure."""
         return self._known.get(name) or self._relayed.get(name)
 
     def altered(self) -> None:

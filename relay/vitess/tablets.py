@@ -33,7 +33,7 @@ _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 class KeyOrder:
     """The order in which a table is copied.
 
-    ``digest``: of what it depends on. ``resumes``: whether all rows after one are those whose keys vtgate finds larger.
+    ``digest``: the digest of what it depends on. ``resumes``: whether vtgate finds larger keys in all later rows.
     """
 
     digest: str
@@ -62,7 +62,7 @@ class Tablets:
         )
 
     def execute(self, sql: str, timeout: float = 10.0, kind: str = "") -> list[dict[str, str | None]]:
-        """Run one statement, as `Vtgate.execute` does. ``kind``: of the tablet, if it is another."""
+        """Run one statement, as `Vtgate.execute` does. ``kind``: the tablet's, if it is another."""
         target = f"{self.shard.keyspace}:{self.shard.name}@{(kind or self.kind).lower()}"
         return self.vtgate.execute(sql, target, timeout)
 
@@ -91,10 +91,10 @@ class Tablets:
                 f"no {self.kind} tablet of the shard is serving ({', '.join(found)}): start one, or set another "
                 "`tablet_type`"
             )
-        return f"{len(serving)} {self.kind} tablets of the shard are serving: check their logs and that of vtgate"
+        return f"{len(serving)} {self.kind} tablets of the shard are serving: check their logs and vtgate's"
 
     def purged_set(self, flavour: str) -> GtidSet | None:
-        """Return the executed set whose binlogs a tablet has purged; None if vtgate does not tell."""
+        """Return the executed set whose binlogs a tablet has purged, or None if vtgate does not tell."""
         try:
             if flavour == "MySQL56":
                 return _first(self.execute("select @@global.gtid_purged", 3), flavour)
@@ -108,7 +108,7 @@ class Tablets:
     def started_at(self, flavour: str) -> int:
         """Return when the server of a tablet was started, in seconds by its clock. Raises ``RelayError``.
 
-        ``flavour``: of the shard's GTIDs.
+        ``flavour``: the flavour of the shard's GTIDs.
         """
         schema = "performance_schema" if flavour == "MySQL56" else "information_schema"
         statement = (
@@ -167,7 +167,7 @@ class Tablets:
 
 
 def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> Mapping[str, int]:
-    """Return, by column, the id of a collation of its character set now, of those that are not UTF-8.
+    """Return, by column, the id of a collation of its character set now, if that is not UTF-8.
 
     Raises ``Unavailable``, and ``RelayError`` for a character set that cannot be carried.
     """

@@ -23,8 +23,8 @@ class VStreamTransaction:
 
     ``is_open``: whether BEGIN or a row has come. ``gtid``: "" until vtgate or a position names it. ``timestamp``:
     seconds. ``begun_at``: bytes of the stream before it. ``has_changes``: whether its rows have started to become
-    changes; before that they are ``waiting``. ``emptied``: tables that a statement in it empties. ``statements``: those
-    in it that are published. ``executed``: the set at its end in canonical form, "" until that has come.
+    changes; before that they are ``waiting``. ``emptied``: tables that a statement in it empties. ``statements``: its
+    published ones. ``executed``: the set at its end in canonical form, "" until that has come.
     """
 
     is_open: bool = False

@@ -75,7 +75,7 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
 
 
 def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None]:
-    """Return what computes the keyspace id of a row from its column ``at``; None if there is none for the value."""
+    """Return what computes the keyspace id of a row from its column ``at``, or None if there is none for the value."""
 
     def compute(row: Sequence[Any]) -> bytes | None:
         try:

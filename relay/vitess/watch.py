@@ -68,7 +68,7 @@ class Watch:
         self._received_at = self._certain_at = time.monotonic()
 
     def received(self) -> None:
-        """Something came, be it a heartbeat."""
+        """Something came, if only a heartbeat."""
         self._received_at = time.monotonic()
 
     def advanced(self, *, has_changes: bool) -> None:
@@ -80,7 +80,7 @@ class Watch:
         self._primary.close()  # its answer may lack what has been read since
 
     def head(self, timeout: float) -> GtidSet | None:
-        """Ask for the shard's head; None if the answer takes longer than ``timeout`` seconds: then call again."""
+        """Ask for the shard's head; return None if that takes over ``timeout`` seconds: then call again."""
         self._ask()
         answer = self._head.poll(timeout)
         return answer[1] if answer is not None else None
@@ -104,7 +104,7 @@ class Watch:
         if self._ahead is None or executed is None:
             return False
         asked, head = self._ahead
-        # A position beyond the head is that of a stream that is going on, or one that the shard never had.
+        # A position beyond the head comes from a stream that is going on, or the shard never had it.
         if not executed.contains(head) or (executed != head and not is_active):
             return False
         self.reached, self._ahead = asked, None
@@ -146,7 +146,7 @@ class Watch:
         )
 
     def diagnose_mismatch(self, position: VStreamPosition, timeout: float) -> str | None:
-        """Return that the tablets are behind ``position``, which they have not executed; None if that is not known.
+        """Return that the tablets are behind ``position``, which they have not executed, or None if that is not known.
 
         Raises ``RelayError`` once it is certain that the shard never had it.
         """
@@ -155,7 +155,7 @@ class Watch:
         return None if head is None else self.diagnose_lag(position, head, patient=self._mismatches < 2)
 
     def diagnose_lag(self, position: VStreamPosition, head: GtidSet, *, patient: bool) -> str | None:
-        """Return that the tablet, which is at ``head``, is behind ``position``; None if it is not.
+        """Return that the tablet, which is at ``head``, is behind ``position``, or None if it is not.
 
         Raises ``RelayError`` if the shard never had ``position``. A replica without it may only be far behind the one
         that was read before, so the primary is asked, unless ``patient``.
@@ -178,9 +178,9 @@ class Watch:
         )
 
     def _primary_head(self, head: GtidSet) -> GtidSet | None:
-        """Return the primary's head, asked for after the position was read; None while it does not answer.
+        """Return the primary's head, asked for after the position was read, or None while it does not answer.
 
-        ``head``: that of the tablets that are read.
+        ``head``: the head of the tablets that are read.
         """
         if self.settings.tablet_type == _PRIMARY:
             return head
