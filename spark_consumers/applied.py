@@ -1,4 +1,4 @@
-"""What a target of tables says of itself: up to which offsets it has everything. At each start that is compared.
+"""What a target of tables says of itself: up to which offsets it has everything. This is compared at each start.
 
 The note is kept beside the tables, by room: a source of a copy, or all of the log. So it goes where they go, and is
 lost with them, unlike a checkpoint.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ChangeNote = Callable[["SparkSession", str, Callable[[str], str]], str]
-"""Puts what a function makes of the note of a room, "" for none, in its place, and returns it."""
+"""Replaces the note of a room, "" if there is none, with what a function makes of it, and returns that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Start:
     """Where a consumer is about to begin.
 
     ``resume``: the offsets of its checkpoint at ``location``, which has applied nothing yet if it ``is_new``.
-    ``first``: the same, or the first offsets that Kafka still has. ``ends``, ``ids``: of the topics.
+    ``first``: the same, or the first offsets that Kafka still has. ``ends``, ``ids``: the topics'.
     """
 
     resume: Offsets
@@ -53,8 +53,8 @@ class Start:
     def lacking(self, name: str, applied: Offsets | None) -> list[Hole]:
         """Return what the target of ``name`` lacks for good, to be noted before anything is applied (I9).
 
-        ``applied``: the offsets up to which it has everything, None if it is not known here. Raises ``ConfigError`` if
-        the checkpoint cannot be continued.
+        ``applied``: the offsets up to which it has everything, or None if it is not known here. Raises ``ConfigError``
+        if the checkpoint cannot be continued.
         """
         if applied is None:
             if self.removed and not self.is_new:  # I1
@@ -94,7 +94,7 @@ def holes(begin: Offsets, end: Offsets) -> list[Hole]:
 
 
 class AppliedNotes:
-    """The notes of one target. ``rooms``: the topics of each. ``ids``: returns those of the topics.
+    """The notes of one target. ``rooms``: the topics of each. ``ids``: returns the topics' ids.
 
     ``change``: reads and changes a note. A topic that has left its room, with a table that has left the config, is
     noted as long as it is read. A source that has left as a whole has no room.
@@ -106,7 +106,7 @@ class AppliedNotes:
         self._rooms = rooms
         self._ids = ids
         self._change = change
-        # What is known to be in the note of a room, and topics there that are not of the room any more.
+        # What is known to be in the note of a room, and topics there that no longer belong to the room.
         self._last: dict[str, Offsets] = {}
         self._left: dict[str, Collection[str]] = {}
 

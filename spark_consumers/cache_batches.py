@@ -29,7 +29,7 @@ class BatchOutcome:
     """The result of applying some records.
 
     ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones and
-    statements. ``oldest``: the first commit among the changes, in epoch seconds; None if there is none, or no change
+    statements. ``oldest``: the first commit among the changes, in epoch seconds, or None if there is none, or no change
     has a time.
     """
 
@@ -100,7 +100,7 @@ class CacheWork:
         rows: int,
         published_since: str,
     ) -> BatchOutcome:
-        """Invalidate the cache keys of some records, of which there are ``rows``. Raises ``Unavailable``.
+        """Invalidate the cache keys of ``rows`` records. Raises ``Unavailable``.
 
         ``published_since``: see ``Continuity``.
         """

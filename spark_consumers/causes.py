@@ -14,14 +14,14 @@ _OF_A_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[[^]]*\] terminated with exc
 
 
 def with_full_disk(said: str, checkpoint: str) -> str:
-    """Return the text of an error; where a disk is full, which the error does not say, with those that it may be."""
+    """Return the text of an error; if a disk is full, which the error does not say, with the disks it may be."""
     if "No space left on device" not in said:
         return said
     return f"{said}: make room for the checkpoint {checkpoint}, for the tables, or for Spark's temporary files"
 
 
 def cause(error: BaseException) -> str:
-    """Return one line of an error. In Spark's the cause is at the end, or at that of Python on an executor."""
+    """Return one line of an error. Spark's has the cause at the end, or at the end of Python's on an executor."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # PySpark asks the JVM for the text, and the JVM may have ended

@@ -1,7 +1,7 @@
 """The change log: each change appended once to one Delta table, to be read with plain SQL.
 
 The topic has each change once, so a batch is appended as it is. What the log may have is told from what is new by
-offsets, if a batch comes again, else by time: only changes that are not newer than what the log has are looked up.
+offsets, if a batch comes again, otherwise by time: only changes that are not newer than what the log has are looked up.
 
 Users query the columns, which the README of the consumers lists: add new ones at the end.
 """
@@ -71,7 +71,7 @@ _LAST_WITH_BOUNDS = "token_timestamp"
 
 # By how much the clock of a change's copy may be behind the change's: a reshard's target has a clock of its own.
 _SLACK = 300 * 1_000_000  # microseconds
-_COMMITS = (3, 50)  # in which the last append is looked for, by turns; others optimise, vacuum or delete
+_COMMITS = (3, 50)  # to look for the last append in, one after another; others optimise, vacuum or delete
 _FILES = 2  # of one append, for each table and day
 _ROWS_OF_A_FILE = 5_000  # up to which an append has one
 
@@ -118,7 +118,7 @@ class ChangeLog:
             .agg(
                 F.count("*").alias("rows"),
                 # Two ids of one hash only have the changes looked through. A set takes half as long as count_distinct,
-                # for which Spark exchanges all rows.
+                # where Spark exchanges all rows.
                 F.size(F.collect_set(F.xxhash64("event_id"))).alias("distinct"),
                 F.count(F.try_element_at("attributes", F.lit(REDRIVEN))).alias("redriven"),
                 F.min(_first_committed()).alias("first"),
@@ -179,7 +179,7 @@ class ChangeLog:
         """Return the changes that the log lacks. ``present``: offsets that it has. ``suspect``: tables to look into."""
         if present:
             changes = changes.where(~reduce(or_, map(_within, present)))
-        # Of a stub and the complete change the stub, which has the place among the others.
+        # If there are a stub and the complete change, the stub: it has the place among the others.
         first = F.min_by(F.struct(*map(delta.quoted, _COLUMNS)), "offset")
         changes = changes.groupBy("event_id").agg(first.alias("first")).select("first.*")
         if suspect:
@@ -246,7 +246,7 @@ _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 def _last_append(session: SparkSession, path: str) -> LogContents | None:
-    """Return what the last append says that the log has; None if that is not known any more."""
+    """Return what the last append says that the log has, or None if that is no longer known."""
     for number in _COMMITS:
         for commit in session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT {number}").collect():
             if commit["operation"] == "RESTORE":

@@ -44,9 +44,9 @@ def changes(
     delta: bool = False,
     on_gap: OnGap | None = None,
 ) -> ChangeStream:
-    """Return the changes on ``topics`` in batches, which may be named by table; by default those of all tables.
+    """Return the changes on ``topics`` in batches. Topics may be named by table; by default they are all tables'.
 
-    ``name``: of the consumer. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and
+    ``name``: the consumer's. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and
     ``checkpoint``, the folder of its progress or its URI, has a default made of it. ``start``: where a new checkpoint
     starts, as `spark_consumers.run` takes it; one that exists goes on where it is. ``spark``: as there. ``at_most``:
     records a batch. ``interval``: the time between two batches, such as ``2 seconds``. ``delta``: whether the batches
@@ -100,7 +100,7 @@ class ChangeStream:
 
 
 class _BatchConsumer(TableConsumer):
-    """Passes batches on, of any size. What these write to is not known here."""
+    """Passes batches of any size on. What they write to is not known here."""
 
     def __init__(
         self, config: Config, name: str, topics: Sequence[str], at_most: int, on_gap: OnGap, *, is_selective: bool

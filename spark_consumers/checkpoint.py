@@ -61,7 +61,7 @@ class ConsumerCheckpoint:
 
     @property
     def _query(self) -> str:
-        """The folder of Spark's own checkpoint, which has another name once it was begun anew."""
+        """The folder of Spark's own checkpoint, which has another name once it was started over."""
         return self.folder.read(_QUERY) or "spark"
 
     @property
@@ -107,7 +107,7 @@ class ConsumerCheckpoint:
     def topics(self, wanted: Sequence[str], there: Collection[str]) -> list[str]:
         """Return what to read: the topics ``wanted``, and others that it has offsets of, or Spark takes them for lost.
 
-        A table may have left the config because it was dropped, with changes that are yet to be read. ``there``: all
+        A table may have left the config because it was dropped, with changes that are still to be read. ``there``: all
         topics on Kafka. Raises ``ConfigError``.
         """
         left = [topic for topic in self.resume() if topic not in wanted]
@@ -125,7 +125,7 @@ class ConsumerCheckpoint:
         self.folder.write(_START, json.dumps(start))
 
     def begin_anew(self, start: Offsets) -> None:
-        """Go on at ``start``, where Spark's own checkpoint does not lead. May be done again, when it was cut off."""
+        """Go on at ``start``, where Spark's own checkpoint does not lead. It may be done again if it was cut off."""
         self.folder.write(_START, json.dumps(start))
         self.folder.write(_QUERY, f"spark-{secrets.token_hex(8)}")
         self._last = None
@@ -158,7 +158,7 @@ class ConsumerCheckpoint:
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end offsets of a batch, which Spark stores before it runs the batch.
 
-        Of batch -1, the offsets at which the consumer started. Raises ``RelayError`` if Spark's file cannot be read.
+        For batch -1, the offsets at which the consumer started. Raises ``RelayError`` if Spark's file cannot be read.
         """
         if batch < 0:
             return self.start()

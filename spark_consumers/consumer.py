@@ -1,4 +1,4 @@
-"""What each consumer is to what runs it."""
+"""What whatever runs a consumer has to know about it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spark_consumers.locks import Lock
 class Consumer(ABC):
     """A consumer as the runner sees it.
 
-    ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
-    ``apply_every``: seconds for which records wait until there are ``at_most``, None if they do not.
-    ``delta``: whether it writes Delta tables. ``location``: of them, None if it is not known or there are none.
-    ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date; None for
-    a sink that stays right if changes are missed. Only `apply` runs in a thread of Spark's.
+    ``at_most``: records a batch. ``interval``: Spark's processing time between batches, or None.
+    ``apply_every``: how many seconds records wait until there are ``at_most``, or None if they do not wait.
+    ``delta``: whether it writes Delta tables. ``location``: where they are, None if that is not known or there are
+    none. ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date;
+    None means a sink that stays right if changes are missed. Only `apply` runs in a thread of Spark's.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Consumer(ABC):
     continuity: Continuity | None = None
 
     def lock(self) -> Lock | None:
-        """Return the lock that excludes a second driver, None if the sink supports several, or is not known."""
+        """Return the lock that excludes a second driver, or None if the sink supports several, or is not known."""
         return None
 
     @abstractmethod

@@ -84,10 +84,10 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
 
 
 class TableCopies:
-    """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds.
+    """The copies of all tables. ``open_table``: opens one, by source and table. ``tombstone_retention``: seconds.
 
     ``topic_ids``: returns the ids of the topics of a table, by name. ``published``: the layouts of all changes on the
-    topics, also of tables of which no change has come yet. ``notes``: keep the gaps for tables that come later.
+    topics, even of tables that no change has come of yet. ``notes``: keep the gaps for tables that come later.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class TableCopies:
         self._met: set[_Name] = set()  # the tables that had changes
 
     def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
-        """Note gaps, each of one table, for those that come later, and beside the tables that are there."""
+        """Note gaps, each of one table, for tables that come later, and beside the tables that are there."""
         self._notes.add_gaps(session, gaps)
-        batch = session.range(0)  # of which a target takes the session
+        batch = session.range(0)  # a target takes its session
         by_table: dict[_Name, list[LostChanges]] = {}
         for gap in gaps:
             by_table.setdefault((str(gap.source), str(gap.table)), []).append(gap)
@@ -146,7 +146,7 @@ class TableCopies:
             past = self._notes.gaps(given.records.sparkSession, source)
             names = [name for name in new if name[0] == source] if past else []
             if unmarked := [name for name in names if self._table(*name).noted_gaps(given.records) is None]:
-                # A snapshot has repaired those that no table of the source has noted any more.
+                # A snapshot has repaired the gaps that no table of the source notes any longer.
                 known = self._noted_gaps(given, source)
                 for name in unmarked:
                     of_all = [gap for gap in (past if known is None else known) if gap.table is None]
@@ -155,7 +155,7 @@ class TableCopies:
         self._met |= new
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
-        """Return the gaps that any table of a source has noted, None if none of them ever had one."""
+        """Return the gaps that any table of a source has noted, or None if none of them ever had one."""
         tables = [self._table(*name) for name in self._names_of_all(given) if name[0] == source]
         noted = [gaps for table in tables if (gaps := table.noted_gaps(given.records)) is not None]
         return [gap for gaps in noted for gap in gaps] if noted else None
@@ -272,7 +272,7 @@ def _apply_mark(
 def _truncations_of(
     past_truncations: Sequence[tuple[int, EventToken | None]], read_in: Mapping[str, int], row: StoredRow
 ) -> list[EventToken]:
-    """Return the truncations that came after ``row``; of a row that this batch read, only the later ones."""
+    """Return the truncations that came after ``row``; for a row that this batch read, only the later ones."""
     first = read_in.get(row.event_id, _EARLIER)
     return [token for number, token in past_truncations if token is not None and number >= first]
 

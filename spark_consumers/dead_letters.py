@@ -1,4 +1,4 @@
-"""Records that carry no change, and the topic for those that cannot be decoded.
+"""Records that carry no change, and the topic for records that cannot be decoded.
 
 The key of a dead letter is ``topic/partition/offset/consumer``, its value is the record's value, and its headers are
 ``reason`` and ``consumer``. A batch that is applied again sends its dead letters again, under the same keys.
@@ -77,7 +77,7 @@ class DeadLetterTopic:
         self._failures: list[KafkaError] = []
 
     def refuse_unknown_schemas(self, records: Sequence[NonChangeRecord]) -> None:
-        """Raise ``UnknownSchemas`` if a record has to wait for its schema, or need not be given up any more.
+        """Raise ``UnknownSchemas`` if a record has to wait for its schema, or need no longer be given up.
 
         Raises ``Unavailable``, too.
         """

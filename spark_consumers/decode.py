@@ -53,7 +53,7 @@ class Decoder:
     def changes(self, records: DataFrame, *, typed: str | None = None, in_full: bool = False) -> DataFrame:
         """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
 
-        Of a record with an unknown schema, which many may have, ``value`` is the header unless ``in_full``.
+        If the schema of a record is unknown, as it may be for many, ``value`` is the header unless ``in_full``.
         ``key``, ``old`` and ``new`` are JSON; if all schemas are of the one table ``typed``, structs (`TypedTable`).
         """
         read = records.withColumn("c", self._read_by(records.sparkSession))

@@ -1,6 +1,6 @@
 """The rule of the copy, without Spark: what one change, or many, make of a stored row.
 
-A batch is folded change by change from the stored row, so it ends as if each change had been written by itself. The
+A batch is folded change by change from the stored row, so it ends as if each change had been written alone. The
 properties in ``tests/spark_consumers/test_convergence.py`` hold for every version of the rule.
 """
 
@@ -20,7 +20,7 @@ from relay.records import INCARNATION
 from relay.token import EventToken, Order, compare
 
 READ_WITHIN = 130
-"""A row was read at most so many seconds after its ``as_of``: the sources' margin, and as much for clock skew."""
+"""A row was read at most this many seconds after its ``as_of``: the sources' margin, and as much for clock skew."""
 
 PartitionOffset = tuple[int, int]
 """The Kafka partition and offset of a record."""
@@ -47,7 +47,7 @@ class ChangeHead:
     images: Images
     token: EventToken | None
     snapshot: Snapshot | None
-    attributes: Mapping[str, str]  # only those that the rule reads
+    attributes: Mapping[str, str]  # only the ones that the rule reads
     mark: str | None = None  # "begin" or "end" of a snapshot
 
     @property
@@ -94,7 +94,7 @@ class VerdictCounts:
     incomplete: int = 0
 
     def count(self, verdict: Verdict, after: StoredRow | None) -> None:
-        """Count one change, after which the row is ``after``."""
+        """Count one change, which leaves the row as ``after``."""
         if verdict is Verdict.IGNORED:
             self.ignored += 1
             return
@@ -165,7 +165,7 @@ def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
 
 
 def _is_replay(stored: StoredRow, change: ChangeHead) -> bool:
-    """Whether the topic has ``change`` at or before the stored one, as another driver, or a restart, may apply it."""
+    """Whether the topic has ``change`` at or before the stored one: another driver, or a restart, may apply it."""
     before, place = stored.place, change.place
     if before is None or (before.topic, before.partition) != (place.topic, place.partition):
         return False

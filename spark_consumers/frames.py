@@ -26,7 +26,7 @@ from spark_consumers.session import refuse_other_meanings
 _NAME = "read-changes"
 _INTERNAL = ("layout", "key_texts")
 NOT_SHOWN = (*_INTERNAL, "status", "value")
-"""The columns of `Decoder.changes` that are not those of `read_changes`."""
+"""The columns of `Decoder.changes` that `read_changes` does not have."""
 
 OrderedRule = Callable[[tuple[str, str, Any], Iterator[Row]], object]
 """What is done with the changes of one item: source, table and key, and its changes in order."""
@@ -44,7 +44,7 @@ def read_changes(
     at_most: int | None = None,
     undecodable: Literal["fail", "keep"] = "fail",
 ) -> DataFrame:
-    """Return the committed changes on ``topics``, which may be named by table; by default those of all tables.
+    """Return the committed changes on ``topics``, which may be named by table; by default the topics of all tables.
 
     The columns are topic, partition, offset, event_id, operation, source, table, key, old, new, images, token (JSON),
     token_timestamp, token_shard, token_position, snapshot_id, snapshot_as_of, transaction_id, transaction_order,
@@ -54,13 +54,13 @@ def read_changes(
 
     ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
     JSON; a streaming query with a checkpoint goes on from there instead. ``end``: the same, only without ``streaming``;
-    by default the present end, which is also that of partitions that JSON leaves out. ``at_most``: records a batch.
-    ``undecodable``: what becomes of a record that is no change: an error, or a row with its ``status`` and ``value``,
-    which are two more columns then.
+    by default the present end, even for partitions that JSON leaves out. ``at_most``: records a batch.
+    ``undecodable``: what becomes of a record that is not a change: an error, or a row with its ``status`` and
+    ``value``, which are two more columns then.
 
-    The schemas are those that are known now: a change with a later one ends the query with an error that says so, and
-    the next one knows it. `spark_consumers.changes` goes on by itself. Raises ``ConfigError`` for wrong arguments, and
-    ``Unavailable`` if Kafka, a topic or the schema registry is, or if no change of ``table`` was relayed yet.
+    The schemas are the ones that are known now: a change with a later one ends the query with an error that says so,
+    and the next one knows it. `spark_consumers.changes` goes on by itself. Raises ``ConfigError`` for wrong arguments,
+    and ``Unavailable`` if Kafka, a topic or the schema registry is, or if no change of ``table`` was relayed yet.
     """
     if streaming and end is not None:
         raise ConfigError("end: a streaming query has no end: give streaming=False, or leave it out")
@@ -104,7 +104,7 @@ def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable
 def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
     """Call ``rule`` once for each item, on the executors, with its changes in the order of the topic.
 
-    That is the order in which they happened, but for READ, which only replaces what is older than its
+    That is the order in which they happened, except for READ, which only replaces what is older than its
     ``snapshot_as_of``. ``changes``: a batch, with the columns of `read_changes`. ``rule`` is given source, table and
     key, and the item's changes, which it reads once, as they come. Changes without a key, such as TRUNCATE, are left
     out. An item may come again if a task is repeated, and with `spark.speculation` at the same time.
@@ -138,7 +138,7 @@ def _records(
     with contextlib.closing(GroupOffsets(config, _NAME, topics)) as group:
         wanted = group.resolve(start or "earliest", option="start")
         if streaming:
-            # A checkpoint may make nothing of it, so Spark itself looks whether its records are there.
+            # A checkpoint may override it, so Spark itself looks whether its records are there.
             return kafka_source.read(spark, config, _NAME, topics, json.dumps(wanted), at_most)
         last = group.resolve(end or "latest", option="end", others=LATEST)
         beginnings, ends = group.locate({})

@@ -34,7 +34,7 @@ class Hole:
 class LostChanges:
     """A record of the gaps topic, or what a consumer itself has missed of one ``table``.
 
-    ``source``, ``table`` None: of any, since the record cannot be read, or does not say so. ``found_at``: seconds.
+    ``source``, ``table``: None means any, since the record cannot be read, or does not say so. ``found_at``: seconds.
     """
 
     id: str
@@ -76,7 +76,7 @@ def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:
 
 
 def to_json(gaps: Sequence[LostChanges]) -> str:
-    """Return the text by which a table keeps its gaps: a list of objects; ``from_json`` reads it."""
+    """Return the text that a table keeps its gaps in: a list of objects; ``from_json`` reads it."""
     return orjson.dumps([asdict(gap) for gap in gaps]).decode()
 
 

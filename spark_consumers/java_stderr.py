@@ -55,7 +55,7 @@ def _in_json(line: bytes) -> bytes:
 
 
 def _stderr() -> int:
-    """Return the file descriptor of stderr, also where Python's own is something else, as in a notebook."""
+    """Return the file descriptor of stderr, even where Python's own is something else, as in a notebook."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

@@ -48,7 +48,7 @@ def read(
     """Return the stream of ``topics``: topic, partition, offset and value of each committed record.
 
     ``name``: the consumer's. ``start``: Spark's startingOffsets, which only a new checkpoint uses. ``at_most``: records
-    a batch. ``apply_every``: seconds for which fewer records wait for more, None for not at all.
+    a batch. ``apply_every``: how many seconds fewer records wait for more; None means not at all.
     """
     options = _options(config, name) | {"subscribe": ",".join(topics), "startingOffsets": start}
     if at_most is not None:

@@ -9,16 +9,16 @@ from typing import Any, Protocol
 from spark_consumers.records import Layout
 
 Key = tuple[Any, ...]
-"""The key columns, as text; those of the log as in its JSON."""
+"""The key columns, as text; for the log as in its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
     """A row of the copy, or of what the log makes of the table.
 
-    ``values``: of the columns that were asked for, as text or as in JSON; None if there is no row, but a change that
-    came without its image. ``incomplete``: a later change of the row came without its image. ``event_id``: of the
-    change that the row comes from.
+    ``values``: the columns that were asked for, as text or as in JSON; None if there is only a change without its
+    image. ``incomplete``: a later change of the row came without its image. ``event_id``: which change the row comes
+    from.
     """
 
     key: Key

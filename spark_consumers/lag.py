@@ -17,7 +17,7 @@ class LagAlarm:
 
     Once until they no longer are, which it says, too.
 
-    No stale value is stored then, nor beyond it. But what was in the cache is served until its invalidation comes: see
+    No stale value is stored then or later. But what was in the cache is served until its invalidation comes: see
     "Times" in ``relay/cache/README.md``. Used by one thread at a time.
     """
 
@@ -27,7 +27,7 @@ class LagAlarm:
         self._tombstone_ttl = tombstone_ttl
         self._log = log
         self._clock = clock
-        self._late_at: float | None = None  # the last late batch since the warning, None if there was none
+        self._late_at: float | None = None  # the last late batch since the warning, or None if there was none
 
     def lag(self, oldest: int | None) -> dict[str, Any]:
         """Return the field of a batch line. ``oldest``: the first commit of the batch, in epoch seconds, if known."""

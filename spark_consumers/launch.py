@@ -58,8 +58,8 @@ def run(
     """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
 
     Several consumers share one Spark session. One that fails is started again a while later, and the others go on;
-    ``until_caught_up`` raises its failure at the end. ``checkpoint``: the folder of the only consumer; of several, that
-    of their folders. ``session``: the one to use, as it is. ``http``: where to serve metrics and health.
+    ``until_caught_up`` raises its failure at the end. ``checkpoint``: the folder of the only consumer, or the one that
+    has the folders of several. ``session``: the one to use, as it is. ``http``: where to serve metrics and health.
     ``is_program``: whether ``start`` is of a program, which gives it each time it is started, and not of a person, who
     has to know that a checkpoint goes on elsewhere. Raises ``RelayError``. Only the main thread can handle the signals.
     """
@@ -119,9 +119,9 @@ def _begin(runner: Runner, start: str | None, stack: ExitStack) -> None:
 def session_for(
     consumers: Sequence[Consumer], config: Config, given: SparkSession | None, locks: Sequence[Lock], stack: ExitStack
 ) -> SparkSession:
-    """Return the ``given`` session once it is checked, else one that ``stack`` closes, if it is ours to close.
+    """Return the ``given`` session once it is checked, otherwise one that ``stack`` closes, if it is ours to close.
 
-    ``locks``: those that the JVM holds too, since it may go on writing for a moment after this process ends.
+    ``locks``: what the JVM holds too, since it may go on writing for a moment after this process ends.
     """
     delta = any(each.delta for each in consumers)
     if given is not None:

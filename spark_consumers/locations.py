@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the local folder of ``location``, None if it is in another store."""
+    """Return the local folder of ``location``, or None if it is in another store."""
     parts = urlsplit(location)
     return Path(unquote(parts.path)) if parts.scheme in ("", "file", "delta") and not parts.netloc else None
 
@@ -79,7 +79,7 @@ class Folder(Protocol):
     def uri(self) -> str: ...
 
     def read(self, name: str) -> str | None:
-        """Return a file below the folder, None if there is none. Raises ``OSError``."""
+        """Return a file below the folder, or None if there is none. Raises ``OSError``."""
 
     def write(self, name: str, text: str) -> None:
         """Write a file, durably, in full or not at all. Raises ``OSError``."""

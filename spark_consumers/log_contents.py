@@ -32,7 +32,7 @@ class LogContents:
 
     @classmethod
     def from_json(cls, text: str | None) -> LogContents | None:
-        """Return the contents that ``to_json`` has written; None for what somebody else has written."""
+        """Return the contents that ``to_json`` has written, or None for what somebody else has written."""
         try:
             found = json.loads(text or "null")
             return cls(**found[_MARK])
@@ -58,7 +58,7 @@ class LogContents:
         ]
 
     def after(self, begin: Offsets, end: Offsets, newest: Mapping[str, int]) -> LogContents:
-        """Return the contents once a batch is appended. ``newest``: by ``source/table``, of the batch."""
+        """Return the contents once a batch is appended. ``newest``: the batch's, by ``source/table``."""
         offsets = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
         for topic, partition, start, stop in _ranges(begin, end):
             of_topic = offsets.setdefault(topic, {})
@@ -68,7 +68,7 @@ class LogContents:
 
 
 def _ranges(begin: Offsets, end: Offsets) -> Iterator[Range]:
-    """Yield the offsets of a batch. Where it began at the end (-1), which offset that was is not known."""
+    """Yield the offsets of a batch. If it began at the end (-1), nobody knows which offset that was."""
     for topic, partitions in end.items():
         for partition, stop in partitions.items():
             # A partition that was not there is read from its beginning, and so is -2.

@@ -26,7 +26,7 @@ _LAST = (
 
 
 class LoggedRows:
-    """The rows of the table of ``layout`` in the log. ``session``: of its own, in which it defines views.
+    """The rows of the table of ``layout`` in the log. ``session``: a session of its own, in which it defines views.
 
     Raises ``Unavailable`` if there is no log yet.
     """
@@ -79,8 +79,8 @@ class LoggedRows:
         self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS {self._rows('true')}")
 
     def _read(self, rest: str = "") -> Iterator[KeptRow]:
-        """Read the rows of what the view ``relay_log`` has."""
-        # Items of which nothing is known but that they have changed. Those that were rows before come again below.
+        """Read the rows that the view ``relay_log`` has."""
+        # Items that are only known to have changed. Those that were rows before come again below.
         stubs = (
             f"SELECT any_value(key) AS key, CAST(NULL AS STRING) AS new, true AS incomplete, max(event_id) AS event_id "
             f"FROM relay_log WHERE key IS NOT NULL GROUP BY {_ITEM} "

@@ -20,7 +20,7 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 def log_views(spark: SparkSession, config: Config, *, schema: str | None = None) -> None:
     """Define the view ``relay_log`` and the table functions ``relay_history``, ``relay_between`` and ``relay_as_of``.
 
-    They are those of this session; with ``schema``, all sessions of its catalog have them after ``USE schema``.
+    They belong to this session; with ``schema``, all sessions of its catalog have them after ``USE schema``.
     What was defined before is replaced. Raises ``ConfigError`` without a `log:` section in the config, ``Unavailable``
     if nothing was logged yet.
     """

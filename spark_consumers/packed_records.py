@@ -1,7 +1,7 @@
 """Hands Kafka records from the JVM to Python, many of them as one string of bytes.
 
-As rows each took as long to hand over as to read from Kafka and to decode together. RecordPacker.java says what such a
-pack is.
+Handed over as rows, each took as long as to read it from Kafka and to decode it together. RecordPacker.java says what
+such a pack is.
 """
 
 from __future__ import annotations

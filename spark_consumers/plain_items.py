@@ -37,7 +37,7 @@ ROW = 300
 
 @dataclass(frozen=True, slots=True)
 class KeyBounds:
-    """The least and the greatest value of a key column: of its texts, and of its numbers, None if it has others."""
+    """The least and the greatest value of a key column, as text and as number; no number if it has others."""
 
     texts: tuple[str, str]
     numbers: tuple[int, int] | None
@@ -48,11 +48,10 @@ class TableSummary:
     """The changes of one table in a batch.
 
     ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations, and
-    where a snapshot begins or ends. ``changes`` and ``items``: the number of those that SQL can decide, and ``reads``:
-    that of the items that only a snapshot has read; the keys of both are between ``bounds``, one for each key column,
-    and their images have so many ``bytes``.
-    ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of snapshots. ``found``:
-    what has them; ``layouts``: of the changes.
+    where a snapshot begins or ends. ``changes`` and ``items``: how many SQL can decide, and ``reads``: how many items
+    only a snapshot has read; the keys of both are between ``bounds``, one for each key column, and their images have so
+    many ``bytes``. ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of
+    snapshots. ``found``: what has them; ``layouts``: the layouts of the changes.
     """
 
     found: PlainItems
@@ -86,17 +85,17 @@ class TableSummary:
         )
 
     def size(self, rows: int) -> int:
-        """Return the bytes that so many of the rows have at most, about."""
+        """Return about how many bytes this many of the rows have at most."""
         return self.bytes + rows * ROW
 
 
 class PlainItems:
     """The items of ``batch`` whose changes SQL can decide.
 
-    All changes of such an item are of one of Spark's partitions, in their order on the topic, which reading from Kafka
-    brings about by itself. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or
-    deletes it. Or the only one is a row that a snapshot has read. Takes one Spark action, or two if an item is in
-    several of its partitions. Raises what Spark raises. Spark keeps what was found until `close`.
+    All changes of such an item are of one of Spark's partitions, in their order on the topic, as reading from Kafka
+    leaves them. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or deletes it.
+    Or the only one is a row that a snapshot has read. Takes one Spark action, or two if an item is in several of its
+    partitions. Raises what Spark raises. Spark keeps what was found until `close`.
     """
 
     def __init__(self, batch: DataFrame, layouts: Sequence[Layout], *, nul: bool = True) -> None:
@@ -122,13 +121,13 @@ class PlainItems:
             self.close()
             raise
         self.groups: list[Mapping[str, Any]] = [group for text in found for group in orjson.loads(text)]
-        """The records by status, layout and topic, those of each of Spark's partitions by themselves.
+        """The records by status, layout and topic, for each of Spark's partitions by itself.
 
-        ``records``: how many. ``of_table``: changes that may change other items, too. ``plain``: those of the items,
-        and ``items``: how many these are. ``reads``: the items that a snapshot has read, and ``snapshots``: of the rows
-        of snapshots, these items or not, the partition and ``as_of``. ``bytes``: of the images of ``reads``, and of the
-        newest changes of ``items``. ``bounds``: of each key column the ``least`` and the ``greatest`` text, and if all
-        are numbers (``is_number``) the ``lowest`` and the ``highest``.
+        ``records``: how many. ``of_table``: changes that may change other items, too. ``plain``: the changes of the
+        items, and ``items``: how many items there are. ``reads``: the items that a snapshot has read, and
+        ``snapshots``: the partition and ``as_of`` of all rows of snapshots. ``bytes``: how large the images of
+        ``reads`` are, and the newest changes of ``items``. ``bounds``: for each key column the ``least`` and the
+        ``greatest`` text, and if all are numbers (``is_number``) the ``lowest`` and the ``highest``.
         """
 
     @property
@@ -156,7 +155,7 @@ class PlainItems:
 
         The columns: ``key_texts``, ``layout``, the image ``new``, the parts ``stem`` and ``number`` of its token, the
         number ``first`` of the item's first change, how many ``changes`` it has, the ``first_offset`` of them, -1 if
-        they are in several partitions of the topic, and those of the state of a stored row but for
+        they are in several partitions of the topic, and the columns of a stored row's state except
         ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
         """
         return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), size, now))

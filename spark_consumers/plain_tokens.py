@@ -1,4 +1,4 @@
-"""Event tokens that SQL can compare: those that differ in one number only, of which the larger one is newer.
+"""Event tokens that SQL can compare: they differ in one number only, and the larger one is newer.
 
 They have one shard and no origin. Two DynamoDB sequence numbers are such positions, and two GTID sets in which only the
 last sequence number differs. ``relay.token.compare`` has the rule for all tokens; on these it says the same.

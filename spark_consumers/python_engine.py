@@ -39,7 +39,7 @@ from spark_consumers.watched import served
 _NAME = "cache"
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _MESSAGES = 512  # taken from librdkafka at once
-_FEW = 16  # of which a batch can hold the largest
+_FEW = 16  # a batch can hold the largest
 _POLL = 0.1  # seconds
 _PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives up
 _LOOK = 60.0  # seconds between two looks for new partitions, and for topics that were created again
@@ -66,7 +66,7 @@ def run(
 class _Batch:
     """Records, and the offsets up to which they reach.
 
-    ``decoded``: their changes and the other records; None if they have to be decoded again.
+    ``decoded``: their changes and the other records, or None if they have to be decoded again.
     """
 
     number: int
@@ -76,7 +76,7 @@ class _Batch:
 
 
 class _PythonConsumer:
-    """Runs in the thread that calls ``run``, but for ``_apply_batch``, which a thread of its own calls, one by one."""
+    """Runs in the thread that calls ``run``, except ``_apply_batch``, which a thread of its own calls, one by one."""
 
     def __init__(self, config: Config, cache: CacheConfig, watch: ConsumerWatch) -> None:
         self._config = config
@@ -89,7 +89,7 @@ class _PythonConsumer:
         self._reached: Offsets = {}
         self._applied: Offsets = {}
         self._is_cut_off = False
-        # The signal that asked to stop, 0 for none. Set by the signal handler.
+        # The signal that asked to stop, or 0. Set by the signal handler.
         self.stopping = 0
 
     def stop(self, signum: int) -> None:
@@ -120,7 +120,7 @@ class _PythonConsumer:
         log_event("stopped", _NAME)
 
     def _first_offsets(self, start: str | None) -> Offsets:
-        """Return the group's offsets; without any, those of ``start``."""
+        """Return the group's offsets, or if it has none, ``start``'s."""
         committed = self._group.committed()
         if committed is None:
             return self._group.resolve(start or "earliest")
@@ -275,7 +275,7 @@ class _PythonConsumer:
                 self._assign(self._messages)
 
     def _refuse_new_topics(self, ids: Mapping[str, str]) -> None:
-        """Raise ``RelayError`` if a topic was created again: its records are not those of the offsets."""
+        """Raise ``RelayError`` if a topic was created again: the offsets are not of its records."""
         if again := created_again(self._ids, ids):  # I6
             raise RelayError(
                 f"{_NAME}: topic {next(iter(again))} was created again, and may have records that were passed over: "

@@ -12,7 +12,7 @@ from relay.types.columns import REST
 
 
 class DecodeStatus(StrEnum):
-    """The result of decoding a record. The driver handles all but CHANGE and TOMBSTONE one by one."""
+    """The result of decoding a record. The driver handles everything except CHANGE and TOMBSTONE one by one."""
 
     CHANGE = "change"
     TOMBSTONE = "tombstone"  # a null value for Kafka's log compaction; the DELETE before it says the same
@@ -28,7 +28,7 @@ class DecodeStatus(StrEnum):
 class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
-    ``column``: of DynamoDB's key columns ``N`` for a number, else None. ``has_decimals``: as for `KeyColumn`.
+    ``column``: ``N`` for a numeric key column of DynamoDB, else None. ``has_decimals``: as for `KeyColumn`.
     """
 
     avro: str
@@ -39,7 +39,7 @@ class RecordField:
 
     @property
     def kind(self) -> str:
-        """The column type, of DynamoDB's other key columns that of their Avro values."""
+        """The column type; for DynamoDB's other key columns, the type of their Avro values."""
         return self.column or ("bytes" if self.type == "bytes" else "string")
 
     @property
@@ -50,7 +50,7 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The table of one writer schema. ``row`` None: images are DynamoDB-typed JSON."""
+    """The table of one writer schema. ``row``: None if images are DynamoDB-typed JSON."""
 
     source: str
     table: str
@@ -66,7 +66,7 @@ class Layout:
 
     @property
     def columns(self) -> frozenset[str] | None:
-        """All columns of the table; None if its items may have any."""
+        """All columns of the table, or None if its items may have any."""
         if self.row is None or self.rest is not None:
             return None
         return frozenset(field.name for field in (*self.key, *self.row))

@@ -36,7 +36,7 @@ def image_columns(layout: Layout, rules: CacheRules) -> frozenset[str]:
 
 
 def decoded_reader(layout: Layout, rules: CacheRules) -> Callable[[Mapping[str, Any]], ReducedChange]:
-    """Return the reader of the decoded changes of one layout, of whose images it needs the ``image_columns``."""
+    """Return the reader of the decoded changes of one layout; it needs the ``image_columns`` of their images."""
     wanted = rules.columns(layout.table)
     key_converts = _converts(layout.key, wanted, is_sql=True)
     image = _decoded_image(layout, wanted) if image_columns(layout, rules) else lambda _: {}

@@ -55,7 +55,7 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs in one thread, but for ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
+    """Runs in one thread, except ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
 
     Those two threads share the attributes marked so. Each is one assignment of one reference, so none needs a lock.
     """
@@ -73,13 +73,13 @@ class Runner:
         self.config = config
         self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
-        # Shared: the signal that asked to stop, 0 for none. Set by the signal handler in the main thread.
+        # Shared: the signal that asked to stop, or 0. Set by the signal handler in the main thread.
         self.stopping = 0
         # Shared: what `keep_running` ended with. Set by its thread as the last thing it does.
         self.failure: BaseException | None = None
         # Shared: whether a batch is being applied. Set by the batch thread.
         self._is_applying = False
-        # Shared: the exception of the last batch, of which Spark only reports the text. Set by the batch thread, and
+        # Shared: the exception of the last batch; Spark only reports its text. Set by the batch thread, and
         # cleared by this one while no query runs.
         self._failure: BaseException | None = None
         # Shared: failed attempts at the current batch. Set to 0 by the batch thread, raised by this one while no query
@@ -108,7 +108,7 @@ class Runner:
             )
 
     def connect(self, stack: ExitStack) -> None:
-        """Open all but Spark's session and the Kafka group. ``stack``: closes it."""
+        """Open everything except Spark's session and the Kafka group. ``stack``: closes it."""
         self._admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         kept = partial(self.checkpoint.schemas, self._registry)
         self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
@@ -319,7 +319,7 @@ class Runner:
     # ------------------------------------------------------------------ failures
 
     def _handle_failure(self, error: Exception) -> None:
-        """Return if the query may be started again, else raise."""
+        """Return if the query may be started again, otherwise raise."""
         failure = self._failure
         if isinstance(failure, Stopped) or self.stopping:
             return

@@ -28,7 +28,7 @@ def log_event(event: str, consumer: str, **fields: Any) -> None:
 
 @contextmanager
 def signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT. Does nothing in a thread that is not the main thread."""
+    """Call ``stop`` on SIGTERM and SIGINT. It does nothing outside the main thread."""
 
     def handler(signum: int, frame: FrameType | None) -> None:
         stop(signum)

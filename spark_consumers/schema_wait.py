@@ -17,7 +17,7 @@ from spark_consumers.dead_letters import UnknownSchemas
 from spark_consumers.running import RETRY_DELAYS, log_event
 
 PATIENCE = 300.0
-"""Seconds for which a schema has to stay unknown, while whoever keeps the schemas answers all the time."""
+"""How many seconds a schema has to stay unknown, while whoever keeps the schemas answers all the time."""
 
 _REMEMBERED = 1000  # headers that were given up
 _POLL = 0.1  # seconds

@@ -34,7 +34,7 @@ class SeenSnapshots:
     def begin(self, topic: str, partition: int, snapshot: str, offset: int) -> None:
         """Record the beginning of a snapshot, which is at ``offset``."""
         if self.topic not in (topic, None):
-            # The topic was replaced, and what runs in its partitions does not end any more.
+            # The topic was replaced, and what runs in its partitions never ends.
             self.running.clear()
             self.ended.clear()
             self.begun.clear()
@@ -48,11 +48,11 @@ class SeenSnapshots:
         return self.running.get(str(partition)) == snapshot
 
     def is_last(self, partition: int) -> bool:
-        """Whether the snapshot that runs in this partition runs in no other one any more."""
+        """Whether the snapshot that runs in this partition no longer runs in any other."""
         return list(self.running.values()).count(self.running[str(partition)]) == 1
 
     def end(self, partition: int, as_of: int) -> None:
-        """Record that the running snapshot has ended and was swept. ``as_of``: of its beginning, in seconds."""
+        """Record that the running snapshot has ended and was swept. ``as_of``: when it began, in seconds."""
         del self.running[str(partition)]
         self.ended[str(partition)] = max(as_of, self.ended.get(str(partition), 0))
 

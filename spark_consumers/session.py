@@ -87,9 +87,9 @@ _DELTA_SQL = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # A batch has the same rows however often it is read: it is kept, and Kafka's records are those between two offsets.
     "spark.databricks.delta.merge.materializeSource": "none",
-    # The tasks by which VACUUM lists a table's files. With the default of 10,000 it takes minutes for any table.
+    # The tasks that list a table's files for VACUUM. With the default of 10,000 it takes minutes for any table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
-    # A MERGE that may insert rows need not sort those of the table, if the batch is small enough to be in memory.
+    # A MERGE that may insert rows need not sort the table's rows, if the batch is small enough to be in memory.
     "spark.sql.join.preferSortMergeJoin": "false",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.minNumFiles": "30",
@@ -102,9 +102,9 @@ def open_session(
     """Return a session called ``name`` that can read Kafka and Avro, and Delta if ``delta``.
 
     ``spark``: where it runs, by default on this machine. ``keep_open``: file descriptors that a new JVM keeps open
-    until it ends. ``memory``: of the driver's heap, as Java takes it. Raises ``Unavailable`` if Java, PySpark or a jar
-    is missing, or the working folder is read-only; ``ConfigError`` if the session that exists lacks Delta, or
-    contradicts ``spark``.
+    until it ends. ``memory``: how large the driver's heap may be, as Java takes it. Raises ``Unavailable`` if Java,
+    PySpark or a jar is missing, or the working folder is read-only; ``ConfigError`` if the session that exists lacks
+    Delta, or contradicts ``spark``.
     """
     settings = spark or SparkConfig()
     existing = existing_session()
@@ -177,7 +177,7 @@ def use_local_checkpoint(session: SparkSession) -> None:
 
 
 def close_session(session: SparkSession) -> None:
-    """End the JVM that ``open_session`` started for this session. Does nothing for other sessions."""
+    """End the JVM that ``open_session`` started for this session. It does nothing for other sessions."""
     driver = _started.pop(session, None)
     if driver is None:
         return
@@ -198,7 +198,7 @@ def close_session(session: SparkSession) -> None:
 
 @contextmanager
 def delta_session(name: str, spark: SparkConfig) -> Iterator[SparkSession]:
-    """Open a session that can read Delta, and close it. Raises as ``open_session`` does."""
+    """Open a session that can read Delta, and close it. Raises what ``open_session`` does."""
     session = open_session(name, delta=True, spark=spark)
     try:
         yield session
@@ -258,7 +258,7 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
         "spark.master": spark.master,
         "spark.jars": ",".join(map(str, connectors(spark.connectors, delta=delta))),
         "spark.driver.memory": memory,
-        # Consumers of one session share the cores by turns.
+        # Consumers of one session take turns on the cores.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
         # PySpark notes the line of Python of each expression, which takes a third of the time to build a query.

@@ -30,7 +30,7 @@ class BatchPlan:
     """What to do with a batch.
 
     ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes, and the gaps that it is
-    given, and returns its counts. ``close``: frees what the plan keeps, also if it is not written.
+    given, and returns its counts. ``close``: frees what the plan keeps, even if it is not written.
     """
 
     statuses: Mapping[str, int]
@@ -57,11 +57,11 @@ _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
 
 
 class TableConsumer(Consumer):
-    """Applies batches of changes to tables, by ``rule``. ``notes``: of these. ``note_gaps``: writes gaps beside them.
+    """Applies batches of changes to tables, by ``rule``. ``notes``: theirs. ``note_gaps``: writes gaps beside them.
 
     ``at_most``: records a batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
-    location of the tables if they are in Delta. ``bytes_at_most``: of the values that the rule is given at once, None
-    for any.
+    location of the tables if they are in Delta. ``bytes_at_most``: how much the values may have that the rule is given
+    at once; None means any.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TableConsumer(Consumer):
             whole = TableBatch(batch, decoder.layouts, begin, end, number)
             counts.update(self._apply(whole, dead_letters))
         for first, last in parts:
-            # Read again, since Spark would go through all of the batch for each part.
+            # Read it again, since Spark would go through all of the batch for each part.
             records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
             part = TableBatch(records, decoder.layouts, first, last, number)
             counts.update(self._apply(part, dead_letters))

@@ -28,7 +28,7 @@ def unpadded(text: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
-    """The types of one table: of its key, and of its rows, which are text for DynamoDB's items without ``columns:``."""
+    """The types of one table's key and rows. Rows are text for DynamoDB's items without ``columns:``."""
 
     key: StructType
     row: StructType | StringType

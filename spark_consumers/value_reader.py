@@ -1,6 +1,6 @@
 """Reads Kafka values to what a cache needs of their changes, in plain Python, for both engines of its consumer.
 
-Of a value only the columns in cache keys are decoded, by the reader of the schema that its header names.
+Only a value's columns in cache keys are decoded, by the reader of the schema that its header names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KafkaRecord = tuple[str, int, int, bytes | None]
 
 
 class ValueReader:
-    """Reads values that any of ``schemas`` wrote. Shared by threads, if these are.
+    """Reads values that any of ``schemas`` wrote. Threads may share it if they may share these.
 
     ``registry``: whether values may have the framing of a schema registry. ``others``: the topics whose records are not
     changes, and what these are.
@@ -40,7 +40,7 @@ class ValueReader:
     ) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
         """Return the changes in order, and the other records.
 
-        ``given_up``: the headers whose schemas are no longer waited for, None for all. Raises what ``schemas.lookup``
+        ``given_up``: the headers whose schemas are no longer waited for; None means all. Raises what ``schemas.lookup``
         raises.
         """
         changes: list[ReducedChange] = []
@@ -92,7 +92,7 @@ class ValueReader:
         return DecodeStatus.SCHEMA
 
     def _open(self, header: bytes) -> Callable[[bytes], ReducedChange] | None:
-        """Return the reader of the bodies behind a header; None if its schema is not known."""
+        """Return the reader of the bodies behind a header, or None if its schema is not known."""
         schema = self._schemas.lookup(header)
         if schema is None:
             return None

@@ -26,7 +26,7 @@ def served(
 ) -> Iterator[list[ConsumerWatch]]:
     """Yield a watch for each consumer, by name and topics, and serve them at the address ``http``, if there is one.
 
-    Who may look, and TLS, are those of ``http`` in the config. Raises ``ConfigError``, and ``Unavailable`` if it cannot
+    Who may look, and TLS, are as in ``http`` of the config. Raises ``ConfigError``, and ``Unavailable`` if it cannot
     listen there.
     """
     observer, limit = ConsumersObserver(config.name), stalled_after(STALLED_AFTER)

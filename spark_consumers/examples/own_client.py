@@ -1,4 +1,4 @@
-"""Prints each change on a topic with a Kafka client and an Avro library, and nothing of ours: copy it anywhere.
+"""Prints each change on a topic with a Kafka client and an Avro library, and none of our code: copy it anywhere.
 
 python own_client.py BROKERS TOPIC SCHEMAS GROUP [COUNT]
 

@@ -22,7 +22,7 @@ _OVERALL = b'["v1"]'
 _SHOWN = 10
 
 Mark = tuple[str, int, int, str, str]
-"""Of a snapshot: topic, partition, offset, the snapshot's id, and begin or end."""
+"""A mark of a snapshot: topic, partition, offset, the snapshot's id, and begin or end."""
 
 
 def check(start: str, to: str) -> None:
@@ -33,7 +33,7 @@ def check(start: str, to: str) -> None:
 
 
 def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
-    """Return the offsets of ``--to``: as those of ``--from``, but for partitions that JSON leaves out; their end.
+    """Return the offsets of ``--to``: like ``--from``, but partitions that JSON leaves out are read to their end.
 
     ``watermark:TIME``: the ends, once everything that was committed before a time is on the topics. Not all of that is
     needed, see ``end_of``.
@@ -48,7 +48,7 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
 def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Offsets) -> Offsets:
     """Return where the changes end in each partition that were committed before a time, in seconds.
 
-    ``changes``: those from ``first`` on up to ``end``. What is before ``first`` was.
+    ``changes``: all from ``first`` up to ``end``. What comes before ``first`` was committed before it.
     """
     found = {topic: dict(partitions) for topic, partitions in first.items()}
     rows = (
@@ -72,7 +72,7 @@ def _require_watermark(config: Config, to: str, wanted: float) -> None:
 
 
 def watermark_time(to: str) -> float | None:
-    """Return the seconds since the epoch of ``watermark:TIME``, None for others. Raises ``ConfigError``."""
+    """Return the seconds since the epoch of ``watermark:TIME``, or None for others. Raises ``ConfigError``."""
     if not to.startswith(_WATERMARK):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The progress of a replay: a bar with the time left on a terminal, else a line of JSON for each batch."""
+"""The progress of a replay: a bar with the time left on a terminal, otherwise a line of JSON for each batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_consumers.running import log_event
 
 
 class ReplayProgress:
-    """``total``: offsets to read, of which ``done`` were read by an earlier run. A context manager."""
+    """``total``: offsets to read; an earlier run has read ``done`` of them. A context manager."""
 
     def __init__(self, consumer: str, total: int, done: int) -> None:
         self._consumer = consumer

@@ -1,7 +1,7 @@
 """Rebuilds the copy or the log from the topics, into a target of its own: ``relay replay``.
 
-It runs batches of the consumer itself, with another target, from one place of the topics to another. So the rules are
-those of the consumer, and it may run beside it.
+It runs batches of the consumer itself, with another target, from one place of the topics to another. So the consumer's
+rules apply, and it may run beside the consumer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReplayOutcome:
     """What a replay came to. ``end``: where it ends, and a consumer goes on.
 
     ``done`` of ``total`` offsets are read; both are None if this run only ended a swap that had begun.
-    ``kept``: what a swap has kept of the earlier target; None without a swap.
+    ``kept``: what a swap has kept of the earlier target, or None without a swap.
     """
 
     kind: Literal["copy", "log"]
@@ -222,7 +222,7 @@ class _Replay:
         return True
 
     def _apply(self, begin: Offsets, end: Offsets) -> dict[str, int] | None:
-        """Apply a batch, and try again if it fails; None if a signal came meanwhile. Raises ``RelayError``."""
+        """Apply a batch, and try again if it fails; return None if a signal came meanwhile. Raises ``RelayError``."""
         attempt = 0
         while not self.stopping:
             try:

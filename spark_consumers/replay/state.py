@@ -97,7 +97,7 @@ def refuse_another(state: ReplayState, asked: Mapping[str, str], topics: Mapping
 
 
 def refuse_lost(state: ReplayState, first: Offsets) -> None:
-    """Raise ``ConfigError`` if Kafka has removed what a replay had yet to read. ``first``: the oldest offsets."""
+    """Raise ``ConfigError`` if Kafka has removed what a replay still had to read. ``first``: the oldest offsets."""
     for topic, partitions in state.end.items():
         for partition, stop in partitions.items():
             reached, oldest = state.reached[topic][partition], first[topic][partition]

@@ -1,8 +1,8 @@
 """Puts a rebuilt target in the place of the present one, and lets the consumer go on where the replay ended.
 
-The target and the consumer's checkpoint change together: a file in the checkpoint's folder says what is to be done, is
-written before anything and removed after everything, and no consumer starts from that checkpoint meanwhile. Each step
-may be done again.
+The target and the consumer's checkpoint change together: a file in the checkpoint's folder says what to do, is written
+before anything and removed after everything, and no consumer starts from that checkpoint meanwhile. Each step may be
+done again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Swap:
         return bool(self._plan)
 
     def begin(self, end: Offsets, topics: Mapping[str, str]) -> None:
-        """Write down, durably, what is to be done. ``end``: where the consumer goes on. ``topics``: their ids.
+        """Write down durably what to do. ``end``: where the consumer goes on. ``topics``: their ids.
 
         Raises ``Unavailable``.
         """
@@ -63,7 +63,7 @@ class Swap:
             self._checkpoint.folder.write(SWAP, json.dumps(self._plan))
 
     def finish(self, forget: Callable[[], None]) -> tuple[Offsets, list[str]]:
-        """Do what is to be done, and what an earlier run has left; return where the consumer goes on, and what is kept.
+        """Do all of it, also what an earlier run has left; return where the consumer goes on, and what is kept.
 
         ``forget``: the replay. Raises ``Unavailable``.
         """
@@ -98,7 +98,7 @@ class Swap:
 
 
 def _forget_tables() -> None:
-    """Let a Spark that runs on in this process read the tables anew."""
+    """Let a Spark that runs on in this process reread the tables."""
     session = existing_session()
     if session is not None:
         jvm: Any = session._jvm

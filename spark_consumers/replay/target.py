@@ -29,7 +29,7 @@ _SCHEMA = "schema:"
 class ReplayTarget:
     """The target ``into`` of a replay of ``kind``. Raises ``ConfigError`` if there cannot be one.
 
-    ``present``: what the config names. ``place``: that of the target. ``location``: of tables in Delta, else None.
+    ``present``: what the config names. ``place``: the target's. ``location``: where tables in Delta are, else None.
     """
 
     place: ReplayPlace

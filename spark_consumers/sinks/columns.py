@@ -58,7 +58,7 @@ class Naming:
 
     ``reserved``: what the names that no column may have are by ``same``. ``shown``: a name as it stores it. ``same``:
     what two names have in common that it cannot tell apart. ``kind``: the kind that holds the values of a kind.
-    ``digits``: of its widest decimal.
+    ``digits``: how many its widest decimal has.
     """
 
     reserved: frozenset[str]
@@ -95,9 +95,9 @@ def held_in(found: ColumnPlan, stored: Collection[str], layout: int) -> dict[str
 
 
 def merged(stored: str, wanted: str, digits: int) -> str | None:
-    """Return the narrowest kind that holds every value of both exactly; None if there is none.
+    """Return the narrowest kind that holds every value of both exactly, or None.
 
-    ``digits``: of the widest decimal.
+    ``digits``: how many the widest decimal has.
     """
     if stored == wanted:
         return stored

@@ -66,7 +66,7 @@ class CopyTable:
             self._knows_topics = True
 
     def _note_topics(self, batch: DataFrame) -> None:
-        """Forget what is known of a topic that was created again since: its offsets are those of other records."""
+        """Forget what is known of a topic that was created again since: its offsets are of other records."""
         known = json.loads(self.target.properties(batch).get(TOPIC_IDS, "{}"))
         present = self._topic_ids()
         replaced = created_again(known, present)
@@ -78,7 +78,7 @@ class CopyTable:
             self.target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
 
     def noted_gaps(self, batch: DataFrame) -> Sequence[LostChanges] | None:
-        """Return the gaps that no snapshot has repaired, None if there never were any."""
+        """Return the gaps that no snapshot has repaired, or None if there never were any."""
         noted = self.target.properties(batch).get(GAPS) if self.target.exists(batch) else None
         return None if noted is None else from_json(noted)
 
@@ -104,7 +104,7 @@ class CopyTable:
             is_stored = after == listed or self.target.replace_property(batch, name, before, after)
 
     def truncations(self, batch: DataFrame) -> list[EventToken]:
-        """Return the truncations of earlier batches that those of other shards need."""
+        """Return the truncations of earlier batches that truncations of other shards need."""
         return _tokens(self.target.properties(batch).get(TRUNCATIONS, "[]"))
 
     def remember_truncations(self, batch: DataFrame, tokens: Sequence[EventToken | None]) -> None:
@@ -116,7 +116,7 @@ class CopyTable:
         self._change(batch, TRUNCATIONS, with_ours)
 
     def decide(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Sequence[Key] | None:
-        """Apply the changes of the items that SQL can decide, and return the keys of those that it left.
+        """Apply the changes of the items that SQL can decide, and return the keys of the rest.
 
         None if it cannot decide any.
         """

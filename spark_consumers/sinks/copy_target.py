@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_consumers.sinks.target import TargetTable
 
 NOTE = "_relay_applied.json"
-"""The file, or the property, that says what of the topics is applied (`spark_consumers.applied`)."""
+"""The file, or the property, that says how much of the topics is applied (`spark_consumers.applied`)."""
 
 Renames = Sequence[tuple[str, str]]
 """What a swap renames, in its order, each from and to."""
@@ -30,13 +30,13 @@ class ReplayPlace(Protocol):
     """Where the tables of a replay are, and how they take the place of the ``present`` ones, at another location."""
 
     location: str | None = None
-    """Of the files of its tables, which are in Delta; None in a database."""
+    """The location of the files of its tables, which are in Delta; None in a database."""
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         """Put what ``rule`` makes of the note of a source, or of the log's "", in its place, and return it."""
 
     def content(self, session: SparkSession) -> str | None:
-        """Say what of a place that a replay would write to is in the way; None if nothing is."""
+        """Say what is in the way at a place that a replay would write to; return None if nothing is."""
 
     def refuse_swap(self, present: str) -> None:
         """Raise ``ConfigError`` if they cannot change places safely."""
@@ -50,7 +50,7 @@ class ReplayPlace(Protocol):
         return ()
 
     def swap(self, stamp: str, renames: Renames) -> None:
-        """Let them change places. May be done again, when it was cut off. Raises ``Unavailable``."""
+        """Let them change places. It may be done again if it was cut off. Raises ``Unavailable``."""
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         """Return where the present tables are after a swap."""
@@ -70,7 +70,7 @@ class CopyTarget(ReplayPlace, Protocol):
 
 
 def copy_target(config: Config, copy: CopyConfig, prefix: str = "") -> CopyTarget:
-    """Return the target at ``copy.url``. ``prefix``: of the names of schemas, for a replay into a database."""
+    """Return the target at ``copy.url``. ``prefix``: begins schema names, for a replay into a database."""
     if copy.url.partition(":")[0] in POSTGRES:
         from spark_consumers.sinks.postgres_target import PostgresTarget
 

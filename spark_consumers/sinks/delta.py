@@ -52,7 +52,7 @@ def table(path: str) -> str:
 
 
 def schema_of(session: SparkSession, name: str) -> StructType | None:
-    """Return the columns of the table that has this SQL name, None if there is no table."""
+    """Return the columns of the table that has this SQL name, or None if there is no table."""
     try:
         return session.table(name).schema
     except AnalysisException as error:

@@ -209,7 +209,7 @@ class DeltaTable(TargetTable):
         )
         if written.rows == number:
             return set()
-        # Another driver was faster for some keys: their rows are not those that were written.
+        # Another driver was faster for some keys: their rows are not the ones that were written.
         is_written = " AND ".join(f"t.{name} <=> s.{name}" for name in STATE)
         texts = ", ".join(f"s.text_{name}" for name in self._key_names())
         others = session.sql(

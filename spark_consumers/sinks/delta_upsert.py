@@ -25,7 +25,7 @@ _MOST_BROADCAST = 10 << 20
 """Bytes up to which Spark itself may broadcast a batch: its estimates are a fourth larger, its limit is as large."""
 
 _TIMESTAMP = "CAST(get_json_object(t._relay_token, '$.timestamp') AS BIGINT)"
-# Their time tells the rows of a statement from those of an earlier one.
+# Their time tells the rows of a statement from an earlier statement's.
 _IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
 
 
@@ -33,7 +33,7 @@ _IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_
 class BatchMerge:
     """A MERGE of ``relay_batch`` ``s`` into ``table`` ``t``. ``on``: its condition.
 
-    ``keys``: the values of the key columns, and ``row``: those of the others that a change sets, by column. ``size``:
+    ``keys``: the values of the key columns, and ``row``: what a change sets in the others, by column. ``size``:
     the bytes of the batch, about.
     """
 
@@ -44,7 +44,7 @@ class BatchMerge:
     size: int
 
     def statement(self, *clauses: str) -> str:
-        """Return the statement that may insert rows: to find those that are not there, Spark moves the table's keys.
+        """Return the statement that may insert rows: to find missing ones, Spark moves the table's keys.
 
         It need not sort them, but does so for a batch of more than 20 MB, unless it gets a hint. Smaller ones get none,
         since it would also move the keys to find the files that have rows of the batch.
@@ -52,7 +52,7 @@ class BatchMerge:
         return self._statement("SHUFFLE_HASH" if self.size > _MOST_BROADCAST else "", *clauses)
 
     def of_stored(self, update: str) -> str:
-        """Return the statement that updates rows and inserts none, all of whose joins can have the batch in memory."""
+        """Return the statement that updates rows and inserts none; all its joins can have the batch in memory."""
         return self._statement("BROADCAST", update)
 
     def _statement(self, hint: str, *clauses: str) -> str:
@@ -72,7 +72,7 @@ class BatchMerge:
 
 
 class Attempts:
-    """Whether to try the cheaper of two ways: not for some batches after it has failed, the more the more it fails.
+    """Whether to try the cheaper of two ways: not for some batches after it has failed, more of them the more it fails.
 
     ``others``: the batches that have to be such as it is for, before it is tried.
     """
@@ -101,9 +101,9 @@ class NewestInDelta:
     """Writes to one table, and remembers how that went."""
 
     def __init__(self) -> None:
-        # Of a statement without a condition, for changes that are all newer than their rows.
+        # For a statement without a condition, for changes that are all newer than their rows.
         self._unguarded = Attempts()
-        # Of one that inserts nothing, for items that are all in the table.
+        # For a statement that inserts nothing, for items that are all in the table.
         self._only_updates = Attempts(1)
 
     def write(self, session: SparkSession, merge: BatchMerge, found: TableSummary) -> Written:
@@ -135,7 +135,7 @@ class NewestInDelta:
         return Written.of(found.changes, unwritten.collect())
 
     def _merge(self, session: SparkSession, merge: BatchMerge, update: str, found: TableSummary) -> int:
-        """Update the rows of the items, and insert those that are not there. Return how many rows were written.
+        """Update the rows of the items, and insert missing ones. Return how many rows were written.
 
         A statement that inserts nothing takes a third of the time in a large table: Spark neither moves nor sorts the
         rows of its files.

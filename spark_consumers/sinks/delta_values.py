@@ -44,7 +44,7 @@ _PARSED_IN_FULL = {"maxStringLen": str((1 << 31) - 1), "mode": "FAILFAST"}
 
 def from_json(text: Column, kind: str) -> Column:
     """Return the value of Spark's type ``kind`` that JSON has."""
-    # I8: by default all of it is null if a text in it has more than 20 million characters, or if it is no JSON.
+    # I8: by default all of it is null if a text in it has more than 20 million characters, or if it is not JSON.
     return F.from_json(text, kind, _PARSED_IN_FULL)
 
 

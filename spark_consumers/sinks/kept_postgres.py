@@ -74,7 +74,7 @@ class KeptInPostgres(KeptRows):
 
 
 def _value_of(text: str, sql: str) -> str:
-    """Return the SQL of a key's part; of a number that the column cannot have, since it is to be widened, null."""
+    """Return the SQL of a key's part; null for a number that the column cannot have, since it is to be widened."""
     if sql == "bytea":
         return f"decode({text}, 'base64')"
     if sql in _ENDS:

@@ -26,7 +26,7 @@ _SETTINGS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Settings of a connection for which the URL has no other value."""
+"""Settings of a connection, unless the URL has another value."""
 
 _ON_DISK = "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
 """Lets the server write a transaction to its disk before it says that it is committed."""
@@ -70,7 +70,7 @@ class PostgresDatabase:
                 yield self._connection
 
     def iterate(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query of any size, in a transaction of its own. Raises as ``transaction`` does."""
+        """Yield the rows of a query of any size, in a transaction of its own. Raises what ``transaction`` does."""
         with (
             self._errors(),
             closing(self._connect()) as connection,
@@ -141,7 +141,7 @@ def problems(database: PostgresDatabase, schemas: Sequence[str]) -> list[str]:
 
 
 def used_schemas(database: PostgresDatabase, names: Sequence[str]) -> list[str]:
-    """Return those of some schemas in which there is something. Raises ``Unavailable``."""
+    """Return which of some schemas are not empty. Raises ``Unavailable``."""
     with database.transaction() as connection:
         found = execute(
             connection,
@@ -153,10 +153,10 @@ def used_schemas(database: PostgresDatabase, names: Sequence[str]) -> list[str]:
 
 
 def swap_schemas(database: PostgresDatabase, swapped: Sequence[tuple[str, str, str]]) -> None:
-    """Put schemas in the place of others, in one transaction. ``swapped``: of each the new, present and later name.
+    """Put schemas in the place of others, in one transaction. ``swapped``: the new, present and later name of each.
 
-    What is granted on a schema and its tables is then granted on those in their place. A schema that is not there under
-    its new name, as after the swap, is left out. Raises ``Unavailable``.
+    What is granted on a schema and its tables is then granted on what took their place. A schema that is not there
+    under its new name, as after the swap, is left out. Raises ``Unavailable``.
     """
     with database.transaction() as connection:
         there = {name for (name,) in execute(connection, "SELECT nspname::text FROM pg_namespace").fetchall()}

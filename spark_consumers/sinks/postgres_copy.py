@@ -1,7 +1,7 @@
 """One table of the copy in PostgreSQL: its columns, reading the state of rows, and writing them conditionally.
 
 A batch is written in one transaction: its rows are copied into a temporary table, and one statement takes from there
-those whose stored state is still the one that was read. So any number of drivers may keep one copy up to date.
+the rows whose stored state is still the one that was read. So any number of drivers may keep one copy up to date.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _STAGED = {
 class PostgresTable(TargetTable):
     """The copy of one table in PostgreSQL, in the schema of its source.
 
-    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: of the schema's name.
+    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: begins its name.
     """
 
     keeps_nul = False
@@ -225,7 +225,7 @@ class PostgresTable(TargetTable):
         return copied_rows(changes.sparkSession.sparkContext, rows, len(self._plan.keys))
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
-        """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""
+        """Yield the temporary table's rows; ones with an image come as Spark returns them, partition by partition."""
         wanted: dict[PartitionOffset, int] = {}
         for n, write in enumerate(writes):
             if isinstance(write.row.item, tuple):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PostgresTarget(CopyTarget):
-    """The copy of ``copy``. ``prefix``: of the names of its schemas. Raises ``ConfigError`` for a URL that is wrong."""
+    """The copy of ``copy``. ``prefix``: begins its schemas' names. Raises ``ConfigError`` for a URL that is wrong."""
 
     def __init__(self, config: Config, copy: CopyConfig, prefix: str = "") -> None:
         self._sources = [source.name for source in config.sources]

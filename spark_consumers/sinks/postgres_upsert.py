@@ -1,6 +1,6 @@
 """Writes the newest change of each item of a batch to a table in PostgreSQL, and decides in its SQL which are newer.
 
-They are copied into a temporary table, and one statement takes from there those that are newer than the stored row.
+They are copied into a temporary table, and one statement takes from there what is newer than the stored row.
 The Java class `CopiedRows` makes them: in Spark's SQL it takes several times as long as PostgreSQL does for all the
 rest, and Python takes as long again. They are binary, as "COPY" in PostgreSQL's documentation describes it, since to
 escape texts takes as long as all else here.
@@ -38,7 +38,7 @@ COPIED_COLUMNS = {
     "first_offset": "bigint",
     "as_of": "bigint",
 }
-"""What follows the parts of the key in a row, in its order, which is that of the rows of `PlainItems`."""
+"""What follows the parts of the key in a row, in the order of the rows of `PlainItems`."""
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # no flags, no extension
 _TRAILER = b"\xff\xff"
@@ -58,7 +58,7 @@ def copied_rows(context: SparkContext, rows: Any, keys: int) -> Iterator[bytes]:
 class NewestInPostgres:
     """``table``: as SQL names it. ``same_key``: the condition that its row ``t`` has the key of a staged row ``s``.
 
-    ``keys``: the values of the key columns, and ``row``: those of the others that a change sets, by column, in the SQL
+    ``keys``: the values of the key columns, and ``row``: what a change sets in the other columns, by column, in the SQL
     of a staged row, which ``source`` joins with the fields of its image. The parts of a key are k0, k1, ...
     """
 
@@ -101,7 +101,7 @@ class NewestInPostgres:
     def _upsert(self, is_older: str, more: Mapping[str, str], read_as_of: str) -> str:
         """Return the statement that writes the items, and returns how many it has written.
 
-        ``is_older``: whether the stored row is. ``more``: what else is updated. ``read_as_of``: of rows that are new.
+        ``is_older``: whether the stored row is. ``more``: what else is updated. ``read_as_of``: for rows that are new.
         """
         source = self.source("relay_newest s")
         updates = ", ".join(f"{name} = {value}" for name, value in {**self.row, **more}.items())

@@ -56,7 +56,7 @@ def sql_type(kind: str) -> str:
 
 
 def kind_of(sql: str) -> str:
-    """Return the kind of a column by its SQL type; of one that the copy did not make, the SQL type itself."""
+    """Return the kind of a column by its SQL type; if the copy did not make the column, the SQL type itself."""
     return _KINDS.get(sql) or sql.replace("numeric", "decimal")
 
 

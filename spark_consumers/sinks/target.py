@@ -27,7 +27,7 @@ class Item(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A row to write, and the state ``read`` that it replaces, None if there was no row.
+    """A row to write, and the state ``read`` that it replaces, or None if there was no row.
 
     The row's item is the partition and offset of an image in the batch, ``Item.AS_STORED``, or None.
     """
@@ -39,7 +39,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many changes were applied and ignored, and the keys of the items for which neither is known."""
+    """How many changes were applied and ignored, and the keys of items where neither is known."""
 
     applied: int
     ignored: int
@@ -49,7 +49,7 @@ class Written:
     def of(cls, applied: int, unwritten: Iterable[Sequence[Any]]) -> Written:
         """Return it for ``applied`` changes, if all their items were written.
 
-        ``unwritten``: of the items that were not, the key, the number of changes, and whether to ignore it.
+        ``unwritten``: for each item that was not written, its key, its number of changes, and whether to ignore it.
         """
         ignored, left = 0, []
         for *key, changes, is_old in unwritten:
@@ -64,7 +64,7 @@ class Written:
 class SelectedRows:
     """The rows that may exist at the source and come from some partitions of ``topic``, or other topics.
 
-    A row without a place counts as one of another topic. ``read_before``: of ``read_as_of``.
+    A row without a place counts as one of another topic. ``read_before``: their ``read_as_of`` is earlier.
     """
 
     topic: str
@@ -95,7 +95,7 @@ class TargetTable(Protocol):
         """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
 
     def exists(self, batch: DataFrame) -> bool:
-        """Whether there is the table. It need not be prepared for this, nor for its properties if there is one."""
+        """Whether there is the table. The table need not be prepared for this, or for its properties if it exists."""
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         """Return the state of each of ``keys`` that is in the table, tombstones included."""
@@ -116,10 +116,10 @@ class TargetTable(Protocol):
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
 
-        A stored token that is newer, or that of the change itself, ignores all of the item's changes. Older is older
+        If the stored token is newer, or the change's own, all of the item's changes are ignored. Older is older
         than the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it
-        behind the first change. Whatever else is stored, the item is left as it is. ``changes``: of this table, in one
-        topic, each of one item. ``found``: their summary.
+        behind the first change. Whatever else is stored, the item is left as it is. ``changes``: changes of this table,
+        in one topic, each of one item. ``found``: their summary.
         """
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
@@ -130,13 +130,13 @@ class TargetTable(Protocol):
         """
 
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
-        """Write as `write` does, but any number of rows without images, of which ``parts`` are in memory by turns."""
+        """Write as `write` does, but any number of rows without images, with one of ``parts`` in memory at a time."""
         return {key for part in parts for key in self.write(batch, part)}
 
     def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]: ...
 
     def forget_places(self, batch: DataFrame, topic: str) -> None:
-        """Let the rows that come from ``topic`` have no place any more."""
+        """Let the rows that come from ``topic`` lose their place."""
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         """Delete the tombstones written before a time, in seconds; return their number.
@@ -155,7 +155,7 @@ class TargetTable(Protocol):
         """Store a text beside the table."""
 
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
-        """Store a text in place of ``before``, None for none; return False if another one is stored by now."""
+        """Store a text in place of ``before``, None if there was none; return False if another one is stored by now."""
 
 
 STATE = {
@@ -181,7 +181,7 @@ IS_OLDER_THAN_READ = (
 )
 """SQL that says whether a stored row ``t`` is older than the row ``s`` that a snapshot has read.
 
-``timestamp``: that of the stored token.
+``timestamp``: the stored token's.
 """
 
 OF_CHANGE = tuple(name for name in STATE if name != "_relay_read_as_of")

@@ -33,7 +33,7 @@ class Tombstones:
         self._interval = min(_LONGEST_INTERVAL, retention / _COLLECTIONS_PER_RETENTION)
         self._clock = clock
         self._collected_at = 0.0
-        # None: there is none.
+        # None means that there is none.
         self._stored_snapshots: str | None = None
         self.snapshots = SeenSnapshots()
 
@@ -55,7 +55,7 @@ class Tombstones:
         return True
 
     def forget_snapshots(self, batch: DataFrame) -> None:
-        """Forget the snapshots: their topic was replaced, and what runs there does not end any more."""
+        """Forget the snapshots: their topic was replaced, and what runs there never ends."""
         is_stored = False
         while not is_stored:
             self.load(batch)

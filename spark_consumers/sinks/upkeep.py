@@ -1,6 +1,6 @@
 """The upkeep of a Delta table: small files are merged, and files that no kept version needs are deleted.
 
-Delta deletes nothing by itself but its log. The time of the last upkeep is a property of the table.
+Delta itself only deletes its log. The time of the last upkeep is a property of the table.
 """
 
 from __future__ import annotations
