@@ -193,7 +193,7 @@ class Table:
                 yield self.definition, "loader", keys[key], got, true[key].value
         for function in self.functions:
             for spelling in self.spellings:
-                argument = function._key.call(spelling).given.arguments["k"]  # as it is read
+                argument = function._key.call(spelling).values["k"]  # as it is read
                 got, wanted = answer(function, spelling), answer(function.__wrapped__, argument)
                 if got != wanted:
                     yield self.definition, type(argument), spelling, got, wanted
