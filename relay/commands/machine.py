@@ -15,7 +15,8 @@ from pathlib import Path
 
 import typer
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.native import CoreMissing
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {
@@ -51,7 +52,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 @contextmanager
 def local_failures(*, is_service: bool = False) -> Iterator[None]:
-    """Turn failures of files into errors for the user. Flushes stdout at the end.
+    """Turn failures of files and of the installation into errors for the user. Flushes stdout at the end.
 
     A pipe whose reader has gone, as `head` does, is not a failure: the command is done. A service is not, so that
     whatever supervises it starts it again.
@@ -64,6 +65,8 @@ def local_failures(*, is_service: bool = False) -> Iterator[None]:
         if isinstance(error.__context__, BrokenPipeError):  # rich has noticed it
             raise typer.Exit(done) from None
         raise
+    except CoreMissing as error:
+        raise ConfigError(str(error)) from error
     except OSError as error:
         if error.errno == errno.EPIPE and _has_no_reader():
             _discard()

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
-from relay.errors import ConfigError
-
 if TYPE_CHECKING:
     from relay.native import _core
 
 log = logging.getLogger(__name__)
 
 _INTERFACE = 9  # what this version calls; one that was built of other sources may have another
+
+
+class CoreMissing(ImportError):
+    """The compiled core is required, and this installation lacks it. The message is for the user."""
 
 
 class CoreModule(Protocol):
@@ -38,7 +40,7 @@ class CoreModule(Protocol):
 def core() -> CoreModule | None:
     """Return the compiled core, or None if it was not built or ``RELAY_NATIVE=off`` is set: then use plain Python.
 
-    Raises ``ConfigError`` if ``RELAY_NATIVE=required`` is set and it is not there.
+    Raises ``CoreMissing`` if ``RELAY_NATIVE=required`` is set and it is not there.
     """
     wanted = os.environ.get("RELAY_NATIVE", "")
     if wanted == "off":
@@ -51,7 +53,7 @@ def core() -> CoreModule | None:
             raise ImportError("it was built of other sources")
     except ImportError as error:
         if wanted == "required":
-            raise ConfigError(
+            raise CoreMissing(
                 f"RELAY_NATIVE=required is set, and this installation lacks the compiled core: {error}: install a "
                 "wheel that has it, build it where Rust is, or leave RELAY_NATIVE out"
             ) from error

@@ -267,3 +267,25 @@ def test_a_config_is_replaced_as_a_whole_or_kept_where_a_disk_is_full(file: Path
         assert (file.read_text() == before) == (code == 2)
     assert (link.is_symlink(), file.stat().st_mode & 0o777) == (True, 0o640)
     assert sorted(file.parent.iterdir()) == [link, file]
+
+
+def test_a_core_that_is_required_and_missing_is_an_error_of_one_line() -> None:
+    """Whatever command needs it."""
+    command = """
+import relay.cli as cli
+from relay import native
+
+@cli.app.command("needs-core")
+def needs_core() -> None:
+    import sys
+    sys.modules["relay.native._core"] = None
+    native.core()
+
+cli.app(["needs-core"])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", command], env={**os.environ, "RELAY_NATIVE": "required"}, capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("relay: error: RELAY_NATIVE=required is set, and this installation lacks")
+    assert "Traceback" not in ended.stderr
