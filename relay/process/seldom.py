@@ -1,23 +1,27 @@
-"""Warnings of what goes on and on, in a log that people read."""
+"""What is done again and again, but not all the time, such as a warning in a log that people read."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-_EVERY = 60.0  # seconds
+_EVERY = 60.0  # seconds between two warnings
 
 
 class Seldom:
-    """Whether a warning is due, as it is once a minute. Threads may share it: two at once may both be told yes."""
+    """Whether something is due, which it is once in ``every`` seconds by ``clock``.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Threads may share it: two at once may both be told yes.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, every: float = _EVERY) -> None:
         self._clock = clock
+        self._every = every
         self._due_at = -float("inf")
 
     def is_due(self) -> bool:
         now = self._clock()
         if now < self._due_at:
             return False
-        self._due_at = now + _EVERY
+        self._due_at = now + self._every
         return True

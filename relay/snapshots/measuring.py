@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from relay.errors import Unavailable
+from relay.process.seldom import Seldom
 from relay.process.slow_call import SlowCall
 from relay.records import ShardCheckpoint, SnapshotControl
 from relay.snapshots.facts import Measure, Measurement
@@ -28,7 +29,7 @@ class Measuring:
         self._tables = tables
         self._clock = clock
         # When to try again, and to say again what the beginning waits for.
-        self._retry_at = 0.0
+        self._retry = Seldom(clock, every=_RETRY_AFTER)
         self._under_way: tuple[Measurement, SlowCall[Measured]] | None = None
 
     def __repr__(self) -> str:
@@ -42,14 +43,14 @@ class Measuring:
 
     def start(self, control: SnapshotControl, step: Measure, published: Mapping[str, ShardCheckpoint]) -> None:
         """Ask what a snapshot reads, unless that was tried a moment ago."""
-        if self._is_time():
+        if self._retry.is_due():
             known, tables = dict(published), control.tables
             call = SlowCall(f"measure-{self._source}", lambda: self._tables.measure(known, tables))
             self._under_way = Measurement(control.id, step), call
 
     def wait(self, seconds: float) -> None:
         """Say, from time to time, when a snapshot begins."""
-        if self._is_time():
+        if self._retry.is_due():
             log.info("source %s: the snapshot starts in %d s, later than what it repairs", self._source, seconds)
 
     def look(self, snapshot: str, published: Mapping[str, ShardCheckpoint]) -> Measurement | None:
@@ -62,7 +63,7 @@ class Measuring:
             return None
         measurement, call = self._under_way
         if not self.has_ended(published):
-            if call.done and self._is_time():
+            if call.done and self._retry.is_due():
                 behind = self._clock() - measurement.asked.as_of
                 log.info(
                     "source %s: the snapshot starts once each shard is published to %d s ago", self._source, behind
@@ -78,10 +79,3 @@ class Measuring:
     def drop(self) -> None:
         """Forget the last one, whose snapshot begins."""
         self._under_way = None
-
-    def _is_time(self) -> bool:
-        now = self._clock()
-        if now < self._retry_at:
-            return False
-        self._retry_at = now + _RETRY_AFTER
-        return True
