@@ -83,7 +83,7 @@ class Start:
         return []
 
 
-def holes(begin: Offsets, end: Offsets) -> list[Hole]:
+def holes(begin: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[Hole]:
     """Return what is between two offsets of each partition that has an ``end``. One without a beginning begins at 0."""
     return [
         Hole(topic, partition, first, stop)
@@ -107,21 +107,17 @@ class AppliedNotes:
         self._ids = ids
         self._change = change
         # What is known to be in the note of a room, and topics there that no longer belong to the room.
-        self._last: dict[str, Offsets] = {}
+        self._last: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._left: dict[str, Collection[str]] = {}
 
     def applied(self, session: SparkSession) -> Offsets:
         """Return the offsets up to which the target has everything, for all topics that have a room."""
         found: Offsets = {topic: {} for topics in self._rooms.values() for topic in topics}
         for room, topics in self._rooms.items():
-            offsets = self._offsets(self._read(room, self._change(session, room, str))[0])
+            offsets = self._read(room, self._change(session, room, str))[0].offsets
             self._last[room], self._left[room] = offsets, offsets.keys() - set(topics)
-            found.update((topic, offsets[topic]) for topic in topics if topic in offsets)
+            found.update((topic, dict(offsets[topic])) for topic in topics if topic in offsets)
         return found
-
-    @staticmethod
-    def _offsets(applied: AppliedChanges) -> Offsets:
-        return {topic: dict(partitions) for topic, partitions in applied.offsets.items()}
 
     def gaps(self, session: SparkSession, room: str) -> list[LostChanges]:
         """Return all gaps that were noted of a room."""
@@ -143,10 +139,10 @@ class AppliedNotes:
 
     def _advanced(self, room: str, reached: Offsets, gaps: Sequence[LostChanges], text: str) -> str:
         applied, noted = self._read(room, text)
-        if holes(self._offsets(applied), self._last.get(room, {})):  # I1
+        if holes(applied.offsets, self._last.get(room, {})):  # I1
             raise RelayError(
-                f"the note of what the tables{room and f' of source {room}'} have is not there any more: they were "
-                "deleted while the consumer ran. Put them back, or name another folder with --checkpoint"
+                f"{_note_of(room)} is no longer there: they were deleted while the consumer ran. Put them back, or "
+                "name another folder with --checkpoint"
             )
         listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
         return json.dumps({"applied": applied.advanced(reached).to_json().decode(), "gaps": to_json([*listed])})
@@ -160,12 +156,16 @@ class AppliedNotes:
             gaps = from_json(found.get("gaps", ""))
         except (ValueError, TypeError, AttributeError) as error:
             raise RelayError(
-                f"the note of what the tables{room and f' of source {room}'} have cannot be read: {error}: put back "
-                "what wrote it, or remove it and name another folder with --checkpoint"
+                f"{_note_of(room)} cannot be read: {error}: put back what wrote it, or remove it and name another "
+                "folder with --checkpoint"
             ) from error
         again = created_again(applied.ids, ids)
         kept = {topic: offsets for topic, offsets in applied.offsets.items() if topic not in again}
         return replace(applied, ids={**applied.ids, **ids}, offsets=kept), gaps
+
+
+def _note_of(room: str) -> str:
+    return f"the note of what the tables{room and f' of source {room}'} have"
 
 
 NOT_KNOWN = AppliedNotes({}, dict, lambda *_: "")

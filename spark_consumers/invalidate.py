@@ -19,7 +19,7 @@ from relay.cache.continuity import Continuity
 from relay.config import CacheConfig, Config
 from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
-from relay.kafka.group_offsets import Offsets, count_between, up_to
+from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.applied import Start
 from spark_consumers.cache_batches import BatchOutcome, CacheWork, chunks
 from spark_consumers.consumer import Consumer
@@ -65,7 +65,7 @@ class CacheConsumer(Consumer):
         self._reader: ValueReader
 
     def begin(self, session: SparkSession, start: Start) -> None:
-        self.continuity.begin(start.ids, up_to(start.first, start.ends), start.ends)
+        self.continuity.begin(start.ids, start.first, start.ends)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._schemas, self._given_up = KnownSchemas(decoder.schemas), tuple(decoder.given_up)

@@ -303,20 +303,17 @@ class PostgresTable(TargetTable):
         with self._database.transaction() as connection:
             return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
 
-    def has_properties(self) -> bool:
-        """Whether there is a place for properties of tables in this schema."""
-        with self._database.transaction() as connection:
-            found = execute(connection, "SELECT to_regclass($1::text) IS NOT NULL", [self._properties]).fetchone()
-            return bool(found and found[0])
-
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         with self._database.transaction() as connection:
-            self._create_properties(connection)
+            # A read creates nothing, which would be in the way of whoever puts the tables back.
+            if execute(connection, "SELECT to_regclass($1::text)", [self._properties]).fetchone() == (None,):
+                return {}
             statement = f"SELECT name, value FROM {self._properties} WHERE relation = $1"
             return dict(execute(connection, statement, [self._relation]).fetchall())
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         with self._database.transaction() as connection:
+            self._create_properties(connection)
             execute(
                 connection,
                 f"INSERT INTO {self._properties} VALUES ($1, $2, $3)"
@@ -328,6 +325,7 @@ class PostgresTable(TargetTable):
         place = [self._relation, name]
         with self._database.transaction() as connection:
             if before is None:
+                self._create_properties(connection)
                 inserted = f"INSERT INTO {self._properties} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
                 return execute(connection, inserted, [*place, after]).rowcount == 1
             updated = f"UPDATE {self._properties} SET value = $3 WHERE relation = $1 AND name = $2 AND value = $4"  # I7

@@ -12,13 +12,7 @@ from relay.errors import ConfigError, Unavailable
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
-from spark_consumers.sinks.postgres import (
-    PostgresDatabase,
-    identifier,
-    problems,
-    swap_schemas,
-    used_schemas,
-)
+from spark_consumers.sinks.postgres import PostgresDatabase, identifier, problems, swap_schemas, used_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,14 +55,9 @@ class PostgresTarget(CopyTarget):
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         batch, table = session.range(0), self.open()(room, "")  # which has the properties of no table
         while True:
-            # A read creates nothing, which would be in the way of whoever puts the tables back.
-            before = table.properties(batch).get(NOTE) if table.has_properties() else None
+            before = table.properties(batch).get(NOTE)
             after = rule(before or "")
-            if after == (before or ""):
-                return after
-            if not table.has_properties():
-                table.properties(batch)  # creates them
-            if table.replace_property(batch, NOTE, before, after):
+            if after == (before or "") or table.replace_property(batch, NOTE, before, after):
                 return after
 
     def content(self, session: SparkSession) -> str | None:

@@ -182,7 +182,7 @@ def test_json_holds_every_value_exactly(spark_process: SparkProcess) -> None:
 
 
 def test_texts_of_any_length_and_alphabet_are_exact_in_json(spark_process: SparkProcess) -> None:
-    """I8: in names and values, at all places of the buffers that JSON is written through. Bytes that are no text are
+    """I8: in names and values, at all places of the buffers that JSON is written through. Bytes that are not text are
     replaced as Java does it.
     """
     name = 'n"\\\U0001f600\u00e9'

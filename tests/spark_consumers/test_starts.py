@@ -129,7 +129,7 @@ def test_a_note_that_is_gone_while_a_consumer_runs_ends_it() -> None:
     notes.applied(none)
     notes.advance(none, at(5))
     del target.texts["shop"]
-    with pytest.raises(RelayError, match="the tables of source shop have is not there any more: they were deleted"):
+    with pytest.raises(RelayError, match="the tables of source shop have is no longer there: they were deleted"):
         notes.advance(none, at(9))
     target.texts["shop"] = "not JSON"
     with pytest.raises(RelayError, match="the tables of source shop have cannot be read"):
