@@ -14,8 +14,9 @@ from relay.cache.keyspace_loader import KeyspaceLoader
 from relay.cache.loaders import DynamoDBLoader, PrimaryLoader, QueriesLoader, VitessLoader
 from relay.cache.memcached_store import MemcachedStore
 from relay.cache.memory_store import MemoryStore
+from relay.cache.reads import Cached, Outcome
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
-from relay.cache.token_cache import Cached, Load, LoadMany, Outcome, TokenCache
+from relay.cache.token_cache import Load, LoadMany, TokenCache
 from relay.cache.urls import open_store
 from relay.extras import lazily
 

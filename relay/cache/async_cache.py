@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from relay.cache.entry import LoadedValue, Tokens
+from relay.cache.reads import Cached
 from relay.cache.steps import LoadCall, Step, StoreCall
-from relay.cache.token_cache import Cached, TokenCache
+from relay.cache.token_cache import TokenCache
 from relay.token import EventToken
 
 AsyncLoad = Callable[[str, Tokens | None], Awaitable[LoadedValue]]

@@ -13,8 +13,6 @@ import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -23,6 +21,7 @@ from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
 from relay.cache.keys import row_keys
+from relay.cache.reads import Cached, Lease, Outcome, Reads
 from relay.cache.steps import LoadCall, Pause, Step, Steps, StoreCall
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import StoreFull, Unavailable
@@ -37,56 +36,8 @@ Load = Callable[[str, Tokens | None], LoadedValue]
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
 
-
 _CLOCK_SLACK = 2  # lease times, since clocks and settings of other processes may differ by one
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds before a key that another reader fills is read again; doubles
-
-
-class Outcome(StrEnum):
-    """How a value was found.
-
-    HIT: from the cache. FILLED: loaded and stored. DROPPED: loaded, but not stored, because the entry was invalidated
-    meanwhile or the read was not fresher. MISS: loaded without an attempt to store it, because another reader was
-    filling it or the store could not be reached.
-    """
-
-    HIT = "hit"
-    FILLED = "filled"
-    DROPPED = "dropped"
-    MISS = "miss"
-
-
-@dataclass(frozen=True, slots=True)
-class Cached:
-    """A value (None: there is no such item) and where it came from."""
-
-    value: bytes | None
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Lease:
-    """``is_first``: there was no entry before it."""
-
-    entry: Entry
-    meta: bytes
-    is_first: bool
-
-
-@dataclass(slots=True)
-class _Reads:
-    """What a call of ``get_many`` has found so far.
-
-    ``adds``: values stored where there was no entry. ``too_old``: values whose reads were not fresh enough to store.
-    """
-
-    refused: bytes | None
-    found: dict[str, Cached] = field(default_factory=dict)
-    adds: int = 0
-    too_old: int = 0
-
-    def accepts(self, value: bytes | None) -> bool:
-        return self.refused is None or value != self.refused
 
 
 class TokenCache:
@@ -220,7 +171,7 @@ class TokenCache:
     def steps(self, keys: Iterable[str], refused: bytes | None = None) -> Steps[dict[str, Cached]]:
         """Return the steps of ``get_many``."""
         pending = list(dict.fromkeys(keys))
-        reads = _Reads(refused)
+        reads = Reads(refused)
         waited, pause = 0.0, _FIRST_PAUSE
         while pending:
             pending = yield from self._serve(pending, reads)
@@ -240,7 +191,7 @@ class TokenCache:
         with self._lock:
             return self._fill_time.longest(self.lease_ttl)
 
-    def _serve(self, keys: list[str], reads: _Reads) -> Steps[list[str]]:
+    def _serve(self, keys: list[str], reads: Reads) -> Steps[list[str]]:
         """Read the keys, fill the ones that lack a value, and return the ones that another reader is filling."""
         # The generation comes with the entries, before anything is loaded: a value loaded across a bump has the old
         # generation and is never served (I6).
@@ -256,7 +207,7 @@ class TokenCache:
             return []
         now = self._clock()
         busy: list[str] = []
-        leases: dict[str, _Lease] = {}
+        leases: dict[str, Lease] = {}
         writes: list[ConditionalWrite] = []
         for key, (stored, entry) in missing.items():
             if entry and entry.is_being_filled(generation, now, _CLOCK_SLACK * self.lease_ttl):
@@ -264,7 +215,7 @@ class TokenCache:
             else:
                 lease = leased(entry, generation, now + self.lease_ttl)
                 meta = encode(lease, self._nonce())
-                leases[key] = _Lease(lease, meta, stored is None)
+                leases[key] = Lease(lease, meta, stored is None)
                 expected = stored.meta if stored else None
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
         if not leases:
@@ -277,7 +228,7 @@ class TokenCache:
         return busy
 
     def _served(
-        self, keys: list[str], found: list[StoredEntry | None], generation: str, reads: _Reads
+        self, keys: list[str], found: list[StoredEntry | None], generation: str, reads: Reads
     ) -> dict[str, tuple[StoredEntry | None, Entry | None]]:
         """Note the values that may be served, and return the other keys with what the store has for them."""
         now = self._clock()
@@ -290,12 +241,12 @@ class TokenCache:
                 missing[key] = stored, entry
         return missing
 
-    def _load_only(self, keys: list[str], reads: _Reads) -> Steps[None]:
+    def _load_only(self, keys: list[str], reads: Reads) -> Steps[None]:
         if keys:
             loaded = yield LoadCall(dict.fromkeys(keys))
             reads.found.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
 
-    def _fill(self, leases: dict[str, _Lease], reads: _Reads) -> Steps[None]:
+    def _fill(self, leases: dict[str, Lease], reads: Reads) -> Steps[None]:
         """Load the leased keys, and store each value whose lease has not been replaced."""
         if not leases:
             return
@@ -382,7 +333,7 @@ class TokenCache:
         if self._warning.is_due():
             _log.warning("cache namespace %s is bypassed, values come from the source: %s", self.namespace, error)
 
-    def _count(self, reads: _Reads) -> None:
+    def _count(self, reads: Reads) -> None:
         hits = fills = 0
         for cached in reads.found.values():
             hits += cached.outcome is Outcome.HIT

@@ -1,0 +1,55 @@
+"""What a read through the cache returns, and what it has found so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from relay.cache.entry import Entry
+
+
+class Outcome(StrEnum):
+    """How a value was found.
+
+    HIT: from the cache. FILLED: loaded and stored. DROPPED: loaded, but not stored, because the entry was invalidated
+    meanwhile or the read was not fresher. MISS: loaded without an attempt to store it, because another reader was
+    filling it or the store could not be reached.
+    """
+
+    HIT = "hit"
+    FILLED = "filled"
+    DROPPED = "dropped"
+    MISS = "miss"
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A value (None: there is no such item) and where it came from."""
+
+    value: bytes | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """``is_first``: there was no entry before it."""
+
+    entry: Entry
+    meta: bytes
+    is_first: bool
+
+
+@dataclass(slots=True)
+class Reads:
+    """What a call of ``get_many`` has found so far.
+
+    ``adds``: values stored where there was no entry. ``too_old``: values whose reads were not fresh enough to store.
+    """
+
+    refused: bytes | None
+    found: dict[str, Cached] = field(default_factory=dict)
+    adds: int = 0
+    too_old: int = 0
+
+    def accepts(self, value: bytes | None) -> bool:
+        return self.refused is None or value != self.refused
