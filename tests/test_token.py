@@ -78,7 +78,7 @@ def test_comparisons_of_other_implementations_hold(a: EventToken | None, b: Even
         pytest.param("DynamoDB/" + "9" * 5000, "DynamoDB/5", None, id="more digits than an int takes"),
         pytest.param("DynamoDB/5", "MariaDB/0-1-5", None, id="number and set"),
         pytest.param("MariaDB/0-1-5", f"MySQL56/{U}:1-9", None, id="two flavours"),
-        pytest.param("MySQL56/", f"MySQL56/{U}:1-9", None, id="an empty set is no position"),
+        pytest.param("MySQL56/", f"MySQL56/{U}:1-9", None, id="an empty set is not a position"),
         pytest.param("MariaDB/", "MariaDB/", None, id="two empty sets are not equal"),
         pytest.param("", "", None, id="no positions"),
         pytest.param(f"{U}:1-5", f"MySQL56/{U}:1-5", EQUAL, id="the flavour may be left out"),

@@ -1,7 +1,7 @@
 """Puts the site together: the Markdown of all folders as it is, and pages that are made from code.
 
 The pages have the paths that their files have in the repository, so links work in both. A README.md becomes the page of
-its folder. A link to a file that is no page becomes a download of it.
+its folder. A link to a file that is not a page becomes a download of it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _to_page(link: re.Match[str]) -> str:
 
 
 def _provide(target: Path, folder: Path) -> None:
-    """Copy a file that is no page, or the files of a folder."""
+    """Copy a file that is not a page, or the files of a folder."""
     if target.is_file() and target.suffix != ".md":
         copy = folder / target.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

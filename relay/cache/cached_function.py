@@ -11,7 +11,8 @@ from relay.cache.async_cache import AsyncTokenCache
 from relay.cache.codec import JSON, Codec
 from relay.cache.entry import LoadedValue, Tokens
 from relay.cache.function_key import FunctionKey, KeyedCall
-from relay.cache.token_cache import Cached, Outcome, TokenCache
+from relay.cache.reads import Cached, Outcome
+from relay.cache.token_cache import TokenCache
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -60,7 +60,9 @@ class FunctionKey:
             self._signature = inspect.signature(function)
             parameters = self._signature.parameters
             if unknown := [column for column in self._template.columns if column not in parameters]:
-                raise ValueError(f"the cache key {key!r} names {unknown[0]!r}, which is no parameter of {function!r}")
+                raise ValueError(
+                    f"the cache key {key!r} names {unknown[0]!r}, which is not a parameter of {function!r}"
+                )
             hints = _hints(function)
             self._types = {
                 column: _type_name(hints.get(column, parameters[column].annotation))
@@ -71,9 +73,9 @@ class FunctionKey:
         """Return the call. ValueError if an argument has no text in a cache key, TypeError if one is missing."""
         if not isinstance(self._key, str):
             return KeyedCall(self._key(*args, **kwargs), args, kwargs)
-        given, complete = self._signature.bind(*args, **kwargs), self._signature.bind(*args, **kwargs)
-        complete.apply_defaults()
-        values = {column: complete.arguments[column] for column in self._types}
+        given = self._signature.bind(*args, **kwargs)
+        parameters = self._signature.parameters
+        values = {column: given.arguments.get(column, parameters[column].default) for column in self._types}
         is_typed = True
         for column, kind in self._types.items():
             if kind in ("", "str") or not isinstance(values[column], (str, bool, datetime)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ Read = Callable[[Any, Sequence[str]], Mapping[str, bytes] | Iterable[tuple[Mappi
 """``read(cursor, keys)``: by any queries over any tables, to values by key, or to pairs of a row and its value."""
 
 
-class RowsLoader:
+class RowsLoader(ABC):
     """What the loaders of MySQL and MariaDB share: a value comes from the row that renders its key.
 
     ``key``: the template of the keys in ``cache.keys``; the loader renders the key of each row that ``read`` returns
@@ -102,9 +103,9 @@ class RowsLoader:
         """Load one key, for ``get_or_load``. Raises what ``load_many`` does."""
         return self.load_many({key: compare})[key]
 
+    @abstractmethod
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``."""
-        raise NotImplementedError
 
     def _values(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
         found: Any = self._read(cursor, keys)

@@ -27,7 +27,7 @@ def declared_table(path: str) -> DeclaredTable:
     """Import the class at ``path``. Raises ValueError, saying what is wrong with it."""
     module, _, name = path.partition(":")
     if not module or not name:
-        raise ValueError(f"{path!r} is no path of a class: write app.models:Order")
+        raise ValueError(f"{path!r} is not the path of a class: write app.models:Order")
     try:
         found: Any = import_module(module)
         for part in name.split("."):
@@ -38,5 +38,5 @@ def declared_table(path: str) -> DeclaredTable:
         # Whatever a program of somebody else's raises when it is imported.
         raise ValueError(f"cannot import {path}: {error!r}") from error
     if not isinstance(found, type) or not hasattr(found, "__differences__"):
-        raise ValueError(f"{path} is no class of a table: let it extend relay.dynamodb.models.Model")
+        raise ValueError(f"{path} is not the class of a table: let it extend relay.dynamodb.models.Model")
     return cast(DeclaredTable, found)

@@ -275,7 +275,7 @@ class Publishing:
             self._send_changes(owner, page, yields=shard.yields)
         if page.schema_changes:
             self._send_schema_changes(owner, page.schema_changes)
-        if not sent.is_covered:  # I4: later, it would tell of the pages that were sent after this one
+        if not sent.is_covered:  # I4: later, it would speak of the pages that were sent after this one
             sent.checkpoint, sent.is_covered = owner.checkpoint(shard, page), True
         if (checkpoint := sent.checkpoint) is not None:
             self.record(shard.key, checkpoint.to_json())

@@ -66,7 +66,7 @@ _DAMAGED = st.fixed_dictionaries(
 
 @given(st.binary(max_size=40) | _JSON.map(orjson.dumps) | _DAMAGED)
 def test_no_bytes_can_stop_a_reader_or_an_invalidator(meta: bytes) -> None:
-    """Bytes that are no entry are not served, and any invalidation replaces them."""
+    """Bytes that are not an entry are not served, and any invalidation replaces them."""
     entry = decode(meta)
     if entry is UNREADABLE:
         assert not entry.serves("", 0.0)

@@ -169,7 +169,7 @@ class Table:
         try:
             rows = self.rows(where, k)
         except pymysql.MySQLError:
-            return None  # it is no value of the type
+            return None  # it is not a value of the type
         return rows[0] if rows else None
 
     def by_text(self, k: str) -> dict[str, Any]:

@@ -65,13 +65,13 @@ def test_a_class_declares_the_columns_of_a_table(file: Path) -> None:
     ("model", "said"),
     [
         ("5", "13:12: `sources[0].model` must be text (quote it if it looks like something else), not 5"),
-        ("shop", "13:12: `sources[0].model`: 'shop' is no path of a class: write app.models:Order"),
+        ("shop", "13:12: `sources[0].model`: 'shop' is not the path of a class: write app.models:Order"),
         ("nowhere:Order", "13:12: `sources[0].model`: cannot import nowhere:Order: No module named 'nowhere': is its "
                           "folder in PYTHONPATH?"),
         ("relay.table:Order", "13:12: `sources[0].model`: cannot import relay.table:Order: AttributeError(\"module "
                               "'relay.table' has no attribute 'Order'\")"),
-        ("relay.table:Column", "13:12: `sources[0].model`: relay.table:Column is no class of a table: let it extend "
-                               "relay.dynamodb.models.Model"),
+        ("relay.table:Column", "13:12: `sources[0].model`: relay.table:Column is not the class of a table: let "
+                               "it extend relay.dynamodb.models.Model"),
         ("relay.dynamodb.models:Model", "13:12: `sources[0].model`: Model declares no table: use a class that extends "
                                         "Model and is not abstract"),
         ("tests.dynamodb.models.shop:Counter\n        columns: {a: string}",

@@ -136,7 +136,7 @@ class Cluster(World):
                 self.is_split = True
                 for (customer,) in cursor.fetchall():
                     columns = "customer, line, version, note"
-                    # A copy is no change, and is not in the streams, which begin at the journal.
+                    # A copy is not a change, and is not in the streams, which begin at the journal.
                     cursor.execute("set @copying = 1")
                     cursor.execute(
                         f"insert into `{self.place(customer)}`.items ({columns})"

@@ -79,7 +79,7 @@ def test_at_low_load_a_transaction_is_committed_at_once(
 def test_changes_that_arrived_during_the_last_commit_do_not_count_as_high_load(
     transaction: OpenTransaction, clock: SteppedClock
 ) -> None:
-    """At a few hundred changes a second, some always wait for a commit to end; that is no reason to delay them."""
+    """At a few hundred changes a second, some always wait for a commit to end; that is not a reason to delay them."""
     transaction.begin()
     sent: Any = transaction.publisher
     sent.takes = 0.014

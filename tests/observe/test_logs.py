@@ -109,7 +109,7 @@ def test_a_process_that_ends_with_an_error_writes_one_log_line(arguments: str, t
 @pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize(("options", "code"), [(["--set", "log.path=/proc/version/log"], 3), (None, 2)])
 def test_an_exit_code_is_the_same_with_logs_in_json(options: list[str] | None, code: int, tmp_path: Path) -> None:
-    """A finding of `relay check` is no error of the command, and a missing argument no unexpected one."""
+    """A finding of `relay check` is not an error of the command, and a missing argument is not an unexpected one."""
     path = tmp_path / "relay.yaml"
     source = "{name: orders, type: dynamodb, table: orders, region: eu-west-1}"
     path.write_text(f"name: shop\nkafka: {{bootstrap_servers: b}}\nsources: [{source}]\n")

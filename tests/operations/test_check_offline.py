@@ -179,7 +179,7 @@ def test_the_certificates_of_the_port_are_loaded(authority: Path, tmp_path: Path
     path.write_text(yaml.safe_dump({**SMALLEST, "http": http}))
     result = relay("check", path, "--offline")
     assert "✓ http 127.0.0.1:9400: its certificate can be used" in result.stdout
-    result = relay("check", path, "--offline", "--set", f"http.certificate={authority}")  # there is no key in it
+    result = relay("check", path, "--offline", "--set", f"http.certificate={authority}")  # there is not a key in it
     assert result.exit_code == 2
     assert f"✗ http 127.0.0.1:9400: http.certificate: cannot use {authority}: " in result.stdout
     result = relay("check", path, "--offline", "--set", "http.authorities=/nowhere/ca.pem")

@@ -132,7 +132,7 @@ def test_values_that_cannot_be_compared_are_unknown_with_the_reason(shop: Shop) 
 
 
 def test_a_key_that_several_items_may_have_is_compared_with_the_items_of_its_value(shop: Shop) -> None:
-    """``order:a:b:1`` may be of customer ``a:b`` only, since ``b:1`` is no number."""
+    """``order:a:b:1`` may be of customer ``a:b`` only, since ``b:1`` is not a number."""
     item = {"customer": {"S": "a:b"}, "number": {"N": "1"}}
     shop.client.put_item(TableName=shop.table, Item=item)
     shop.plant("order:a:b:1", image_json(item).encode())

@@ -45,5 +45,5 @@ def test_a_key_says_what_its_record_is_and_of_what_whatever_the_names(source: st
     ],
 )
 def test_a_foreign_key_is_refused(key: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - any ValueError says it is no key
+    with pytest.raises(ValueError):  # noqa: PT011 - any ValueError says it is not a key
         parse_key(key)

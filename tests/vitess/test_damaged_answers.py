@@ -1,4 +1,4 @@
-"""Answers of vtgate that are no messages: the connection is made again, and nothing is lost or doubled (I1, I3)."""
+"""Answers of vtgate that are not messages: the connection is made again, and nothing is lost or doubled (I1, I3)."""
 
 from __future__ import annotations
 

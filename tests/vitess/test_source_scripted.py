@@ -180,7 +180,7 @@ def qualified(table: str) -> tuple[str, Log]:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_table_whose_name_comes_with_its_keyspace_is_relayed_without_it(named: bool) -> None:
-    """I1: it is no other table, which nobody wants."""
+    """I1: it is not another table, which nobody wants."""
     name, log = qualified("customer")
     internal, _ = qualified("_vt_vrp_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_")
     log.layouts[internal] = fields(internal)

@@ -304,7 +304,7 @@ def _declared(
         names.add(index.name)
     stream = given.get("stream")
     if stream not in (None, *get_args(ViewType)):
-        raise InvalidModel(f"{owner}: stream={stream!r} is no view type: use one of {', '.join(get_args(ViewType))}")
+        raise InvalidModel(f"{owner}: stream={stream!r} is not a view type: use one of {', '.join(get_args(ViewType))}")
     for template in given.get("cache_keys", ()):
         _check_cache_key(owner, template, {each.attribute: each for each in columns.values()})
     return Declaration(
@@ -325,7 +325,7 @@ def _ttl(owner: str, name: str | None, columns: Mapping[str, Attribute[Any]]) ->
     if name is None:
         return None
     if name not in columns:
-        raise InvalidModel(f"{owner}: ttl={name!r} is no column: there are {', '.join(columns)}")
+        raise InvalidModel(f"{owner}: ttl={name!r} is not a column: there are {', '.join(columns)}")
     if columns[name].type.kind != "N":
         raise InvalidModel(f"{columns[name].label}: a time to live is a number of seconds: annotate it as Seconds")
     return columns[name]

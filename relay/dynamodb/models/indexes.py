@@ -65,7 +65,7 @@ class Index:
             raise InvalidModel(f'{self.label}: the projection is "all", "keys" or a list of columns')
         listed = [] if isinstance(self._projection, str) else self._projection
         if unknown := [each for each in listed if each not in columns]:
-            raise InvalidModel(f"{self.label} projects {unknown[0]!r}, which is no column of {owner}")
+            raise InvalidModel(f"{self.label} projects {unknown[0]!r}, which is not a column of {owner}")
         if not NAME.fullmatch(self.name):
             raise InvalidModel(f"{self.label}: an index has {NAME_IS}, not {self.name!r}")
         keys = {*table_key, *wanted}
@@ -75,7 +75,8 @@ class Index:
     def _column(self, name: str, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any]:
         found = columns.get(name)
         if found is None:
-            raise InvalidModel(f"{self.label} has the key {name!r}, which is no column: there are {', '.join(columns)}")
+            there = ", ".join(columns)
+            raise InvalidModel(f"{self.label} has the key {name!r}, which is not a column: there are {there}")
         if found.type.kind not in ("S", "N", "B"):
             raise InvalidModel(f"{self.label} has the key {found.label}: a key is text, a number or bytes")
         return found

@@ -118,7 +118,7 @@ def searched(
     """Return the request that queries and scans share, and the columns of its results. Raises ``InvalidSearch``."""
     owner = declared.model.__name__
     if index is not None and all(index is not each for each in declared.indexes.values()):
-        raise InvalidSearch(f"{index!r} is no index of {owner}")
+        raise InvalidSearch(f"{index!r} is not an index of {owner}")
     if consistent and index is not None and not index.is_local:
         raise InvalidSearch(f"{index!r} is a global index, which cannot be read consistently")
     placeholders = Placeholders()
@@ -157,7 +157,7 @@ def _projected(
     for each in [projection] if isinstance(projection, str) else projection:
         name = each.name if isinstance(each, Attribute) else each
         if name not in declared.columns or (isinstance(each, Attribute) and declared.columns[name] is not each):
-            raise InvalidSearch(f"{owner}: {each!r} cannot be projected: it is no column of {owner}")
+            raise InvalidSearch(f"{owner}: {each!r} cannot be projected: it is not a column of {owner}")
         if name not in available:
             raise InvalidSearch(f"{declared.columns[name].label} cannot be projected: {index!r} does not have it")
         names |= {name}
@@ -198,7 +198,7 @@ def _check_key(declared: Declaration, index: Index | None, key: Condition) -> No
     ]
     if len(hashes) != 1 or len(ranges) > 1 or len(parts) != len(hashes) + len(ranges):
         more = f", and at most one of < <= == >= > between begins_with of {ranged[0].label}" if ranged else ""
-        raise InvalidSearch(f"{place}: {key!r} is no key: it must be {hash.label} == a value{more}; use `filter=`")
+        raise InvalidSearch(f"{place}: {key!r} is not a key: it must be {hash.label} == a value{more}; use `filter=`")
 
 
 def _is_no_value(value: Any) -> bool:

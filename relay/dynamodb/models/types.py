@@ -300,7 +300,8 @@ def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
         raise TypeError(f"{kind.__name__} contains itself: use dict[str, Any]")
     given = [each.name for each in dataclasses.fields(kind) if each.init]
     if more := [n for n, each in signature(kind).parameters.items() if n not in given and each.default is each.empty]:
-        raise TypeError(f"{kind.__name__} takes {', '.join(more)}, which is no field of it, so it could not be loaded")
+        taken = ", ".join(more)
+        raise TypeError(f"{kind.__name__} takes {taken}, which is not a field of it, so it could not be loaded")
     hints = get_type_hints(kind, include_extras=True)
     resolved = {name: resolve(hints[name], (*within, kind)) for name in given}
     fields = {name: found for name, (found, _) in resolved.items()}

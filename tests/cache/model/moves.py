@@ -56,7 +56,7 @@ class Model(States):
         self._are_alike = len(set(scenario.fillers_ttl)) == 1
 
     def forget(self) -> None:
-        """Forget what is cached, by functions that refer to the model, so that it is no garbage in a circle."""
+        """Forget what is cached, by functions that refer to the model, so that it is not garbage in a circle."""
         del self._steps, self._changed_around, self._remembered
 
     def _new_filler(self, who: int) -> int:

@@ -21,7 +21,7 @@ from relay.dynamodb.models import (
 pytestmark = pytest.mark.services
 
 NAMES = ["select", "a.b", "a-b", "#n0", ":v0", "[0]", " ", "1", "\u00e9", "\U0001f600", '"', "x" * 200]
-"""Reserved words, steps of paths, placeholders and what else is no plain name."""
+"""Reserved words, steps of paths, placeholders and what else is not a plain name."""
 
 
 class Odd(Model, table="odd-names"):

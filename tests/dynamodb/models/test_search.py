@@ -288,7 +288,7 @@ def test_an_item_that_cannot_be_loaded_is_not_skipped(engine: Engine, table_clie
 
 
 def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engine) -> None:
-    with pytest.raises(InvalidSearch, match=r"<GlobalIndex\[other\]> is no index of Order"):
+    with pytest.raises(InvalidSearch, match=r"<GlobalIndex\[other\]> is not an index of Order"):
         engine.scan(Order, index=GlobalIndex(hash="note", name="other"))
 
 
@@ -297,28 +297,28 @@ def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engi
     [
         (
             lambda e: e.query(Order, Order.number == 1),
-            r"Order: .* is no key: .* Order\.customer == a value, and",
+            r"Order: .* is not a key: .* Order\.customer == a value, and",
         ),
-        (lambda e: e.query(Order, Order.customer > "a"), "is no key"),
-        (lambda e: e.query(Order, (Order.customer == "a") | (Order.number == 1)), "is no key"),
-        (lambda e: e.query(Order, (Order.customer == "a") & (Order.total == Decimal(1))), r"is no key.*`filter=`"),
-        (lambda e: e.query(Order, (Order.customer == "a") & (Order.number != 1)), "is no key"),
-        (lambda e: e.query(Order, Order.customer.is_(None)), "is no key"),
-        (lambda e: e.query(Order, (Order.customer == "a") & (Order.customer == "a")), "is no key"),
-        (lambda e: e.query(Order, (Order.number == 1) & (Order.number == 1)), "is no key"),
-        (lambda e: e.query(Order, Order.customer.between("a", "b") & (Order.number == 1)), "is no key"),
-        (lambda e: e.query(Order, Order.customer.begins_with("a")), "is no key"),
-        (lambda e: e.query(Order, ~(Order.customer == "a")), "is no key"),
-        (lambda e: e.query(Order, Order.customer.in_(["a"])), "is no key"),
-        (lambda e: e.query(Order, Order.customer == Mirror.left), "is no key"),
-        (lambda e: e.query(Order, (Order.customer == "a") & (Order.number >= Order.total)), "is no key"),  # type: ignore
-        (lambda e: e.query(Order, (Order.customer == "a") & Order.number.in_([1])), "is no key"),
-        (lambda e: e.query(Order, (Order.customer == "a") & ~(Order.number == 1)), "is no key"),
+        (lambda e: e.query(Order, Order.customer > "a"), "is not a key"),
+        (lambda e: e.query(Order, (Order.customer == "a") | (Order.number == 1)), "is not a key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & (Order.total == Decimal(1))), r"is not a key.*`filter=`"),
+        (lambda e: e.query(Order, (Order.customer == "a") & (Order.number != 1)), "is not a key"),
+        (lambda e: e.query(Order, Order.customer.is_(None)), "is not a key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & (Order.customer == "a")), "is not a key"),
+        (lambda e: e.query(Order, (Order.number == 1) & (Order.number == 1)), "is not a key"),
+        (lambda e: e.query(Order, Order.customer.between("a", "b") & (Order.number == 1)), "is not a key"),
+        (lambda e: e.query(Order, Order.customer.begins_with("a")), "is not a key"),
+        (lambda e: e.query(Order, ~(Order.customer == "a")), "is not a key"),
+        (lambda e: e.query(Order, Order.customer.in_(["a"])), "is not a key"),
+        (lambda e: e.query(Order, Order.customer == Mirror.left), "is not a key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & (Order.number >= Order.total)), "is not a key"),  # type: ignore
+        (lambda e: e.query(Order, (Order.customer == "a") & Order.number.in_([1])), "is not a key"),
+        (lambda e: e.query(Order, (Order.customer == "a") & ~(Order.number == 1)), "is not a key"),
         (
             lambda e: e.query(Order, (Order.customer == "a") & (Order.number > 1) & (Order.number < 5)),
-            r"is no key: .* at most one of",
+            r"is not a key: .* at most one of",
         ),
-        (lambda e: e.query(Order, True), "Order: True is no key"),
+        (lambda e: e.query(Order, True), "Order: True is not a key"),
         (lambda e: e.query(Counter, (Counter.id == "a") & (Counter.count == 1)), r"Counter.* == a value; use"),
         (
             lambda e: e.query(Order, Order.customer == "a", index=Order.by_note),
@@ -357,7 +357,10 @@ def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engi
             lambda e: e.scan(Order, filter=Counter.count == 1),
             r"Counter\.count cannot be tested: Order does not have it",
         ),
-        (lambda e: e.scan(Order, projection=["totl"]), "Order: 'totl' cannot be projected: it is no column of Order"),
+        (
+            lambda e: e.scan(Order, projection=["totl"]),
+            "Order: 'totl' cannot be projected: it is not a column of Order",
+        ),
         (lambda e: e.scan(Order, projection=[Counter.count]), r"Counter\.count cannot be projected"),
         (lambda e: e.scan(Order, index=Order.by_note, projection=["total"]), r"Order\.total .*Order\.by_note does not"),
         (lambda e: e.scan(Order, parallel=(2, 2)), r"parallel=\(2, 2\): the number of the part is from 0 to 1"),
