@@ -85,9 +85,10 @@ class BoundedCaller:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
+            answer: tuple[Any, BaseException | None]
             try:
                 answer = call(), None
             except BaseException as error:  # raised in the calling thread
-                self._answers.put((None, error))
-            else:
-                self._answers.put(answer)
+                answer = None, error
+            self._answers.put(answer)
+            del call, answer  # they refer to the client, which would live until the next call

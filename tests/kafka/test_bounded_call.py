@@ -43,6 +43,22 @@ def test_an_error_keeps_no_client() -> None:
         gc.enable()
 
 
+def test_a_thread_that_waits_for_its_next_call_keeps_no_client() -> None:
+    """I11"""
+
+    class Client:
+        def itself(self) -> Client:
+            return self
+
+    client = Client()
+    seen = weakref.ref(client)
+    caller = BoundedCaller("test")
+    assert caller(client.itself, 5.0) is client
+    del client
+    wait_until(lambda: seen() is None, 5)
+    caller.close()
+
+
 def test_a_call_that_does_not_return_times_out() -> None:
     """I10"""
     done = threading.Event()

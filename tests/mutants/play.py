@@ -21,7 +21,7 @@ from tests.mutants.copies import Copy, RunResult
 from tests.running import RUNNING
 
 _FIRST_RUN = 900.0  # seconds for all tests together, without a mutant
-_PATIENCE = 60.0  # seconds that a run may take beside its tests
+_PATIENCE = 180.0  # seconds that a run may take beside its tests, which wait for at least 60 s for what never comes
 _TIMES = 5  # as long as without the mutant, after which tests hang
 
 
