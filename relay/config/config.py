@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -161,9 +162,10 @@ class Config(ConfigModel):
         # Kafka itself refuses two topics that differ only in dots and underscores.
         own = self.own_topics.values()
         taken = {topic.replace(".", "_"): topic for topic in own}
-        for topic in [*taken.values(), *map(self.topic, tables)]:
+        named = [*((topic, "name") for topic in taken.values()), *((self.topic(table), "topics") for table in tables)]
+        for topic, key in named:
             if len(topic) > _TOPIC_LENGTH:
-                yield (("name",), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
+                yield ((key,), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
         for table in tables:
             topic = self.topic(table)
             other = taken.setdefault(topic.replace(".", "_"), topic)
@@ -214,9 +216,16 @@ class Config(ConfigModel):
         """Return the topic of the changes of ``table``.
 
         Characters of its name that Kafka does not allow are escaped as in names of Avro, so no two names become one.
+        Where that is too long for Kafka, the end of the name becomes the first 16 digits of its SHA-256.
         """
         legal = _ILLEGAL_IN_TOPICS.sub(lambda found: f"_x{ord(found[0]):04X}_", table)
-        return Template.parse(self.topics).render({"name": self.name, "table": legal})
+        template = Template.parse(self.topics)
+        topic = template.render({"name": self.name, "table": legal})
+        if (excess := len(topic) - _TOPIC_LENGTH) <= 0:
+            return topic
+        digest = sha256(table.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        kept = legal[: max(0, len(legal) - excess - len(digest) - 1)]
+        return template.render({"name": self.name, "table": f"{kept}_{digest}"})
 
     @property
     def own_topics(self) -> dict[str, str]:
