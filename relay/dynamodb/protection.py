@@ -7,7 +7,6 @@ item itself have rules, not those inside of a map.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,15 +15,10 @@ from msgspec import Raw
 
 from relay.change import Uncarriable
 from relay.config.protection import MASK, ColumnRule, ColumnRules
-from relay.dynamodb.values import binary, canonical_number
+from relay.dynamodb.values import binary, canonical_value
 from relay.errors import RelayError
 
 _NULL = {"NULL": True}
-_SETS: dict[str, Callable[[Any], Any]] = {
-    "SS": str,
-    "NS": lambda number: _number(number),
-    "BS": lambda raw: b64encode(_bytes(raw)).decode(),
-}
 
 
 class ProtectedItems:
@@ -85,43 +79,14 @@ def _replacement(rule: ColumnRule) -> Callable[[Any], dict[str, Any]]:
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
     """Return what is equal for equal values: the text of a scalar, the JSON of any other value."""
-    ((kind, raw),) = value.items()
-    if kind == "S":
-        return str(raw).encode("utf-8", "surrogatepass")
-    if kind == "N":
-        return _number(raw).encode()
-    if kind == "B":
-        return _bytes(raw)
-    if kind == "BOOL":
-        return b"true" if raw else b"false"
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":")).encode()
-
-
-def _plain(value: Mapping[str, Any]) -> Any:
-    """Return a value as JSON has it, with canonical numbers and the members of sets in order."""
-    ((kind, raw),) = value.items()
-    if kind == "M":
-        return {kind: {name: _plain(inner) for name, inner in raw.items()}}
-    if kind == "L":
-        return {kind: [_plain(inner) for inner in raw]}
-    if kind in _SETS:
-        return {kind: sorted(map(_SETS[kind], raw))}
-    if kind == "N":
-        return {kind: _number(raw)}
-    if kind == "B":
-        return {kind: b64encode(_bytes(raw)).decode()}
-    return {kind: raw}
-
-
-def _number(text: Any) -> str:
-    try:
-        return canonical_number(str(text))
-    except ValueError:
-        return str(text)
-
-
-def _bytes(raw: Any) -> bytes:
-    try:
-        return binary(raw)
-    except ValueError:
-        return str(raw).encode("utf-8", "surrogatepass")
+    ((kind, raw),) = (plain := canonical_value(value)).items()
+    match kind:
+        case "S":
+            return str(raw).encode("utf-8", "surrogatepass")
+        case "N":
+            return str(raw).encode()
+        case "B":
+            return binary(raw)
+        case "BOOL":
+            return b"true" if raw else b"false"
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()

@@ -76,28 +76,32 @@ def binary(raw: Any) -> bytes:
 
 
 def canonical_item(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an item of DynamoDB JSON in a form that is equal for equal items: sets have no order, numbers many texts.
+    """Return an item as JSON that is equal for equal items: sets have no order, numbers many texts.
 
-    Raises ValueError, TypeError or AttributeError for anything that is not DynamoDB JSON.
+    Raises ValueError, TypeError or AttributeError for anything that is not an item of typed values.
     """
     return {name: canonical_value(value) for name, value in attributes.items()}
 
 
-def canonical_value(value: Mapping[str, Any]) -> Any:
-    """Return a value of DynamoDB JSON in a form that is equal for equal values. Raises what ``canonical_item`` does."""
+def canonical_value(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a typed value as JSON that is equal for equal values. Raises what ``canonical_item`` does."""
     ((kind, raw),) = value.items()
     match kind:
         case "N":
-            return kind, canonical_number(raw)
+            raw = canonical_number(raw)
         case "NS":
-            return kind, sorted(map(canonical_number, raw))
-        case "SS" | "BS":
-            return kind, sorted(raw)
+            raw = sorted(map(canonical_number, raw))
+        case "SS":
+            raw = sorted(raw)
+        case "B":
+            raw = b64encode(binary(raw)).decode()
+        case "BS":
+            raw = sorted([b64encode(binary(each)).decode() for each in raw])
         case "L":
-            return kind, [canonical_value(each) for each in raw]
+            raw = [canonical_value(each) for each in raw]
         case "M":
-            return kind, canonical_item(raw)
-    return kind, raw
+            raw = canonical_item(raw)
+    return {kind: raw}
 
 
 def _base64(value: Any) -> str:
