@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
@@ -52,7 +52,6 @@ class RecordFormat:
         self.table = table
         self.shard = shard
         self.wanted = wanted or {}
-        self._key = [column.name for column in table.key]
         self._event_id = event_ids(shard, table.table)
         self._image: Callable[[Any], Any] = _text if rows is None else partial(_row, rows)
         if protected is not None:
@@ -89,20 +88,14 @@ class RecordFormat:
         position = f"DynamoDB/{data.sequence_number}"
         try:
             created = int(data.approximate_creation_date_time)
-            keys = data.keys
-            key: dict[str, str | bytes] = {}
-            identity = b""
-            for name in self._key:
-                value = key[name] = key_value(keys[name])
-                part = value if isinstance(value, bytes) else value.encode()
-                identity += len(part).to_bytes(4, "big") + part
+            table = self.table
+            key = key_of(data.keys, table)
             try:
                 old, new = self._image(data.old_image), self._image(data.new_image)
             except ValueError as error:
                 old, new = (_uncarriable(image, str(error)) for image in (data.old_image, data.new_image))
-            table = self.table
             return Change(
-                self._event_id(position, identity),
+                self._event_id(position, key_bytes(key)),
                 _OPERATIONS[record.event_name],
                 table.source,
                 table.table,
@@ -125,6 +118,11 @@ class RecordFormat:
 def chosen(changes: Iterable[Change], wanted: Mapping[str, str]) -> list[Change]:
     """Return the changes whose key has the values in ``wanted``."""
     return [change for change in changes if wanted.items() <= (change.key or {}).items()]
+
+
+def key_of(item: Mapping[str, Any], table: TableSchema) -> dict[str, str | bytes]:
+    """Return the key of an item of ``table``, or of its key attributes, as a change has it."""
+    return {column.name: key_value(item[column.name]) for column in table.key}
 
 
 def key_bytes(key: Mapping[str, str | bytes]) -> bytes:
@@ -152,24 +150,14 @@ def _uncarriable(image: Any, reason: str) -> Uncarriable | None:
     return Uncarriable(image, reason) if image is not None else None
 
 
-class _Versions(dict[str | None, dict[str, str]]):
-    """The attributes of records that have only a version, by version.
-
-    Shared by the threads of all shards: two that add an entry at the same time add equal ones.
-    """
-
-    def __missing__(self, version: str | None) -> dict[str, str]:
-        attributes = {"event_version": version} if version else {}
-        if len(self) < 100:  # I11
-            self[version] = attributes
-        return attributes
-
-
-_VERSIONS = _Versions()
+@lru_cache(maxsize=100)  # I11
+def _versioned(version: str | None) -> dict[str, str]:
+    """Return the attributes of a record that has only a version, the same object each time."""
+    return {"event_version": version} if version else {}
 
 
 def _attributes(record: RawRecord) -> dict[str, str]:
-    attributes, identity = _VERSIONS[record.event_version], record.user_identity
+    attributes, identity = _versioned(record.event_version), record.user_identity
     if identity:
         attributes = dict(attributes)
         # Sorted, because the service does not promise an order.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from relay.dynamodb import config_match, describe
 from relay.dynamodb.pace import Pace
+from relay.dynamodb.records import key_of
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
-from relay.dynamodb.table_snapshots import key_of
 from relay.dynamodb.values import binary
 from relay.errors import Unavailable
 

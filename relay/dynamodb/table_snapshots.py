@@ -6,16 +6,17 @@ resumes there, however much later.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
 from relay.dynamodb import config_match, describe
-from relay.dynamodb.records import chosen, key_bytes
+from relay.dynamodb.records import chosen, key_bytes, key_of
 from relay.dynamodb.session import ShardNotFound, Transient, translated
-from relay.dynamodb.values import key_value
+from relay.dynamodb.values import binary, image_json
 from relay.errors import Unavailable
 from relay.records import Plan, ShardCheckpoint, SnapshotPart
 from relay.source import Measured, Page, Segment, Unreadable
@@ -75,11 +76,6 @@ class TableSnapshots:
 
     def open(self, segment: Segment) -> SegmentReader:
         return SegmentReader(self, segment)
-
-
-def key_of(item: Mapping[str, Any], table: TableSchema) -> dict[str, str | bytes]:
-    """Return the key of an item of ``table``, as a change has it."""
-    return {column.name: key_value(item[column.name]) for column in table.key}
 
 
 class SegmentReader:
@@ -179,7 +175,7 @@ class SegmentReader:
         return Page(
             self.shard,
             changes,
-            {"type": "scan", "key": _json(self._last) if self._last else None, "rows": self._rows},
+            {"type": "scan", "key": orjson.loads(image_json(self._last)) if self._last else None, "rows": self._rows},
             None,
             None,
             begun,
@@ -190,16 +186,9 @@ class SegmentReader:
         )
 
 
-def _json(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key of boto3's as DynamoDB JSON."""
-    return {
-        name: {kind: b64encode(value).decode() if kind == "B" else value for kind, value in typed.items()}
-        for name, typed in key.items()
-    }
-
-
 def _python(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a key of DynamoDB JSON as boto3 has it."""
     return {
-        name: {kind: b64decode(value) if kind == "B" else value for kind, value in typed.items()}
+        name: {kind: binary(value) if kind == "B" else value for kind, value in typed.items()}
         for name, typed in key.items()
     }

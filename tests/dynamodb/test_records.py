@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import Uncarriable
 from relay.dynamodb.raw_records import read_answer
-from relay.dynamodb.records import RecordFormat, _Versions
+from relay.dynamodb.records import RecordFormat, _versioned
 from relay.errors import RelayError
 from relay.table import KeyColumn, TableSchema
 
@@ -54,7 +54,6 @@ def test_an_image_that_is_nested_deeper_than_it_can_be_written_is_not_carried(te
 
 def test_many_event_versions_do_not_fill_the_memory() -> None:
     """I11"""
-    versions = _Versions()
     for number in range(10_000):
-        assert versions[f"1.{number}"] == {"event_version": f"1.{number}"}
-    assert len(versions) <= 100
+        assert _versioned(f"1.{number}") == {"event_version": f"1.{number}"}
+    assert _versioned.cache_info().currsize <= 100
