@@ -12,7 +12,7 @@ from botocore.parsers import ResponseParserError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.dynamodb.batch_answers import batch_get_item
+from relay.dynamodb.batch import batch_get_item
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
