@@ -1,19 +1,24 @@
-"""What ``relay check`` says of a source: it looks at the table and its stream with the same code as the relay."""
+"""What ``relay check`` says of a source: it looks at the table and its stream with the same code as the relay.
+
+What the credentials may not do is found by doing a little of what the relay will.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relay.config.fields import StartAtToken
 from relay.dynamodb import config_match, describe
-from relay.dynamodb.permissions import refusals
+from relay.dynamodb.session import IteratorExpired, ShardNotFound, Transient, TrimmedData, translated
 from relay.dynamodb.source import table_schema
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.source import CheckedSource, CheckedTable, Finding
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
     from relay.config import DynamoDBConfig
 
@@ -87,3 +92,31 @@ def check_model(client: DynamoDBClient, source: DynamoDBConfig) -> list[Finding]
     if problems := describe.differences(client, source, source.model):
         return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
     return [Finding(name, f"{source.model} matches table {source.table_name}")]
+
+
+def refusals(
+    source: DynamoDBConfig, client: DynamoDBClient, streams: DynamoDBStreamsClient, found: describe.Description
+) -> Iterator[str]:
+    """Yield what AWS says to each call that the relay needs and may not make: to read the stream, and to read rows."""
+    calls: list[tuple[str, Callable[[], Any]]] = [(found.stream_arn, lambda: _read_newest(streams, found.stream_arn))]
+    if source.snapshot == "initial" or source.on_gap == "resnapshot":
+        calls.append((f"the rows of {found.table}", lambda: client.scan(TableName=found.table, Limit=1)))
+    for what, call in calls:
+        try:
+            with translated(what):
+                call()
+        except (IteratorExpired, ShardNotFound, Transient, TrimmedData):  # so it may, or nobody can say now
+            continue
+        except RelayError as error:
+            yield str(error)
+
+
+def _read_newest(streams: DynamoDBStreamsClient, stream_arn: str) -> None:
+    """Read one shard of a stream from its end."""
+    shards = streams.describe_stream(StreamArn=stream_arn)["StreamDescription"].get("Shards", [])
+    for shard in shards[-1:]:
+        begun = streams.get_shard_iterator(
+            StreamArn=stream_arn, ShardId=shard["ShardId"], ShardIteratorType="LATEST"
+        ).get("ShardIterator")
+        if begun:
+            streams.get_records(ShardIterator=begun, Limit=1)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from relay.dynamodb.check import check
 from relay.dynamodb.discover import tagged
 from relay.dynamodb.items_of_keys import ItemsOfKeys
+from relay.dynamodb.resume_at_token import token_of
 from relay.dynamodb.source import DynamoDBSource
-from relay.dynamodb.start_at_token import token_of
 from relay.dynamodb.table_rows import DynamoDBTableRows
 from relay.source import SourceKind
 

@@ -1,4 +1,4 @@
-"""The rule for resuming at a stream token, for `Stream` and for the relay.
+"""The rule for resuming at a stream token, for `Stream` and for the relay, and the token of the relay's checkpoints.
 
 Source: Bloop, "Streams" ("Pausing and Resuming"). Where Bloop reads a child before the end of its parent, or drops a
 shard that expired without a word, this rule keeps their order and reports a gap.
@@ -7,13 +7,18 @@ shard that expired without a word, this rule keeps their order and reports a gap
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from relay.records import Shard
-from relay.stream_token import TRIM_HORIZON, InvalidStream, Position, StreamToken, ancestors
+from relay.errors import Unavailable
+from relay.records import PASSED, Plan, Shard, ShardCheckpoint, ShardState, Start
+from relay.source import StartingPoints
+from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, ShardToken, StreamToken, ancestors
 
 log = logging.getLogger(__name__)
+
+HORIZON: Mapping[str, Any] = TRIM_HORIZON.to_json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +93,58 @@ def resumption(token: StreamToken, shards: Mapping[str, Shard]) -> Resumption:
         {shard: position or TRIM_HORIZON for shard, position in positions.items() if shard not in shards},
         tuple(shard for shard in dict.fromkeys((*known, *token.active)) if shard not in shards),
     )
+
+
+def begin_at_token(
+    token: StreamToken,
+    listed: Sequence[Shard],
+    list_again: Callable[[], Sequence[Shard]],
+    has: Callable[[str], bool],
+    now: float,
+) -> StartingPoints:
+    """Return where each shard of ``listed`` starts by ``token``, by the rule of `resume`. ``now``: seconds.
+
+    Shards that the token has finished are passed. A position at a shard's head, which is not exact (I4), becomes the
+    time ``now``. Raises ``InvalidStream`` if the stream has no shard of the token, and ``Unavailable`` if its listings
+    lack one of them for a while.
+    """
+    found = resume(token, listed, list_again, has)
+    if found.unlisted:  # I1: the relay reads what was listed
+        raise Unavailable(
+            f"stream {token.stream_arn} does not list {', '.join(sorted(found.unlisted))} of the token now, although "
+            "it can be read: start again in some minutes"
+        )
+
+    def start(shard: str) -> Start:
+        if shard in found.finished:
+            return {"type": PASSED}
+        position = found.positions.get(shard, TRIM_HORIZON)
+        return {"since": now} if position == LATEST else position.to_json()
+
+    # Without the time: a gap must have the same id at every start, or nobody could accept it.
+    lost = {shard: position.to_json() for shard, position in found.lost.items()}
+    return StartingPoints({shard: start(shard) for shard in found.shards}, now, lost)
+
+
+def token_of(stream_arn: str, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan) -> StreamToken:
+    """Return the token of a relay with these ``checkpoints``: what it has relayed is before it, all else after it.
+
+    A shard that has not been read is at its start, or at its horizon if the start is a time: a token has no position
+    for a time, so older records are read, too (I1).
+    """
+    shards = {**dict.fromkeys(sorted(plan.passed), ShardCheckpoint(ShardState.FINISHED)), **checkpoints}
+    return StreamToken(
+        stream_arn,
+        tuple(shard for shard, checkpoint in shards.items() if not checkpoint.state.ended),
+        tuple(
+            ShardToken(shard, checkpoint.parents[0] if checkpoint.parents else None, _position(checkpoint))
+            for shard, checkpoint in shards.items()
+        ),
+    )
+
+
+def _position(checkpoint: ShardCheckpoint) -> Position | None:
+    position = checkpoint.position or checkpoint.start
+    if checkpoint.state.ended or position is None or "sequence" not in position:
+        return None
+    return Position.from_json(position)

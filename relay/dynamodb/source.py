@@ -17,8 +17,8 @@ from relay.dynamodb.pace import pace_of
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
+from relay.dynamodb.resume_at_token import HORIZON, begin_at_token
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient, TrimmedData
-from relay.dynamodb.start_at_token import HORIZON, begin_at_token
 from relay.dynamodb.table_snapshots import TableSnapshots
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from relay.cli import app
 from relay.dynamodb import InvalidStream, Stream
-from relay.dynamodb.start_at_token import begin_at_token, token_of
+from relay.dynamodb.resume_at_token import begin_at_token, token_of
 from relay.errors import Unavailable
 from relay.records import Plan, Shard, ShardCheckpoint, ShardState
 from relay.stream_token import StreamToken
