@@ -31,10 +31,10 @@ from relay.kafka.transaction import OpenTransaction
 from relay.operations.status import find_source
 from relay.process.slow_call import call_all
 from relay.records import Gap, Plan, SnapshotControl, StreamId
+from relay.snapshots.control import restarted
 from relay.source import Source
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning
-from relay.stream.snapshot_after_reset import restarted
 from relay.stream.watermark_records import key_beside
 
 _JOIN_TIMEOUT = 60.0

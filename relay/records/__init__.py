@@ -12,7 +12,6 @@ from __future__ import annotations
 from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
 from relay.records.lineage import Lineage, ready_shards
-from relay.records.listing import ShardListing
 from relay.records.plan import PASSED, Plan
 from relay.records.shard import (
     INCARNATION,
@@ -21,6 +20,7 @@ from relay.records.shard import (
     ReshardJournal,
     Shard,
     ShardCheckpoint,
+    ShardListing,
     ShardState,
     Start,
     TableKey,

@@ -129,3 +129,17 @@ def has_ended(checkpoints: Mapping[str, ShardCheckpoint], shard: str) -> bool:
     """Whether ``shard`` is finished or gone according to ``checkpoints``."""
     checkpoint = checkpoints.get(shard)
     return checkpoint is not None and checkpoint.state.ended
+
+
+@dataclass(frozen=True, slots=True)
+class ShardListing(StoredRecord):
+    """The newest complete listing of a stream's shards: one worker makes it for all.
+
+    ``begun``: seconds since the epoch, by the source's clock. ``took``: seconds. ``successor``: the label of the stream
+    that continues this one, if there is one.
+    """
+
+    begun: float
+    took: float
+    shards: tuple[Shard, ...] = ()
+    successor: str | None = None

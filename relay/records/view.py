@@ -6,11 +6,10 @@ from collections import Counter
 from typing import TypeVar
 
 from relay.records.codec import StoredRecord
-from relay.records.gap import PendingGap
+from relay.records.gap import Decision, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
-from relay.records.listing import ShardListing
 from relay.records.plan import Plan
-from relay.records.shard import ShardCheckpoint
+from relay.records.shard import ShardCheckpoint, ShardListing
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotRequest
 
 _R = TypeVar("_R", bound=StoredRecord)
@@ -39,6 +38,11 @@ class CommittedStream:
         """The newest timestamp that may have been published, in seconds."""
         tokens = (each.token.timestamp for each in self.checkpoints.values() if each.token is not None)
         return max(self.plan.floor if self.plan is not None else 0, *tokens, 0)
+
+    @property
+    def decided_repairs(self) -> set[str]:
+        """The ids of the gaps that a person wants repaired by a snapshot."""
+        return {name for name, each in self.pending_gaps.items() if each.decision is Decision.RESNAPSHOT}
 
     def beside_plan(self) -> dict[bytes, float]:
         """Return the keys of all records but the plan, and when each was written, in seconds."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from zlib import crc32
 
-from relay.records import CommittedRecords, CommittedStream, ShardState, SnapshotControl, SnapshotRequest
+from relay.records import CommittedRecords, CommittedStream, Gap, ShardState, SnapshotControl, SnapshotRequest
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, emptied, emptied_since, is_published_to
 from relay.snapshots.facts import Facts, Measure, Step, Wait, WriteControl
 
@@ -191,6 +191,25 @@ def requested(
         read=before is not None and proves_read(before),
         covered=None if covered is None else tuple(sorted(covered)),
     )
+
+
+def restarted(
+    committed: CommittedStream, requests: Iterable[SnapshotRequest], reset: Gap, after: int
+) -> SnapshotControl | None:
+    """Return the control record that begins the unfinished snapshot of a stream again, after a reset.
+
+    Copies wait for the end of a snapshot that has begun (I7), even of a table that will be read again, and only one
+    that begins after a gap repairs it. None if nothing has to begin again: the only unfinished one has a request that
+    begins another, and no person decided on one. ``requests``: all that wait. ``after``: seconds, the last
+    timestamp published.
+    """
+    control = committed.control
+    known = repaired_by(control)
+    decided = committed.decided_repairs - known
+    requested = fulfilled_by(control) & {request.id for request in requests}
+    if not decided and not again_of(control) and (not is_running(control) or requested):
+        return None
+    return planned(control, {*known, *decided, reset.id}, after, reset.found_at)
 
 
 def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotControl | None:

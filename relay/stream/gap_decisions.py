@@ -24,17 +24,12 @@ def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
     return sorted(found, key=lambda pending: pending.gap.found_at)
 
 
-def to_repair(committed: CommittedStream) -> set[str]:
-    """Return the ids of the gaps that a person wants repaired by a snapshot."""
-    return {name for name, pending in committed.pending_gaps.items() if pending.decision is Decision.RESNAPSHOT}
-
-
 def resolved(committed: CommittedStream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
     """Return the keys of the records whose gap is ``published``.
 
     A decision to repair stays until a snapshot was requested for it: nothing else holds it.
     """
-    unrepaired = to_repair(committed) - repaired
+    unrepaired = committed.decided_repairs - repaired
     return [pending.key for name, pending in committed.pending_gaps.items() if name in published - unrepaired]
 
 

@@ -229,7 +229,7 @@ class SourceState:
         """Return the ids of the gaps that a snapshot has to repair."""
         own = self._own_gaps()
         if self.source.on_gap != "resnapshot":
-            own &= gap_decisions.to_repair(self.committed)
+            own &= self.committed.decided_repairs
         return own | self._inherited_gaps()
 
     def _own_gaps(self) -> Set[str]:

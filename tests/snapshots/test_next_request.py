@@ -15,9 +15,8 @@ from relay.records import (
     SnapshotPart,
     StreamId,
 )
-from relay.snapshots.control import is_unread, unfinished_repairs
+from relay.snapshots.control import is_unread, restarted, unfinished_repairs
 from relay.stream.pruning import replaced
-from relay.stream.snapshot_after_reset import restarted
 from tests.snapshots.snapshotting import TABLES, Snapshotting
 
 

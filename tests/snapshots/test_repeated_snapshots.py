@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from relay.records import Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotPart
+from relay.snapshots.control import restarted
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS
 from relay.source import Page
-from relay.stream.snapshot_after_reset import restarted
 from relay.table import KeyColumn, TableSchema
 from tests.snapshots.snapshotting import TABLES, Snapshotting
 

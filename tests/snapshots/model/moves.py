@@ -26,11 +26,11 @@ from relay.snapshots.control import (
     is_stopped,
     next_step,
     repaired_by,
+    restarted,
 )
 from relay.snapshots.emptied_tables import forget_before, noted
 from relay.snapshots.facts import Measure, Wait, WriteControl
 from relay.source import Page
-from relay.stream.snapshot_after_reset import restarted
 from relay.token import EventToken
 from tests.snapshots.model import copy
 from tests.snapshots.model.world import (
