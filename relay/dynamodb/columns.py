@@ -28,7 +28,8 @@ class TypedRows:
     def __init__(self, columns: Mapping[str, str], protected: Collection[str] = ()) -> None:
         columns = {name: "string" if name in protected else kind for name, kind in columns.items()}
         self.columns = (*(Column(name, kind) for name, kind in columns.items()), Column(REST, REST))
-        self._converts = [(name, _convert(kind)) for name, kind in columns.items()]
+        kinds = {name: column_type(kind) for name, kind in columns.items()}
+        self._converts = [(name, CONVERTS[kind.kind](kind)) for name, kind in kinds.items()]
 
     def __repr__(self) -> str:
         return f"<TypedRows[{', '.join(f'{column.name}: {column.type}' for column in self.columns)}]>"
@@ -48,11 +49,6 @@ class TypedRows:
         """Return the row of an item that a tolerant parser read. Raises ValueError if JSON cannot hold it (I8)."""
         image_json(item)
         return self.row(item)
-
-
-def _convert(kind: str) -> Convert:
-    found = column_type(kind)
-    return CONVERTS[found.kind](found)
 
 
 def _as_it_is(kind: str, of: type) -> Convert:

@@ -43,7 +43,7 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
                 f"`{name}` is declared as {kind}, for attributes of type {wanted}, but as {role} of table "
                 f"{found.table} it has type {actual}: declare it as {_TYPES[actual]}, for example"
             )
-    if not found.has_images:
+    if found.view_type == "KEYS_ONLY":
         problems.append(
             f"a {found.view_type} stream has no images, so `columns` would stay empty: remove `columns`, or set the "
             f"StreamViewType of table {found.table} to NEW_AND_OLD_IMAGES"

@@ -81,7 +81,7 @@ class ShardCursor:
         self.position = position
         # Whether the shard is closed and was read to its end.
         self.ended = False
-        # The first gap since the last ``clear_gap``; pages after it start at the horizon.
+        # The first gap that its reader has not reported and cleared; pages after it start at the horizon.
         self.gap: UnreportedGap | None = None
         # When the iterator was made, in seconds since the epoch.
         self.opened_at = 0.0
@@ -160,10 +160,6 @@ class ShardCursor:
         """Remember everything from the position on as a gap: the stream no longer has the shard."""
         begin = self.position if self.gap is None else self.gap.begin
         self.gap = UnreportedGap("gone", begin, self.session.clock())
-
-    def clear_gap(self) -> None:
-        """Forget the gap once it is reported."""
-        self.gap = None
 
     def _make_iterator(self) -> str | None:
         return self._call(lambda: self.session.iterator(self.shard, self.position), "requesting an iterator")

@@ -34,7 +34,7 @@ from relay.dynamodb.batch import Item, Key, batch_load
 from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.pace import Pace, pace_of
 from relay.dynamodb.raw_records import keep_records_raw
-from relay.dynamodb.session import is_transient
+from relay.dynamodb.session import BAD_CREDENTIALS, code_of, is_transient
 from relay.errors import ConfigError, Unavailable
 from relay.process.service_clock import ServiceClock
 from relay.table import KeyColumn
@@ -50,15 +50,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
-_BAD_CREDENTIALS = {
-    "UnrecognizedClientException",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "IncompleteSignature",
-    "MissingAuthenticationTokenException",
-    "ExpiredTokenException",
-    "ExpiredToken",
-}
 _READABLE = {"ACTIVE", "UPDATING"}
 _TRIES = 3
 
@@ -90,11 +81,6 @@ class Description:
     key: tuple[KeyColumn, ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
     created_at: float = 0.0
-
-    @property
-    def has_images(self) -> bool:
-        """Whether the stream's records have more of an item than its key."""
-        return self.view_type != "KEYS_ONLY"
 
 
 def clients(
@@ -349,11 +335,10 @@ def ask(
         )
         raise Unavailable(f"{where}no AWS credentials {doing}: {error}{hint}") from error
     except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        message = error.response.get("Error", {}).get("Message", "")
+        code, message = code_of(error), error.response.get("Error", {}).get("Message", "")
         if code == "ResourceNotFoundException":
             raise Unavailable(where + missing) from error
-        if code in _BAD_CREDENTIALS:
+        if code in BAD_CREDENTIALS:
             raise Unavailable(f"{where}DynamoDB {at} refuses the AWS credentials: {message}") from error
         if code.startswith("AccessDenied"):
             raise NotAllowed(f"{where}not allowed {doing} {at}: {message}") from error

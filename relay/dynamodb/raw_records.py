@@ -53,10 +53,6 @@ class RawData(msgspec.Struct, rename="pascal", gc=False):
     old_image: Raw = Raw()
     new_image: Raw = Raw()
 
-    @property
-    def image_bytes(self) -> int:
-        return len(self.old_image) + len(self.new_image)
-
 
 class RawRecord(msgspec.Struct, rename="camel", gc=False):
     """A stream record."""

@@ -132,7 +132,8 @@ class DynamoDBShardReader:
             created = change.committed_at // 1_000_000
             progress = float(created)
             behind += created < self.floor
-            weight = record.dynamodb.size_bytes or record.dynamodb.image_bytes
+            data = record.dynamodb
+            weight = data.size_bytes or len(data.old_image) + len(data.new_image)
             read += weight
             if change.token is not None:
                 self.floor = change.token.timestamp
@@ -176,6 +177,6 @@ class DynamoDBShardReader:
         if gap is None:
             return None
         begin = gap.begin.to_json() if gap.begin.exact else {"type": "at_time", "seconds": self.read_until}
-        self.cursor.clear_gap()
+        self.cursor.gap = None
         self.read_until = self.clock()
         return Gap(self.stream.source, self.stream.label, self.shard.id, gap.reason, begin, None, gap.found_at)

@@ -190,22 +190,31 @@ class StreamSession:
         return answer
 
 
-_UNAUTHORISED = {
-    "AccessDeniedException",
+BAD_CREDENTIALS = {
     "UnrecognizedClientException",
+    "InvalidClientTokenId",
     "InvalidSignatureException",
-    "ExpiredTokenException",
+    "IncompleteSignature",
     "MissingAuthenticationTokenException",
+    "ExpiredTokenException",
+    "ExpiredToken",
 }
+"""What AWS calls errors of credentials that nobody may use; "AccessDenied" begins the names of others."""
+
 # The last is of the quota of the account. The names of others have `Throttl` in them.
 _TOO_MUCH = {"ProvisionedThroughputExceededException", "LimitExceededException", "RequestLimitExceeded"}
 # Answers of proxies that are worth another try: a timeout and a limit. DynamoDB itself answers 400 and a code.
 _FROM_PROXIES = {408, 429}
 
 
+def code_of(error: BaseException) -> str:
+    """Return what AWS calls an error; empty if it is not one of AWS."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
 def is_transient(error: ClientError) -> bool:
     """Whether the call was throttled, or the service failed: it may be made again later."""
-    code = error.response.get("Error", {}).get("Code", "")
+    code = code_of(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status >= 500 or status in _FROM_PROXIES or "Throttl" in code or code in _TOO_MUCH
 
@@ -216,14 +225,14 @@ def translated(stream_arn: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
+        code = code_of(error)
         if code == "ExpiredIteratorException":
             raise IteratorExpired(str(error)) from error
         if code == "TrimmedDataAccessException":
             raise TrimmedData from error
         if code == "ResourceNotFoundException":
             raise ShardNotFound(str(error)) from error
-        if code in _UNAUTHORISED:
+        if code in BAD_CREDENTIALS or code.startswith("AccessDenied"):
             raise Unavailable(f"the AWS credentials may not read {stream_arn}: {error}") from error
         if is_transient(error):
             raise Transient(str(error)) from error

@@ -212,6 +212,6 @@ class StreamShard:
         )
         if self.on_gap is not None:
             self.on_gap(gap)
-        self.cursor.clear_gap()
+        self.cursor.gap = None
         if found.reason != "gone":
             self.position = TRIM_HORIZON

@@ -126,7 +126,8 @@ class Plain:
             self.created = change.committed_at // 1_000_000
             self.behind += self.created < self.floor
             self.floor = change.token.timestamp
-            self.size += record.dynamodb.size_bytes or record.dynamodb.image_bytes
+            data = record.dynamodb
+            self.size += data.size_bytes or len(data.old_image) + len(data.new_image)
             self.changes.append(change)
 
     def assert_same(self, block: RecordBlock) -> None:

@@ -111,7 +111,7 @@ def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:
         found = look(url)
     assert found.key == (KeyColumn("order_id", "S"), KeyColumn("line", "N"))
     assert (found.table, found.stream_arn, found.stream_label) == ("orders", STREAM_ARN, LABEL)
-    assert (found.view_type, found.has_images) == ("NEW_IMAGE", True)
+    assert found.view_type == "NEW_IMAGE"
 
 
 def test_a_stream_given_by_its_arn_is_read_even_if_the_table_has_a_newer_one() -> None:
@@ -119,7 +119,7 @@ def test_a_stream_given_by_its_arn_is_read_even_if_the_table_has_a_newer_one() -
     answers = {"DescribeTable": table(LatestStreamArn=newer), "DescribeStream": stream(StreamViewType="KEYS_ONLY")}
     with scripted(**answers) as url:
         found = look(url, table=None, stream_arn=STREAM_ARN)
-    assert (found.stream_arn, found.view_type, found.has_images) == (STREAM_ARN, "KEYS_ONLY", False)
+    assert (found.stream_arn, found.view_type) == (STREAM_ARN, "KEYS_ONLY")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 Role = Literal["hash", "range"]
 
-_NO_DEFAULT: Any = object()
+NO_DEFAULT: Any = object()
 
 
 class Attribute(Comparable[T]):
@@ -110,25 +110,18 @@ class Attribute(Comparable[T]):
             reason = f"the item has {wire!r:.200}, not the declared type" if isinstance(error, KeyError) else error
             raise InvalidValue(f"{self.label} (attribute {self.attribute}): {reason}") from error
 
-    @property
-    def has_default(self) -> bool:
-        return self.default is not _NO_DEFAULT
 
-    def default_value(self) -> Any:
-        return self.default() if callable(self.default) else self.default
-
-
-def hash_key(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
+def hash_key(attribute: str | None = None, *, columns: str | None = None, default: Any = NO_DEFAULT) -> Any:
     """Declare the hash key. It takes the arguments of ``column``."""
     return Attribute(attribute, role="hash", columns=columns, default=default)
 
 
-def range_key(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
+def range_key(attribute: str | None = None, *, columns: str | None = None, default: Any = NO_DEFAULT) -> Any:
     """Declare the range key. It takes the arguments of ``column``."""
     return Attribute(attribute, role="range", columns=columns, default=default)
 
 
-def column(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
+def column(attribute: str | None = None, *, columns: str | None = None, default: Any = NO_DEFAULT) -> Any:
     """Declare a column, where its annotation does not say it all.
 
     ``attribute``: its name in the table, if that is not its name in Python. ``columns``: its type in ``columns:`` of a

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from relay.config.template import Template
 from relay.dynamodb.models import tracking
-from relay.dynamodb.models.attribute import Attribute, Role, column
+from relay.dynamodb.models.attribute import NO_DEFAULT, Attribute, Role, column
 from relay.dynamodb.models.errors import InvalidModel, InvalidValue
 from relay.dynamodb.models.indexes import NAME, NAME_IS, Index
 from relay.dynamodb.models.tables import differences
@@ -156,8 +156,8 @@ class Model:
             if name not in columns:
                 raise TypeError(f"{type(self).__name__} has no column {name!r}: it has {', '.join(columns)}")
         for name, each in columns.items():
-            if each.has_default and name not in values:
-                values[name] = each.default_value()
+            if each.default is not NO_DEFAULT and name not in values:
+                values[name] = each.default() if callable(each.default) else each.default
         vars(self).update(values)
         tracking.track(self).marked = tracking.columns(tracking.NONE, *values)
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from relay.dynamodb.models.conditions import Condition, Placeholders
 from relay.dynamodb.models.declaration import Declaration, Model, declaration_of, declarations_below
-from relay.dynamodb.models.errors import ConstraintViolation, InvalidCondition, InvalidModel, InvalidSearch, code_of
+from relay.dynamodb.models.errors import ConstraintViolation, InvalidCondition, InvalidModel, InvalidSearch
 from relay.dynamodb.models.indexes import Index
 from relay.dynamodb.models.loading import load_all
 from relay.dynamodb.models.search import Columns, Search, searched
 from relay.dynamodb.models.tables import bound
 from relay.dynamodb.models.tracking import Tracked, tracked
 from relay.dynamodb.models.types import Wire
+from relay.dynamodb.session import code_of
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from relay.errors import RelayError, Unavailable
 
 
@@ -42,8 +40,3 @@ class MissingObjects(RelayError):
 
 class TableMismatch(Unavailable):
     """A table is not as its class declares it. The message has a line for each difference."""
-
-
-def code_of(error: BaseException) -> str:
-    """Return what DynamoDB calls an error; empty if it is not one of DynamoDB."""
-    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from relay.dynamodb.models.errors import TableMismatch, code_of
+from relay.dynamodb.models.errors import TableMismatch
+from relay.dynamodb.session import code_of
 from relay.errors import Unavailable
 
 if TYPE_CHECKING:

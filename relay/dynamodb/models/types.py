@@ -17,6 +17,8 @@ from inspect import signature
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from boto3.dynamodb.types import TypeDeserializer
+
 from relay.dynamodb.values import binary, canonical_number
 
 Wire = dict[str, Any]
@@ -359,29 +361,16 @@ def _dump_any(value: Any) -> Wire | None:
     )
 
 
-def _load_any(wire: Mapping[str, Any]) -> Any:
-    ((kind, raw),) = wire.items()
-    match kind:
-        case "S" | "BOOL":
-            return raw
-        case "N":
-            return Decimal(raw)
-        case "B":
-            return binary(raw)
-        case "NULL":
-            return None
-        case "SS":
-            return set(raw)
-        case "NS":
-            return set(map(Decimal, raw))
-        case "BS":
-            return set(map(binary, raw))
-        case "L":
-            return [_load_any(each) for each in raw]
-        case "M":
-            return {name: _load_any(each) for name, each in raw.items()}
-    raise ValueError(f"{kind!r} is not a type of DynamoDB")
+class _AnyValue(TypeDeserializer):
+    """Loads any value, numbers of any length, and binary as ``bytes``."""
+
+    def _deserialize_n(self, value: str) -> Decimal:
+        return Decimal(value)
+
+    def _deserialize_b(self, value: Any) -> bytes:
+        return binary(value)
 
 
-ANY = AttributeType(None, _dump_any, _load_any)
+_any_value: Any = _AnyValue()
+ANY = AttributeType(None, _dump_any, _any_value.deserialize)
 """Any value; numbers are loaded as Decimal."""
