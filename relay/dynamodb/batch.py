@@ -196,9 +196,6 @@ class _Table(Keys):
                 if self.requested.setdefault(index, key) is not key:
                     self._other_spellings.setdefault(index, []).append(key)
 
-    def __repr__(self) -> str:
-        return f"<_Table[{self.name}: {len(self.items)} of {len(self.requested)}]>"
-
     def key(self, index: Index) -> Key:
         return self.requested[index]
 

@@ -29,9 +29,6 @@ class RecordBuffer:
         self._latest: dict[StreamShard, datetime] = {}
         self.clock = clock or itertools.count().__next__
 
-    def __repr__(self) -> str:
-        return f"<RecordBuffer[{len(self._heap)} records]>"
-
     def __len__(self) -> int:
         return len(self._heap)
 

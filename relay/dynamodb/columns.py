@@ -31,9 +31,6 @@ class TypedRows:
         kinds = {name: column_type(kind) for name, kind in columns.items()}
         self._converts = [(name, CONVERTS[kind.kind](kind)) for name, kind in kinds.items()]
 
-    def __repr__(self) -> str:
-        return f"<TypedRows[{', '.join(f'{column.name}: {column.type}' for column in self.columns)}]>"
-
     def row(self, item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Return the row of ``item``: every declared column, and in `REST` the JSON of all other attributes.
 

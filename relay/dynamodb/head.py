@@ -64,10 +64,6 @@ class HeadSearch:
         self._is_awaited = is_awaited
         self._clock = clock
 
-    def __repr__(self) -> str:
-        state = "reached" if self.reached else "behind" if self._is_behind else "near"
-        return f"<HeadSearch[{state}, {self._empty_pages} empty pages]>"
-
     @property
     def more_waits(self) -> bool:
         """Whether the next page should be read at once: it is probably not the head, or the head is awaited."""

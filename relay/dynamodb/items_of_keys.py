@@ -32,9 +32,6 @@ class ItemsOfKeys:
         self._client: DynamoDBClient | None = None
         self._key: tuple[KeyColumn, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"<ItemsOfKeys[{self._source.table_name}]>"
-
     def close(self) -> None:
         if self._client is not None:
             self._client.close()

@@ -41,9 +41,6 @@ class Pace:
         self._next_at = 0.0
         self._growths = 0
 
-    def __repr__(self) -> str:
-        return f"<Pace[{self._pause:.2f} s between two calls]>"
-
     def repeat(self, call: Callable[[], T], tries: int, is_passing: Callable[[Exception], bool]) -> T:
         """Return the result of ``call``, which is made again at this pace if it raises what ``is_passing``.
 

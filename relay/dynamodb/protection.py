@@ -33,9 +33,6 @@ class ProtectedItems:
         self._replaced = {name: _replacement(rule) for name, rule in rules.items() if rule.kind != "exclude"}
         self._publish = publish
 
-    def __repr__(self) -> str:
-        return f"<ProtectedItems[{', '.join(sorted(self._excluded | self._replaced.keys()))}]>"
-
     def image(self, item: Any) -> Any:
         """Return the image of an item, given parsed or as JSON, or None if it is absent.
 

@@ -59,9 +59,6 @@ class RecordFormat:
         is_simple = rows is None and protected is None and not self.wanted
         self._compiled = compiled_items(table, shard, _attributes) if is_simple else None
 
-    def __repr__(self) -> str:
-        return f"<RecordFormat[{self.shard}]>"
-
     def block(self, records: list[Any], floor: int) -> RecordBlock | None:
         """Return the changes of all ``records``, as ``change`` makes them, with the ``floor`` that each one raises.
 

@@ -97,9 +97,6 @@ class StreamSession:
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
 
-    def __repr__(self) -> str:
-        return f"<StreamSession[{self.stream_arn}]>"
-
     def describe(self, first_shard: str | None = None) -> Listing:
         """Return all shards, or those listed after ``first_shard``, across pages, and the stream's status.
 

@@ -26,9 +26,6 @@ class ShardGraph:
         # By parent, whether that is known or not.
         self._children: dict[str, list[str]] = {}
 
-    def __repr__(self) -> str:
-        return f"<ShardGraph[{len(self.shards)} shards, {len(self.ended)} ended]>"
-
     @property
     def roots(self) -> list[str]:
         """The shards without a known parent."""

@@ -56,9 +56,6 @@ class RequestForm:
         # Replaced in one step.
         self._day: _Day | None = None
 
-    def __repr__(self) -> str:
-        return f"<RequestForm[{self.host}]>"
-
     def request(self, body: bytes, credentials: ReadOnlyCredentials) -> bytes:
         """Return a request as it is sent."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))

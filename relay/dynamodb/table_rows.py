@@ -39,9 +39,6 @@ class DynamoDBTableRows:
         self._of = source.snapshots
         self._wanted = config_match.wanted_key(self.schema.key, config.conditions(self.schema.table))
 
-    def __repr__(self) -> str:
-        return f"<DynamoDBTableRows[{self.schema.table}]>"
-
     def close(self) -> None:
         self._stack.close()
 

@@ -44,9 +44,6 @@ class AwaitedSchemas:
         self._failures = 0
         self._publish_at = -math.inf
 
-    def __repr__(self) -> str:
-        return f"<AwaitedSchemas[{len(self._held)} pages held, {self._failures} failures]>"
-
     def forget(self) -> None:
         """Drop the pages: their shards are closed."""
         self._held.clear()

@@ -47,9 +47,6 @@ class RepeatedAborts:
         # Since it last asked, even from before a commit: transactions without the topic that is lost succeed.
         self._aborts = 0
 
-    def __repr__(self) -> str:
-        return f"<RepeatedAborts[{self._liveness.failures}]>"
-
     def aborted(self, why: str) -> None:
         """Wait before the next attempt: not at all the first time after a commit, then longer each time.
 

@@ -20,9 +20,6 @@ class SnapshotTables:
         # The same object for the same table, as writers are found by it.
         self._known_dropped: dict[TableSchema, TableSchema] = {}
 
-    def __repr__(self) -> str:
-        return f"<SnapshotTables[{self._source.name}]>"
-
     def dropped(self) -> list[TableSchema]:
         """Return the tables that copies may have, and that no longer exist."""
         plan = self._committed.plan

@@ -32,9 +32,6 @@ class Measuring:
         self._retry = Seldom(clock, every=_RETRY_AFTER)
         self._under_way: tuple[Measurement, SlowCall[Measured]] | None = None
 
-    def __repr__(self) -> str:
-        return f"<Measuring[{self._source}: {self._under_way[0].id if self._under_way else 'none'}]>"
-
     def has_ended(self, published: Mapping[str, ShardCheckpoint]) -> bool:
         """Whether a measurement has ended, and its snapshot may begin."""
         if self._under_way is None or not self._under_way[1].done:

@@ -63,9 +63,6 @@ class JournaledShards:
         # Whether what was written for them may be lost.
         self._again = False
 
-    def __repr__(self) -> str:
-        return f"<JournaledShards[{self.lineage.stream.source}: {len(self.lineage.listed)} shards]>"
-
     @property
     def listed_before(self) -> float:
         """A journal names all shards that continue one."""
@@ -144,9 +141,6 @@ class ListedShards:
         self._is_outdated = False
         # When a listing was wanted soon, by the clock of the source.
         self._wanted_soon_at = -math.inf
-
-    def __repr__(self) -> str:
-        return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
 
     @property
     def successor(self) -> str | None:

@@ -24,9 +24,6 @@ class LateShard:
         self._stream = stream
         self._clock = clock
 
-    def __repr__(self) -> str:
-        return f"<LateShard[{self._reader!r}]>"
-
     def close(self) -> None:
         self._reader.close()
 

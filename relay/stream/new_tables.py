@@ -29,9 +29,6 @@ class NewTables:
         # The plan when `take_added` was called last.
         self._last_plan: Plan | None = None
 
-    def __repr__(self) -> str:
-        return f"<NewTables[{', '.join(self._new) or 'none'}]>"
-
     def begin(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
         """Begin with a plan that was checked, and the ``tables`` of the source, which it may lack."""
         self._last_plan = plan

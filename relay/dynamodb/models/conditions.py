@@ -26,9 +26,6 @@ class Placeholders:
         self._names: dict[str, str] = {}
         self._values: dict[str, tuple[str, Wire]] = {}
 
-    def __repr__(self) -> str:
-        return f"<Placeholders[{len(self._names)} names, {len(self._values)} values]>"
-
     def path(self, *steps: Step) -> str:
         """Return the path as expressions have it, such as ``#n0.#n1[2]``."""
         text = ""
