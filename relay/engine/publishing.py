@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -19,19 +19,18 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
-from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.limits import record_size
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Aborted, TooSlow
 from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
-from relay.observe.liveness import Liveness
-from relay.observe.metrics import Metrics
-from relay.reading.open_shard import OpenShard, ShardOwner
+from relay.observe.observer import Observer
+from relay.reading.open_shard import OpenShard
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
+from relay.stream.source_state import SourceState
 from relay.stream.watermark_records import WatermarkRecords, key_beside
 
 if TYPE_CHECKING:
@@ -60,34 +59,33 @@ class _Sent:
 class Publishing:
     """The open transaction and the pages in it.
 
-    ``writers``: where the changes of (source, table) go. ``producers``: open the transaction's producers. ``stop_by``:
-    see ``Publisher``.
+    ``sources``: by name. ``writers``: where the changes of (source, table) go. ``producers``: open the transaction's
+    producers. ``stop_by``: see ``Publisher``.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
         group: Assignment,
-        view: CheckpointView,
+        sources: Mapping[str, SourceState],
         writers: TopicWriters,
         producers: Producers,
         *,
-        metrics: Metrics,
-        liveness: Liveness,
+        observer: Observer,
         stop_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.settings = settings
         self.writers = writers
         self.producers = producers
         self._group = group
-        self._view = view
-        self._metrics = metrics
-        self._liveness = liveness
+        self._view = group.view
+        self._sources = sources
+        self._metrics, self._liveness = observer.metrics, observer.liveness
         self._stop_by = stop_by
         # Published in the open transaction, in order.
         self._unconfirmed: list[_Sent] = []
         self._watermarks = WatermarkRecords()
-        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, liveness)
+        self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.open()
         self._transaction = OpenTransaction(producers, group, settings.checkpoints)
 
@@ -121,7 +119,7 @@ class Publishing:
         sent = _Sent(shard, page)
         try:
             if page.gap is not None:
-                sent.before = shard.owner.checkpoint_before_gap(page)
+                sent.before = self._sources[shard.source].checkpoint_before_gap(page)
                 self._commit_before_gap(sent)
         finally:  # I1: also if that commit was aborted, or nobody would publish the page again
             self._unconfirmed.append(sent)
@@ -191,7 +189,7 @@ class Publishing:
                 self._liveness.committed()
         # Also the pages without a checkpoint of their own: they have the position of the pages before.
         for sent in self._unconfirmed:
-            sent.shard.owner.confirm(sent.page)
+            self._sources[sent.shard.source].confirm(sent.page)
         self._unconfirmed.clear()
         return written
 
@@ -235,7 +233,7 @@ class Publishing:
         try:
             while left:
                 sent = left[0]
-                self._metrics.count_retry(sent.shard.owner.source.name)
+                self._metrics.count_retry(sent.shard.source)
                 if sent.page.gap is not None:  # I9: its id has where it begins, which is the same after a restart
                     self._commit_before_gap(sent)
                 del left[0]
@@ -268,7 +266,7 @@ class Publishing:
             self.producers.release()
 
     def _send(self, sent: _Sent) -> None:
-        shard, page, owner = sent.shard, sent.page, sent.shard.owner
+        shard, page, owner = sent.shard, sent.page, self._sources[sent.shard.source]
         if page.gap is not None and not self._is_reported(owner.stream, page.gap):
             self.gap(owner.source, page.gap)
         if page.changes:
@@ -284,7 +282,7 @@ class Publishing:
                 if record is not None:
                     self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
-    def _send_changes(self, owner: ShardOwner, page: Page, *, yields: bool) -> None:
+    def _send_changes(self, owner: SourceState, page: Page, *, yields: bool) -> None:
         self._transaction.begin()
         resume = owner.resume_timestamp()
         publisher, size = self._transaction.publisher, 0
@@ -306,7 +304,7 @@ class Publishing:
             self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
         self._metrics.count_page(owner.source.name, page, size)
 
-    def _send_schema_changes(self, owner: ShardOwner, changes: Sequence[SchemaChange]) -> None:
+    def _send_schema_changes(self, owner: SourceState, changes: Sequence[SchemaChange]) -> None:
         self._transaction.begin()
         topic, resume, relayed_at = self.settings.ddl, owner.resume_timestamp(), time.time_ns() // 1000
         largest = self.settings.limits.get(topic, math.inf)

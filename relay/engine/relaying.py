@@ -94,7 +94,6 @@ def _run(
             config=reloaded,
             until_caught_up=until_caught_up,
             probe=probe,
-            lost=lost,
         )
         signals.stop = worker.stop
         observer.bars = SnapshotBars.for_terminal()
@@ -103,7 +102,7 @@ def _run(
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(_SWITCH_SECONDS)
         try:
-            worker.run()
+            worker.run(lost)
         finally:
             gc.unfreeze()
             if observer.bars is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from relay.engine.config_reload import ReloadedConfig
 from relay.engine.publishing import Publishing
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.observe.observer import Observer
-from relay.records import CommittedRecords
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
 
@@ -21,7 +21,7 @@ _PLANS_AT_ONCE = 16
 
 
 class Upkeep:
-    """Used by the worker's thread. ``observer``: shows the progress of snapshots, if it has bars for it.
+    """Used by the worker's thread. ``config``: what SIGHUP changes. ``observer``: shows the progress of snapshots.
 
     That thread serves the group, so nothing here waits for a database: see ``process.slow_call``.
     """
@@ -30,11 +30,11 @@ class Upkeep:
         self,
         group: Assignment,
         publishing: Publishing,
-        committed: CommittedRecords,
+        config: ReloadedConfig,
         observer: Observer,
     ) -> None:
         self._group = group
-        self._committed = committed
+        self._config = config
         self._publishing = publishing
         self._observer = observer
         # What was owned in the last look.
@@ -42,9 +42,10 @@ class Upkeep:
 
     def serve(self, sources: Sequence[SourceState]) -> None:
         """Plan, list and open shards, with the records that this needs, where something has changed."""
+        self._config.serve(sources)
         owned = frozenset(self._group.owned)
         everything = owned != self._owned
-        if changed := self._committed.changed:
+        if changed := self._group.view.changed:
             for source in sources:
                 if source.source.name in changed:
                     source.look.ask_soon()

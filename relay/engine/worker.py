@@ -57,7 +57,6 @@ class Worker:
 
     ``sources``: by the streams they are connected to. ``writers``: where the changes of (source, table) go.
     ``observer``: shows what happens. ``config``: what SIGHUP changes. ``probe``: called between the steps of a commit.
-    ``lost``: refuses sources whose checkpoints are lost.
     """
 
     def __init__(
@@ -70,59 +69,56 @@ class Worker:
         config: ReloadedConfig,
         until_caught_up: bool = False,
         probe: Probe | None = None,
-        lost: LostState | None = None,
     ) -> None:
-        self._lost = lost
         self._observer = observer
         for source in sources.values():
             observer.metrics.add_source(source.name)
-        self.until_caught_up = until_caught_up
         self.stopping: int | None = None
-        self._config = config
         self._stop_by = math.inf
         self._served_at = 0.0
         self._is_serving = False
         self._is_done = False
-        self._ask_done_at = 0.0
+        self._ask_done_at = 0.0 if until_caught_up else math.inf
         # Taken from the reader pool and not published yet.
         self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
         self._readers = ReaderPool()
-        self._view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
-        self._sources = [
-            SourceState(source, stream, self._view, self._readers, until_caught_up=until_caught_up)
+        view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
+        self._sources = {
+            source.name: SourceState(source, stream, view, self._readers, until_caught_up=until_caught_up)
             for stream, source in sources.items()
-        ]
-        names = [source.name for source in sources.values()]
-        self._same_sources = SameSources(self._view, names)
+        }
+        self._same_sources = SameSources(view, self._sources)
         self._group = Assignment(
             settings.client,
             settings.group,
-            self._view,
+            view,
             transaction_timeout=settings.transaction_timeout,
         )
         self._publishing = Publishing(
             settings,
             self._group,
-            self._view,
+            self._sources,
             writers,
             Producers(settings, probe=probe, stop_by=lambda: self._stop_by),
-            metrics=observer.metrics,
-            liveness=observer.liveness,
+            observer=observer,
             stop_by=lambda: self._stop_by,
         )
         self._schemas = AwaitedSchemas(writers)
-        self._upkeep = Upkeep(self._group, self._publishing, self._view, observer)
+        self._upkeep = Upkeep(self._group, self._publishing, config, observer)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
         self._stop_by = time.monotonic() + STOP_SECONDS
         self.stopping = signum
 
-    def run(self) -> None:
-        """Relay until stopped. Raises ``RelayError`` on what is final; the next run repeats what is not committed."""
+    def run(self, lost: LostState | None = None) -> None:
+        """Relay until stopped. ``lost``: refuses sources whose checkpoints are lost.
+
+        Raises ``RelayError`` on what is final; the next run repeats what is not committed.
+        """
         try:
             with suppress(StopRequested):  # while it waited for Kafka
-                self._check_plans()
+                self._check_plans(lost)
                 self._group.join()
                 while self.stopping is None:
                     self._turn()
@@ -155,17 +151,17 @@ class Worker:
                 self._publishing.commit()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); publishing its pages again", error)
-            for source in self._sources:
+            for source in self._sources.values():
                 source.list_soon()  # the records of a listing may have been in it
             self._publish_again(error)
         except Fenced as error:
             self._observer.liveness.failed(f"fenced: {error}")
-            for source in self._sources:
+            for source in self._sources.values():
                 source.list_soon()
             self._start_over(error)
 
     def _status(self) -> WorkerStatus:
-        return take(self._group, self._sources, self._same_sources, self._readers.delay)
+        return take(self._group, self._sources.values(), self._same_sources, self._readers.delay)
 
     def _receive(self, timeout: float, *, snapshots: bool) -> None:
         """Put into the inbox what was read and may be published now.
@@ -204,22 +200,22 @@ class Worker:
     def _serve(self) -> None:
         """Do everything that is due beside publishing pages."""
         self._serve_group()
-        self._config.serve(self._sources)
-        self._view.poll()
-        self._upkeep.serve(self._sources)
-        self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
-        if self.until_caught_up and (now := time.monotonic()) >= self._ask_done_at:
-            self._is_done = all(source.is_caught_up() for source in self._sources)
+        self._group.view.poll()
+        self._upkeep.serve(list(self._sources.values()))
+        self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources.values()])
+        if (now := time.monotonic()) >= self._ask_done_at:
+            self._is_done = all(source.is_caught_up() for source in self._sources.values())
             self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
 
     # ------------------------------------------------------------------ ownership
 
-    def _check_plans(self) -> None:
+    def _check_plans(self, lost: LostState | None) -> None:
         """Refuse a config that contradicts its checkpoints, and lost checkpoints, before anything is read."""
-        self._view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._group.barrier_timeout)
-        if self._lost is not None:
-            self._lost.require_plans(self._view, [each.source for each in self._sources], self._group.barrier_timeout)
-        for source in self._sources:
+        view, patience = self._group.view, self._group.barrier_timeout
+        view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+        if lost is not None:
+            lost.require_plans(view, [each.source for each in self._sources.values()], patience)
+        for source in self._sources.values():
             source.choose_stream()
             source.check_plan()
         self._same_sources.warn_of_unread()
@@ -238,16 +234,16 @@ class Worker:
             self._publishing.commit()
             gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
             # The record of a segment means nothing without the control record of its snapshot.
-            snapshots = [source.snapshots for source in self._sources if source.snapshots is not None]
+            snapshots = [each.snapshots for each in self._sources.values() if each.snapshots is not None]
             controls = {partition_of(each.stream.snapshot_key) for each in snapshots}
             if gained:
-                self._view.require_end(controls, self._group.barrier_timeout)
+                self._group.view.require_end(controls, self._group.barrier_timeout)
             log.info("took over %d partitions", len(gained))
 
     def _close_lost(self, lost: set[int]) -> None:
         if lost:
             log.info("gave up %d partitions", len(lost))
-            for source in self._sources:
+            for source in self._sources.values():
                 source.close_shards(lost)
 
     def _publish_again(self, why: Exception) -> None:
@@ -259,7 +255,7 @@ class Worker:
     def _start_over(self, reason: Fenced | NotAMember) -> None:
         """Drop everything that is not committed: only Kafka knows whether the last transaction is."""
         log.warning("fenced (%s); starting over from the committed checkpoints", reason)
-        for source in self._sources:
+        for source in self._sources.values():
             source.close_shards()
         self._inbox.clear()
         self._schemas.forget()
@@ -269,7 +265,8 @@ class Worker:
     def _publish(self, shard: OpenShard, result: ReadResult) -> None:
         if shard.closed:
             return  # since it was read
-        source = shard.owner.source
+        state = self._sources[shard.source]
+        source = state.source
         self._observer.metrics.count_read(source.name, result)
         match result:
             case Page():
@@ -298,14 +295,14 @@ class Worker:
                         f"`relay reset CONFIG {source.name} --to ...` to begin with the existing shards and record "
                         "what that skips"
                     )
-                shard.owner.list_soon()  # two listings without it make it gone
+                state.list_soon()  # two listings without it make it gone
                 self._readers.again(shard, _ASK_UNKNOWN_AGAIN)
 
     def _close(self) -> None:
         with suppress(Aborted, Fenced, RelayError):
             self._publishing.close()
         self._group.close()  # first, so that others take over at once: reads under way may take long
-        self._view.close()
+        self._group.view.close()
         self._readers.close()
-        for source in self._sources:
+        for source in self._sources.values():
             source.source.close()

@@ -1,15 +1,12 @@
-"""One open shard: its reader, who owns it, and when it is read next."""
+"""One open shard: its reader, its source, and when it is read next."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from relay.records import Position, SegmentCheckpoint, ShardCheckpoint, StreamId
-from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Source, Unreadable
-from relay.table import TableSchema
+from relay.records import Position
+from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Unreadable
 
 LARGEST_PAGE = 1 << 20
 """Bytes, about, of the largest page of a shard that is asked for its changes."""
@@ -33,32 +30,6 @@ _GATHER_SECONDS = 0.005
 _EMPTY_BEFORE_WAITING = 5
 
 
-class ShardOwner(Protocol):
-    """The source that an open shard, or a segment of a snapshot, belongs to. Used by the worker's thread."""
-
-    source: Source
-
-    @property
-    def stream(self) -> StreamId: ...
-
-    def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
-        """Return the checkpoint to write with ``page``, or None if that is not worth a record yet."""
-
-    def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
-        """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already."""
-
-    def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """Refuse tables whose key has changed. Raises ``RelayError``."""
-
-    def confirm(self, page: Page) -> None:
-        """``page`` is committed."""
-
-    def list_soon(self) -> None:
-        """List the shards again soon."""
-
-    def resume_timestamp(self) -> int: ...
-
-
 def backoff(failures: int) -> float:
     """Return the seconds to wait after this many failures in a row."""
     # Jitter keeps the shards of a throttled stream from coming back all at once.
@@ -67,7 +38,9 @@ def backoff(failures: int) -> float:
 
 @dataclass(eq=False)
 class OpenShard:
-    """A shard that is being read. ``key``: the key of its checkpoint. Used by the worker's thread, except ``reader``.
+    """A shard that is being read. ``key``: the key of its checkpoint. ``source``: its source's name.
+
+    Used by the worker's thread, except ``reader``.
 
     ``most_at_once``: for a segment of a snapshot, with how many others at most it is read. Its pages let pages of
     streams pass. 0: it is a shard of a stream.
@@ -75,7 +48,7 @@ class OpenShard:
 
     reader: ShardReader
     key: bytes
-    owner: ShardOwner
+    source: str
     most_at_once: int = 0
     # Consecutive empty pages, and consecutive failed reads.
     empty: int = 0

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ShardOwner
+from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
 LONGEST_YIELD = 0.1
@@ -32,6 +32,7 @@ _THREADS = 32
 _LONG_WAIT = 0.05  # seconds
 _CLOSE_SECONDS = 3.0  # that ``close`` waits for reads under way
 _BUDGET = 64 << 20
+_NUMBERS = itertools.count()  # of reads that are due, for the order of those that are due at once
 
 
 class ReaderPool:
@@ -50,7 +51,6 @@ class ReaderPool:
         self._threads: list[threading.Thread] = []
         # Shards to read next: by the clock, in order of time.
         self._due: list[tuple[float, int, OpenShard]] = []
-        self._numbers = itertools.count()
         # Segments of snapshots that are due once fewer of them are read, and how many are.
         self._postponed: list[tuple[float, int, OpenShard]] = []
         self._segments_read = 0
@@ -70,10 +70,10 @@ class ReaderPool:
     def __repr__(self) -> str:
         return f"<ReaderPool[{len(self._open)} open, {self._running} under way]>"
 
-    def open(self, reader: ShardReader, key: bytes, owner: ShardOwner, *, most_at_once: int = 0) -> OpenShard:
-        """Start reading a shard. ``key``: the key of its checkpoint. ``most_at_once``: see `OpenShard`."""
+    def open(self, reader: ShardReader, key: bytes, source: str, *, most_at_once: int = 0) -> OpenShard:
+        """Start reading a shard. The parameters: see `OpenShard`."""
         now = self.clock()
-        shard = OpenShard(reader, key, owner, most_at_once, read_at=now, polled=now)
+        shard = OpenShard(reader, key, source, most_at_once, read_at=now, polled=now)
         self._open[id(shard)] = shard
         self._streaming += reader.streams
         self._schedule(shard, 0.0)
@@ -104,7 +104,7 @@ class ReaderPool:
         self._start()  # the next page is read while this one is published
 
     def _schedule(self, shard: OpenShard, wait: float) -> None:
-        heapq.heappush(self._due, (shard.read_at + wait, next(self._numbers), shard))
+        heapq.heappush(self._due, (shard.read_at + wait, next(_NUMBERS), shard))
 
     @property
     def has_backlog(self) -> bool:
@@ -200,14 +200,11 @@ class ReaderPool:
         while (wanted := self._wanted.get()) is not None:
             shard, since = wanted
             self._waited = self.clock() - since
-            self._read(shard)
-
-    def _read(self, shard: OpenShard) -> None:
-        try:
-            result = shard.reader.read()
-        except BaseException as error:  # raised again in the worker's thread
-            self._done.put((shard, error))
-        else:
+            result: ReadResult | BaseException
+            try:
+                result = shard.reader.read()
+            except BaseException as error:  # raised again in the worker's thread
+                result = error
             self._done.put((shard, result))
 
     def _arrived(self) -> list[tuple[OpenShard, ReadResult]]:

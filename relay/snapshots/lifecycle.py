@@ -18,7 +18,7 @@ from typing import Protocol
 
 from relay.change import Snapshot
 from relay.kafka.checkpoints import partition_of
-from relay.reading.open_shard import OpenShard, ShardOwner
+from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
 from relay.records import (
     CommittedRecords,
@@ -47,7 +47,7 @@ from relay.snapshots.control import (
 from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
-from relay.source import Page, Segment, SnapshotSource
+from relay.source import Page, Segment, SnapshotSource, Source
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,10 @@ Show = Callable[[str, tuple[int, int] | None], None]
 """Called with the source, and the rows read and estimated of its running snapshot, or None."""
 
 
-class SnapshottedStream(ShardOwner, Protocol):
+class SnapshottedStream(Protocol):
     """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
 
+    source: Source
     committed: CommittedStream
 
     @property
@@ -80,7 +81,7 @@ class Snapshots:
         readers: ReaderPool,
     ) -> None:
         self.source = beside.source
-        self.stream = beside.stream
+        self.stream = beside.committed.stream
         self.tables = tables
         self.readers = readers
         self._beside = beside
@@ -269,7 +270,7 @@ class Snapshots:
             part = control.parts[number] if control.parts else SnapshotPart()
             segment = Segment(Shard(name), snapshot, number, control.segments, position, part, self._published)
             reader = self.tables.open(segment)
-            self.open[name] = self.readers.open(reader, key, self._beside, most_at_once=self.tables.reads_at_once)
+            self.open[name] = self.readers.open(reader, key, self.source.name, most_at_once=self.tables.reads_at_once)
             self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 
     def close_stopped(self) -> None:

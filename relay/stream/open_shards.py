@@ -9,10 +9,10 @@ import logging
 from functools import partial
 
 from relay.kafka.checkpoints import partition_of
-from relay.reading.open_shard import OpenShard, ShardOwner
+from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
 from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, has_ended, position_text
-from relay.source import Opening
+from relay.source import Opening, Source
 from relay.stream.late_shard import LateShard, start_of_late
 from relay.stream.progress import read_until
 from relay.stream.pruning import unpruned
@@ -27,11 +27,10 @@ class OpenShards:
     ``is_awaited``: somebody waits until they are read to their heads.
     """
 
-    def __init__(self, owner: ShardOwner, latest: ShardCheckpoints, readers: ReaderPool, *, is_awaited: bool) -> None:
-        self.source = owner.source
+    def __init__(self, source: Source, latest: ShardCheckpoints, readers: ReaderPool, *, is_awaited: bool) -> None:
+        self.source = source
         # By name, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
-        self._owner = owner
         self._latest = latest
         self._readers = readers
         self._is_awaited = is_awaited
@@ -95,7 +94,7 @@ class OpenShards:
         reader = self.source.open(opening)
         if late:
             reader = LateShard(reader, self._lineage.stream, clock=self.source.clock)
-        self.open[shard.id] = self._readers.open(reader, key, self._owner)
+        self.open[shard.id] = self._readers.open(reader, key, self.source.name)
         self._latest.open(shard, committed)
 
     def close(self, lost: set[int] | None = None) -> None:

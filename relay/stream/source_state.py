@@ -76,7 +76,7 @@ class SourceState:
         self._progress = CommittedProgress(committed)
         self.new_tables = NewTables(source, committed)
         self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
-        self.shards = OpenShards(self, self._latest, self.readers, is_awaited=self.caught_up is not None)
+        self.shards = OpenShards(source, self._latest, self.readers, is_awaited=self.caught_up is not None)
         self._plan_checked = False
         self.look.soon()
 

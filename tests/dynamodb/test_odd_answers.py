@@ -296,21 +296,22 @@ class Outcome:
         made = {shard.table: shard for shard in shards}
         writers = TopicWriters(lambda table: made[table].writer(), made)
         producers = OneProducer(self.publisher)
-        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
         view = SimpleNamespace(checkpoints={})
-        metrics = Metrics()
+        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set(), view=view)
+        metrics, liveness = Metrics(), Liveness()
+        owners = {shard.table.source: Owner(shard.table.source) for shard in shards}
         publishing = Publishing(
             SETTINGS,
             cast(Any, group),
-            cast(Any, view),
+            cast(Any, owners),
             writers,
             cast(Any, producers),
-            metrics=metrics,
-            liveness=(liveness := Liveness()),
+            observer=cast(Any, SimpleNamespace(metrics=metrics, liveness=liveness)),
         )
         publishing._aborts = RepeatedAborts(SETTINGS, list, liveness, sleep=lambda _: None)
-        owners = [Owner(shard.table.source) for shard in shards]
-        opened = [OpenShard(cast(Any, None), owner.stream.shard_key("s"), cast(Any, owner)) for owner in owners]
+        opened = [
+            OpenShard(cast(Any, None), owner.stream.shard_key("s"), owner.source.name) for owner in owners.values()
+        ]
         self.error: Any = None
         self.states: list[Any] = []
         try:
@@ -334,7 +335,7 @@ class Outcome:
             for line in generate_latest(metrics.registry).decode().splitlines()
             if "_commit_seconds" not in line and not line.startswith("#")
         ]
-        self.confirmed = [owner.confirmed for owner in owners]
+        self.confirmed = [owner.confirmed for owner in owners.values()]
 
     def _look(self, publishing: Publishing) -> None:
         transaction = publishing._transaction

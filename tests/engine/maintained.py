@@ -97,8 +97,9 @@ class Maintained:
             until_caught_up=until_caught_up,
         )
         self.owned = set(range(64))
-        group: Any = SimpleNamespace(owned=self.owned)
-        self._upkeep = Upkeep(group, cast(Any, self.committed), self.view, cast(Any, SimpleNamespace(bars=None)))
+        group: Any = SimpleNamespace(owned=self.owned, view=self.view)
+        config: Any = SimpleNamespace(serve=lambda sources: None)
+        self._upkeep = Upkeep(group, cast(Any, self.committed), config, cast(Any, SimpleNamespace(bars=None)))
 
     def serve(self) -> None:
         """As the worker does."""

@@ -152,20 +152,20 @@ class Bench:
             watch=lambda partitions: self.waited_for.append(set(partitions)),
         )
         self.producers = ScriptedProducers(self.broker)
-        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
+        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set(), view=self.view)
+        observer = SimpleNamespace(metrics=Metrics(), liveness=self.liveness)
         writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])
         self.publishing = Publishing(
             SETTINGS,
             cast(Any, group),
-            cast(Any, self.view),
+            {"orders": cast(Any, self.owner)},
             writers,
             cast(Any, self.producers),
-            metrics=Metrics(),
-            liveness=self.liveness,
+            observer=cast(Any, observer),
         )
 
     def shard(self, name: str = "s") -> OpenShard:
-        return OpenShard(cast(Any, None), STREAM.shard_key(name), cast(Any, self.owner))
+        return OpenShard(cast(Any, None), STREAM.shard_key(name), "orders")
 
 
 def page(number: int, *, shard: str = "s", gap: Gap | None = None) -> Page:

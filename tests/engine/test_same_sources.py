@@ -43,7 +43,7 @@ def test_a_source_that_was_removed_from_all_configs_is_warned_of_and_not_red(
 ) -> None:
     one, two = ScriptedSource("one"), ScriptedSource("two")
     with running(config_of(unique, kafka.bootstrap_servers, [one, two]), [one, two]) as worker:
-        wait_until(lambda: all(source.committed.checkpoints for source in worker._sources) or None, 60)
+        wait_until(lambda: all(source.committed.checkpoints for source in worker._sources.values()) or None, 60)
     assert "is not in the config" not in caplog.text
     observer = Observer(unique, keeps_status=True, stalled_after=1.0)
     with running(config_of(unique, kafka.bootstrap_servers, [one]), [one], observer=observer):

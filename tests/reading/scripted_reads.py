@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
 
-from relay.reading.open_shard import ShardOwner
 from relay.records import Shard
 from relay.source import Page, ReadResult
 from tests.waiting import PATIENCE
 
 SHARD = Shard("s")
 PAGE = Page(SHARD, [], None, None, None, begun=0.0)
-OWNER: ShardOwner = cast(Any, None)  # the pool only keeps it
+SOURCE = "orders"
 
 
 class Reads:

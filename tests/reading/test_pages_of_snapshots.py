@@ -9,7 +9,7 @@ import pytest
 from relay.reading.open_shard import LARGEST_PAGE, OpenShard
 from relay.reading.reader_pool import LONGEST_STAY, LONGEST_YIELD, ReaderPool
 from tests.clock import Clock
-from tests.reading.scripted_reads import OWNER, PAGE, Reads
+from tests.reading.scripted_reads import PAGE, SOURCE, Reads
 from tests.waiting import wait_until
 
 
@@ -26,10 +26,10 @@ def arrived(pump: ReaderPool) -> Callable[[int], None]:
 def test_a_page_of_a_snapshot_lets_those_of_streams_pass_but_not_for_ever(
     pump: ReaderPool, clock: Clock, arrived: Callable[[int], None]
 ) -> None:
-    segments = [pump.open(Reads(PAGE, PAGE), b"", OWNER, most_at_once=2) for _ in range(2)]
+    segments = [pump.open(Reads(PAGE, PAGE), b"", SOURCE, most_at_once=2) for _ in range(2)]
     pump._start()
     arrived(2)
-    shard = pump.open(Reads(*[PAGE] * 10), b"", OWNER)
+    shard = pump.open(Reads(*[PAGE] * 10), b"", SOURCE)
     pump._start()
     arrived(3)
 
@@ -52,7 +52,7 @@ def test_a_page_of_a_snapshot_lets_those_of_streams_pass_but_not_for_ever(
 def test_no_page_of_a_snapshot_is_taken_while_none_may_delay_others(
     pump: ReaderPool, clock: Clock, arrived: Callable[[int], None]
 ) -> None:
-    segment = pump.open(Reads(PAGE), b"", OWNER, most_at_once=1)
+    segment = pump.open(Reads(PAGE), b"", SOURCE, most_at_once=1)
     pump._start()
     arrived(1)
     clock.now += LONGEST_STAY
@@ -65,8 +65,8 @@ def test_a_snapshot_goes_on_while_every_transaction_has_changes(
     pump: ReaderPool, clock: Clock, arrived: Callable[[int], None]
 ) -> None:
     """I10: many shards with a backlog always have pages for the next transaction when one is committed."""
-    segment = pump.open(Reads(PAGE), b"", OWNER, most_at_once=1)
-    shard = pump.open(Reads(*[PAGE] * 10), b"", OWNER)
+    segment = pump.open(Reads(PAGE), b"", SOURCE, most_at_once=1)
+    shard = pump.open(Reads(*[PAGE] * 10), b"", SOURCE)
     pump._start()
     arrived(2)
     assert pump.take(0.0, snapshots=False) == [(shard, PAGE)]
@@ -80,8 +80,8 @@ def test_segments_wait_for_one_another_but_no_shard_waits_for_them(pump: ReaderP
     every = [Reads(PAGE) for _ in range(4)]
     for reads in every:
         reads.may_end.clear()
-    segments = [pump.open(reads, b"", OWNER, most_at_once=2) for reads in every]
-    shard = pump.open(Reads(PAGE), b"", OWNER)
+    segments = [pump.open(reads, b"", SOURCE, most_at_once=2) for reads in every]
+    shard = pump.open(Reads(PAGE), b"", SOURCE)
     assert wait_until(lambda: [each for each, _ in pump.take(0.0)] == [shard], 30)
     assert sum(each.running for each in segments) == 2
     for reads in every:
@@ -97,8 +97,8 @@ def test_a_segment_that_is_given_up_while_its_page_waits_makes_room_for_another(
     pump: ReaderPool, arrived: Callable[[int], None]
 ) -> None:
     given_up, other = Reads(PAGE), Reads(PAGE)
-    first = pump.open(given_up, b"", OWNER, most_at_once=1)
-    second = pump.open(other, b"", OWNER, most_at_once=1)
+    first = pump.open(given_up, b"", SOURCE, most_at_once=1)
+    second = pump.open(other, b"", SOURCE, most_at_once=1)
     pump._start()
     arrived(1)
     assert pump.take(0.0, snapshots=False) == []
@@ -110,7 +110,7 @@ def test_a_segment_that_is_given_up_while_its_page_waits_makes_room_for_another(
 def test_pages_of_snapshots_that_wait_count_as_read_ahead(pump: ReaderPool, arrived: Callable[[int], None]) -> None:
     """I11"""
     for _ in range(100):
-        pump.open(Reads(PAGE), b"", OWNER, most_at_once=100)
+        pump.open(Reads(PAGE), b"", SOURCE, most_at_once=100)
     pump._start()
     arrived(64)
     for _ in range(3):

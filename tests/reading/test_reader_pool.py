@@ -15,7 +15,7 @@ from relay.source import Page, ReadResult, UnknownShard, Unreadable
 from tests import interrupted
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
-from tests.reading.scripted_reads import OWNER, PAGE, SHARD, Reads
+from tests.reading.scripted_reads import PAGE, SHARD, SOURCE, Reads
 
 
 class Idle:
@@ -40,7 +40,7 @@ def take(pump: ReaderPool, reading: OpenShard) -> None:
 
 def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock: Clock) -> None:
     failed, gone = Unreadable(SHARD, 0.0, "throttled"), UnknownShard(SHARD, 0.0)
-    reading = pump.open(Reads(failed, gone, PAGE, failed), b"", OWNER)
+    reading = pump.open(Reads(failed, gone, PAGE, failed), b"", SOURCE)
     for now, polled, error in (
         (101.0, 100.0, "throttled"),
         (102.0, 100.0, "the source does not know it"),
@@ -54,7 +54,7 @@ def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock:
 
 def test_what_a_page_warns_of_is_shown_as_long_as_pages_do(pump: ReaderPool) -> None:
     """I10"""
-    reading = pump.open(Reads(replace(PAGE, warning="db2 does not answer"), PAGE), b"", OWNER)
+    reading = pump.open(Reads(replace(PAGE, warning="db2 does not answer"), PAGE), b"", SOURCE)
     take(pump, reading)
     assert (reading.failures, reading.error) == (0, "db2 does not answer")
     take(pump, reading)
@@ -63,7 +63,7 @@ def test_what_a_page_warns_of_is_shown_as_long_as_pages_do(pump: ReaderPool) -> 
 
 def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPool, clock: Clock) -> None:
     """I10: a worker reads its idle shards 250 times a second, so each has to wait for 80 s."""
-    every = {str(number): pump.open(Idle(), b"", OWNER) for number in range(20_000)}
+    every = {str(number): pump.open(Idle(), b"", SOURCE) for number in range(20_000)}
     for shard in every.values():
         shard.empty = 100
     arrived, deadline = 0, time.monotonic() + 600
@@ -87,7 +87,7 @@ def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPoo
 
 def test_a_shard_that_is_idle_for_days_is_read_as_often_as_one_that_is_idle_for_minutes() -> None:
     """I10: also after the half hour in which 1.5 to the power of its empty pages has become too large for a float."""
-    shard = OpenShard(Idle(), b"", OWNER)
+    shard = OpenShard(Idle(), b"", SOURCE)
     for number in range(200_000):
         shard.note(PAGE, float(number))
         assert number < 15 or shard.wait_after(PAGE, 80.0) == 80.0
@@ -96,7 +96,7 @@ def test_a_shard_that_is_idle_for_days_is_read_as_often_as_one_that_is_idle_for_
 
 def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:
     reads = Reads(PAGE)
-    reading = pump.open(reads, b"", OWNER)
+    reading = pump.open(reads, b"", SOURCE)
     pump.shut(reading)
     assert reads.closed == 1
     pump.close()
@@ -106,7 +106,7 @@ def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump:
 def test_a_reader_is_not_let_go_of_while_it_is_read(pump: ReaderPool, clock: Clock) -> None:
     reads = Reads(PAGE)
     reads.may_end.clear()
-    reading = pump.open(reads, b"", OWNER)
+    reading = pump.open(reads, b"", SOURCE)
     assert not pump.take(0.0)
     assert reads.begun.wait(120)
     pump.shut(reading)
@@ -120,7 +120,7 @@ def test_a_reader_is_not_let_go_of_while_it_is_read(pump: ReaderPool, clock: Clo
 def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: ReaderPool) -> None:
     every = [Reads(PAGE) for _ in range(3)]
     for reads in every:
-        pump.open(reads, b"", OWNER)
+        pump.open(reads, b"", SOURCE)
     pump.take(0.0)
     pump.close()
     assert [reads.closed for reads in every] == [1, 1, 1]
@@ -132,7 +132,7 @@ def test_shards_that_stream_are_all_waited_for_at_once() -> None:
     every = [Reads(PAGE, streams=True) for _ in range(100)]
     for reads in every:
         reads.may_end.clear()
-        pump.open(reads, b"", OWNER)
+        pump.open(reads, b"", SOURCE)
     deadline = time.monotonic() + 600
     while not all(reads.begun.is_set() for reads in every):
         assert time.monotonic() < deadline, sum(reads.begun.is_set() for reads in every)
@@ -143,13 +143,13 @@ def test_shards_that_stream_are_all_waited_for_at_once() -> None:
 
 
 def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: ReaderPool) -> None:
-    reading = pump.open(Reads(streams=True), b"", OWNER)
+    reading = pump.open(Reads(streams=True), b"", SOURCE)
     assert reading.wait_after(PAGE) == 0.0
     assert reading.wait_after(Unreadable(SHARD, 0.0, "connection reset")) > 0.0
 
 
 def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: ReaderPool) -> None:
-    reading = pump.open(Reads(streams=True), b"", OWNER)
+    reading = pump.open(Reads(streams=True), b"", SOURCE)
     assert reading.wait_after(replace(PAGE, records=1)) == 0.0
     assert 0.0 < reading.wait_after(replace(PAGE, records=500)) < 0.01
     assert reading.wait_after(replace(PAGE, records=500, full=True)) == 0.0
@@ -157,7 +157,7 @@ def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: 
 
 def test_one_of_many_idle_shards_soon_waits_as_long_as_the_others(pump: ReaderPool) -> None:
     """Until then it is read more often than its share, and a worker may open thousands at once."""
-    reading, waits = pump.open(Idle(), b"", OWNER), []
+    reading, waits = pump.open(Idle(), b"", SOURCE), []
     for reading.empty in range(1, 12):
         waits.append(reading.wait_after(PAGE, 80.0))
     assert all(wait <= LONGEST_WAIT for wait in waits[:7])
@@ -166,7 +166,7 @@ def test_one_of_many_idle_shards_soon_waits_as_long_as_the_others(pump: ReaderPo
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_shard_whose_pace_is_limited_rests_as_long_as_its_page_says(pump: ReaderPool, streams: bool) -> None:
-    reading = pump.open(Reads(streams=streams), b"", OWNER)
+    reading = pump.open(Reads(streams=streams), b"", SOURCE)
     assert reading.wait_after(replace(PAGE, records=500, full=True, rest=2.5)) == 2.5
 
 
@@ -174,7 +174,7 @@ def test_there_is_a_backlog_while_a_shard_is_read_that_has_one(pump: ReaderPool)
     def has_backlog() -> bool:
         return pump.has_backlog
 
-    reading = pump.open(Reads(PAGE, PAGE), b"", OWNER)
+    reading = pump.open(Reads(PAGE, PAGE), b"", SOURCE)
     assert not has_backlog(), "nothing is known of a shard that has not been read"
     assert pump.take(120.0)
     pump.again(reading, 0.0, has_backlog=True)
@@ -200,13 +200,13 @@ def test_a_stream_that_brings_changes_has_a_backlog_and_an_idle_one_has_none(
     pump: ReaderPool, streams: bool, page: Page, expected: bool
 ) -> None:
     """It is read again at once if it is idle, and after a pause while many come."""
-    reading = pump.open(Reads(streams=streams), b"", OWNER)
+    reading = pump.open(Reads(streams=streams), b"", SOURCE)
     assert reading.has_backlog_after(page) == expected
 
 
 def test_a_shard_that_is_given_up_has_no_backlog(pump: ReaderPool) -> None:
     reads = Reads(PAGE, PAGE)
-    reading = pump.open(reads, b"", OWNER)
+    reading = pump.open(reads, b"", SOURCE)
     assert pump.take(120.0)
     reads.may_end.clear()
     pump.again(reading, 0.0, has_backlog=True)
@@ -219,7 +219,7 @@ def test_a_shard_that_is_given_up_has_no_backlog(pump: ReaderPool) -> None:
 def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
     pump = ReaderPool()
     reads = Reads(PAGE, PAGE)
-    reading = pump.open(reads, b"", OWNER)
+    reading = pump.open(reads, b"", SOURCE)
     assert pump.take(120.0)
     reads.begun.clear()
     pump.again(reading, 0.0)
@@ -242,7 +242,7 @@ def test_pages_that_are_read_ahead_are_bounded_in_bytes() -> None:
     every = [Reads(PAGE) for _ in range(200)]
     for reads in every:
         reads.may_end.clear()
-        pump.open(reads, b"", OWNER)
+        pump.open(reads, b"", SOURCE)
     assert not pump.take(0.0)
     ahead = [shard for shard in pump._open.values() if shard.running]
     assert 1 < len(ahead) * LARGEST_PAGE <= 64 << 20
@@ -254,7 +254,7 @@ def test_pages_that_are_read_ahead_are_bounded_in_bytes() -> None:
 def test_empty_pages_of_a_stream_prove_nothing_unless_they_move(pump: ReaderPool, clock: Clock) -> None:
     """I10: a stream that is cut off is as silent as a shard without changes."""
     moved = replace(PAGE, position={"gtid": "0-1-1"})
-    reading = pump.open(Reads(PAGE, moved, moved, streams=True), b"", OWNER)
+    reading = pump.open(Reads(PAGE, moved, moved, streams=True), b"", SOURCE)
     for now, polled in ((101.0, 100.0), (102.0, 102.0), (103.0, 102.0)):
         clock.now = now
         take(pump, reading)
