@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from relay.errors import RelayError, StreamGone, Unavailable
@@ -103,6 +104,15 @@ class JournaledShards:
         return True
 
 
+@dataclass
+class _UnderWay:
+    """A listing that is being made. ``is_outdated``: one that ``began`` later has been applied since."""
+
+    call: SlowCall[ShardListing]
+    began: float
+    is_outdated: bool = False
+
+
 class ListedShards:
     """Keeps ``lineage`` up to date with listings.
 
@@ -128,17 +138,13 @@ class ListedShards:
         # When it and the one before it began, or a little earlier, 0 before these; and when the first was wanted.
         self.listed_at = self.listed_before = 0.0
         self.wanted_at = self.clock()
-        self._committed = lineage.committed
         self._since = since
         # When the owner is to list, by the monotonic clock.
         self._next_at = 0.0
         self._wait = _RELIST_SOON
         # Whether a listing that is under way may have begun too early, or what was written for one may be lost.
         self._again = False
-        self._under_way: SlowCall[ShardListing] | None = None
-        # When it began, and whether a listing that began later has been applied since.
-        self._began = 0.0
-        self._is_outdated = False
+        self._under_way: _UnderWay | None = None
         # When a listing was wanted soon, by the clock of the source.
         self._wanted_soon_at = -math.inf
 
@@ -155,7 +161,7 @@ class ListedShards:
     @property
     def untold(self) -> ShardListing | None:
         """The listing to tell the others of."""
-        return self.newest if self.is_owner and self.newest != self._committed.listing else None
+        return self.newest if self.is_owner and self.newest != self.lineage.committed.listing else None
 
     @property
     def is_listing(self) -> bool:
@@ -168,7 +174,7 @@ class ListedShards:
         if self._told() is not None or self._is_wanted_again:
             return True
         if self._under_way is not None:
-            return self._under_way.done
+            return self._under_way.call.done
         return self.monotonic() >= self.next_at
 
     @property
@@ -194,22 +200,23 @@ class ListedShards:
         Return whether one has arrived, or the last one is wanted once more.
         """
         self._next_at = self._next_at or self.monotonic()
-        if self._under_way is not None and self._under_way.done:
+        if self._under_way is not None and self._under_way.call.done:
             under_way, self._under_way = self._under_way, None
-            if not self._is_outdated:  # I1
-                return self._take(under_way)
+            if not under_way.is_outdated:  # I1
+                return self._take(under_way.call)
         if (told := self._told()) is not None:
             begun = told.begun - _CLOCKS_DIFFER
-            self._is_outdated = self._under_way is not None and self._began < begun
+            if self._under_way is not None:
+                self._under_way.is_outdated = self._under_way.began < begun
             self._apply(told, begun)
             return True
         if self._is_wanted_again:
             self._again = False
             return True
         if self._under_way is None and self.monotonic() >= self.next_at:
-            self._again = self._is_outdated = False
-            self._began = self.clock()
-            self._under_way = SlowCall(f"list-{self.source.name}", partial(self._list, self._began))
+            self._again = False
+            began = self.clock()
+            self._under_way = _UnderWay(SlowCall(f"list-{self.source.name}", partial(self._list, began)), began)
         return False
 
     @property
@@ -218,16 +225,16 @@ class ListedShards:
 
     def _told(self) -> ShardListing | None:
         """Return the newest listing of another worker, None unless it is newer than the one in ``lineage``."""
-        listing, now = self._committed.listing, self.clock()
+        listing, now = self.lineage.committed.listing, self.clock()
         if listing is None:
             return None
         # I1: it shows nothing that came later, and two listings that lack a shard have to be two.
         begun, oldest = listing.begun - _CLOCKS_DIFFER, max(self.listed_at, self._since)
         return listing if max(oldest, now - listing.took - 2 * _RELIST) < begun <= now else None
 
-    def _take(self, under_way: SlowCall[ShardListing]) -> bool:
+    def _take(self, call: SlowCall[ShardListing]) -> bool:
         try:
-            listing = under_way.result()
+            listing = call.result()
         except RelayError as error:
             log.warning(
                 "source %s: cannot list its shards; retrying in %d s: %s", self.source.name, _AFTER_FAILURE, error
@@ -242,7 +249,7 @@ class ListedShards:
         known = set(self.lineage.listed)
         self.newest = listing
         self.listed_at, self.listed_before = begun, self.listed_at
-        checkpoints, plan = self._committed.checkpoints, self._committed.plan
+        checkpoints, plan = self.lineage.committed.checkpoints, self.lineage.committed.plan
         expected = {*checkpoints, *_still_planned(plan, self.clock())}  # I1
         self.lineage.update(unpruned(listing.shards, checkpoints, plan, self.clock()), expected)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
@@ -280,5 +287,5 @@ class ListedShards:
             shard in lineage.absent
             if not c.state.ended
             else c.state is ShardState.FINISHED and shard in lineage.listed and not lineage.children(shard)
-            for shard, c in self._committed.checkpoints.items()
+            for shard, c in self.lineage.committed.checkpoints.items()
         )
