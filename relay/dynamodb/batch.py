@@ -104,7 +104,6 @@ class Keys:
         self.shape = shape
 
     def key(self, index: Index) -> Key:
-        """Return the key that is requested for an index."""
         return {name: {kind: value} for (name, kind), value in zip(self.shape, index, strict=True)}
 
     def place_of(self, item: Mapping[str, Mapping[str, Any]], expected: Container[Place]) -> Place:
@@ -224,7 +223,6 @@ class _Table(Keys):
         return tuple([bytes(value) if isinstance(value, bytearray) else value for value in values])
 
     def _take_shape(self, key: Key) -> tuple[tuple[str, str], ...]:
-        """Take the shape of the table's first key for all keys."""
         if len(key) not in (1, 2):
             raise ValueError(f"table {self.name}: {key!r} is not a key: a key has one or two attributes")
         for name, value in key.items():

@@ -44,7 +44,6 @@ class RecordBuffer:
         shard.unread += 1
 
     def push_all(self, records: Iterable[Record], shard: StreamShard) -> None:
-        """Push the records of one shard, in their order."""
         for record in records:
             self.push(record, shard)
 

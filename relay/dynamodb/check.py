@@ -64,7 +64,6 @@ def check_table(source: DynamoDBConfig, found: describe.Description) -> CheckedT
 
 
 def check_start(source: DynamoDBConfig, found: describe.Description) -> list[Finding]:
-    """Check that the token in ``start`` belongs to the stream of ``source``."""
     if not isinstance(source.start, StartAtToken):
         return []
     name, arn = f"start of {source.name}", source.start.stream_arn
@@ -75,7 +74,6 @@ def check_start(source: DynamoDBConfig, found: describe.Description) -> list[Fin
 
 
 def check_columns(source: DynamoDBConfig, found: describe.Description) -> list[Finding]:
-    """Compare the declared columns of ``source`` with its table."""
     if not source.columns:
         return []
     name = f"columns of {source.name}"
@@ -112,7 +110,6 @@ def refusals(
 
 
 def _read_newest(streams: DynamoDBStreamsClient, stream_arn: str) -> None:
-    """Read one shard of a stream from its end."""
     shards = streams.describe_stream(StreamArn=stream_arn)["StreamDescription"].get("Shards", [])
     for shard in shards[-1:]:
         begun = streams.get_shard_iterator(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class RecordBlock(NamedTuple):
-    """The changes of a page of records."""
-
     changes: ChangeBlock
     floor: int
     """Seconds: the timestamp of the last token."""

@@ -62,7 +62,6 @@ class Coordinator:
 
     @property
     def active(self) -> list[StreamShard]:
-        """The shards that are read."""
         return [shard for shard in self.started.values() if not shard.exhausted]
 
     @property
@@ -75,7 +74,6 @@ class Coordinator:
     # ------------------------------------------------------------------ where reading starts
 
     def start_at_horizon(self) -> None:
-        """Start with the oldest record of the stream."""
         self.graph.add(self._list().shards)
         self._start_ready_shards()
 

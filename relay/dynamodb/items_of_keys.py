@@ -37,7 +37,6 @@ class ItemsOfKeys:
             self._client.close()
 
     def connect(self) -> None:
-        """Look up the table's key. Raises ``Unavailable``."""
         if self._client is not None:
             return
         self._client, streams = describe.clients(self._source, probe=True)
@@ -45,7 +44,6 @@ class ItemsOfKeys:
             self._key = describe.describe(self._client, self._source, streams, patience=0.0).key
 
     def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
-        """Return the primary keys of items that a template gives the cache key for; none if there are too many."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for template in self._templates:
             if not {column.name for column in self._key} <= set(template.columns):
@@ -63,16 +61,11 @@ class ItemsOfKeys:
         return list(found.values())
 
     def load(self, keys: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-        """Return the items of the keys that have one, by their identity. Raises ``Unavailable``."""
         assert self._client is not None
         loaded = describe.load(self._client, self._source, keys)
         return {self.identity(item): item for item in loaded}
 
     def identity(self, item: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return a text that is equal for equal primary keys. Raises KeyError, TypeError or ValueError if it has none.
-
-        ``item``: typed, binary as bytes or as base64.
-        """
         parts = [key_value({column.type: item[column.name][column.type]}) for column in self._key]
         return repr(parts)
 

@@ -55,8 +55,6 @@ class RawData(msgspec.Struct, rename="pascal", gc=False):
 
 
 class RawRecord(msgspec.Struct, rename="camel", gc=False):
-    """A stream record."""
-
     event_name: str
     dynamodb: RawData
     event_version: str | None = None

@@ -38,7 +38,6 @@ class ShardGraph:
         return parent if parent in self.shards else None
 
     def children(self, shard: str) -> list[str]:
-        """Return the known children of ``shard``."""
         return self._children.get(shard, [])
 
     def parents_first(self) -> list[str]:

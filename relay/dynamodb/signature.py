@@ -57,7 +57,6 @@ class RequestForm:
         self._day: _Day | None = None
 
     def request(self, body: bytes, credentials: ReadOnlyCredentials) -> bytes:
-        """Return a request as it is sent."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
         day = self._day
         if day is None or day.date != stamp[:8] or day.credentials != credentials:

@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 
 def table_schema(config: DynamoDBConfig, found: describe.Description) -> TableSchema:
-    """Return the schema of a described table's changes."""
     rows, rules = _typed_rows(config), config.rules(found.table)
     protected = tuple((name, rule.kind) for name, rule in rules.items())
     row = None if rows is None else rows.columns

@@ -43,7 +43,6 @@ class DynamoDBTableRows:
         self._stack.close()
 
     def all(self) -> Iterator[FoundRow]:
-        """Yield all items, page by page."""
         more: dict[str, Any] = {}
         while True:
             page = self._scan(more)
@@ -60,7 +59,6 @@ class DynamoDBTableRows:
             yield from self._published(page["Items"])
 
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[FoundRow]:
-        """Yield the items of the keys that have one. ``keys``: the texts of their attributes; binary in base64."""
         columns = self.schema.key
         typed = [
             {

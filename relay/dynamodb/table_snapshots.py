@@ -58,7 +58,6 @@ class TableSnapshots:
         return self.config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
-        """Return what a snapshot of the table has to read. ``tables``: names it, if anything."""
         size, rows, birth = describe.measure(self.client, self.config)
         segments = min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES)
         return Measured(segments, rows, [SnapshotPart(created=birth)] * segments)

@@ -115,7 +115,6 @@ class Publishing:
         return self._transaction.linger(backlog=backlog) if self.open else 0.0
 
     def page(self, shard: OpenShard, page: Page) -> None:
-        """Publish ``page`` with its checkpoint."""
         sent = _Sent(shard, page)
         try:
             if page.gap is not None:
@@ -164,7 +163,6 @@ class Publishing:
         writer.send_to_all_partitions(self._transaction.publisher, change, resume_timestamp)
 
     def record(self, key: bytes, value: bytes | None) -> None:
-        """Write a record of ``checkpoints`` in the open transaction."""
         self._transaction.record(key, value)
 
     def tell(self, key: bytes, listing: ShardListing) -> None:

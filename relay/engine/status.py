@@ -64,7 +64,6 @@ def _here(source: SourceState, seconds: float | None) -> float | None:
 
 
 def polls(shards: Mapping[str, OpenShard]) -> dict[str, Poll]:
-    """Return the polls of open shards."""
     return {
         name: Poll(each.polled, each.failures, each.error, each.wait, each.read_at if each.running else None)
         for name, each in shards.items()

@@ -58,7 +58,6 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
         return [table for table in tables if not self._is_used(table) and table not in self._made]
 
     def add(self, writers: Iterable[TopicWriter]) -> None:
-        """Keep writers that `make` has made."""
         self._made |= {writer.table: writer for writer in writers}
 
     def use(self, tables: Iterable[TableSchema]) -> None:

@@ -198,7 +198,6 @@ class Worker:
             self._publishing.commit()
 
     def _serve(self) -> None:
-        """Do everything that is due beside publishing pages."""
         self._serve_group()
         self._group.view.poll()
         self._upkeep.serve(list(self._sources.values()))

@@ -41,5 +41,4 @@ class Plan(StoredRecord):
 
     @property
     def passed(self) -> frozenset[str]:
-        """The shards that are not read, because they were read before the relay began."""
         return frozenset(shard for shard, start in self.shards.items() if start.get("type") == PASSED)

@@ -58,7 +58,6 @@ class SnapshotControl(StoredRecord):
 
     @property
     def segment_names(self) -> list[str]:
-        """The names of its segments, in the order of their numbers."""
         return [f"{self.id}/{number}" for number in range(self.segments)]
 
 

@@ -81,8 +81,6 @@ class CommittedStream:
 
 
 class CommittedRecords:
-    """The records of all streams."""
-
     def __init__(self) -> None:
         self.streams: dict[StreamId, CommittedStream] = {}
         # The same by source: a look at one of hundreds of sources must not go through them all.

@@ -129,12 +129,10 @@ class Snapshots:
 
     @property
     def repaired(self) -> Set[str]:
-        """The ids of the gaps that the newest snapshot repairs, or has repaired."""
         return repaired_by(self.control)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a person has stopped the snapshot that runs."""
         return is_stopped(self.control, self._requests)
 
     @property
@@ -221,15 +219,12 @@ class Snapshots:
 
     @property
     def is_due(self) -> bool:
-        """Whether a snapshot is wanted that was not requested yet."""
         return is_due(self.control, self._facts())
 
     def is_settled(self) -> bool:
-        """Whether no snapshot is running, due or requested, except stopped ones."""
         return self.sees is None and is_settled(self.control, self._facts())
 
     def fulfilled(self) -> list[bytes]:
-        """Return the keys of the requests whose snapshot has finished."""
         return [each.key for each in fulfilled(self.control, self._requests)]
 
     def prunable(self) -> list[bytes]:

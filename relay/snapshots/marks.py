@@ -27,7 +27,6 @@ class SnapshotTables:
         return [self._known_dropped.setdefault(table, table) for table in found]
 
     def of(self, control: SnapshotControl) -> list[TableSchema]:
-        """Return the tables that a snapshot reads."""
         there = [table for table in self._source.tables() if has_marks(control, table.table, is_dropped=False)]
         return there + [table for table in self.dropped() if has_marks(control, table.table, is_dropped=True)]
 

@@ -29,7 +29,6 @@ class CaughtUp:
         self._past_start: set[str] = set()
 
     def note(self, page: Page) -> None:
-        """Note a committed page."""
         shard = page.shard.id
         if page.at_head and page.begun >= self.started:
             self._at_head.add(shard)

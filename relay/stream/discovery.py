@@ -170,7 +170,6 @@ class ListedShards:
 
     @property
     def is_due(self) -> bool:
-        """Whether a listing has arrived, or is due."""
         if self._told() is not None or self._is_wanted_again:
             return True
         if self._under_way is not None:

@@ -34,7 +34,6 @@ def resolved(committed: CommittedStream, published: Set[str | None], repaired: S
 
 
 def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
-    """Return the record of ``gap``, or None if it has none."""
     return view.of(StreamId(gap.source, gap.label)).pending_gaps.get(gap.id)
 
 

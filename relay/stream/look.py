@@ -30,7 +30,6 @@ class Look:
         self._due = 0.0
 
     def soon(self) -> None:
-        """The next look is due at once."""
         self._due = self.ask_at = 0.0
 
     def ask_soon(self) -> None:

@@ -40,7 +40,6 @@ class Loss:
     offsets: Mapping[str, int]
 
     def gap(self, source: str, label: str, reason: str, end: Mapping[str, Any] | None, found_at: float) -> Gap:
-        """Return the gap that tells consumers of the loss."""
         return Gap(source, label, None, reason, {"offsets": dict(self.offsets)}, end, found_at)
 
 
@@ -148,7 +147,6 @@ class LostState:
 
 
 def _planned(view: CommittedRecords) -> set[tuple[str, str]]:
-    """Return source and table of all that were relayed."""
     return {(stream.source, table) for stream, each in view.streams.items() if each.plan for table in each.plan.keys}
 
 

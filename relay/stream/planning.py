@@ -33,7 +33,6 @@ class Planning:
         self.wanted_at: float | None = None
 
     def before(self, stream: StreamId) -> CommittedStream | None:
-        """Return the newest other planned stream of this source."""
         return self.view.newest(self.source.name, but=stream)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:

@@ -36,7 +36,6 @@ class CommittedProgress:
         self._gaps_of_version = -1
 
     def gaps(self) -> Set[str]:
-        """Return the ids of all gaps."""
         if self._gaps_of_version != (version := self._committed.gap_version):
             self._gaps_of_version = version
             self._gaps = {c.gap for c in self._committed.checkpoints.values() if c.gap is not None}

@@ -65,7 +65,6 @@ class ShardCheckpoints:
         self._latest.pop(shard, None)
 
     def first(self, shard: Shard, state: ShardState = ShardState.PLANNED) -> ShardCheckpoint:
-        """Return the first checkpoint of a shard."""
         return self._make(shard, state)
 
     def has_ended(self, shard: str) -> bool:

@@ -96,14 +96,12 @@ class SourceState:
         return self.committed.plan
 
     def reload(self, entry: Any) -> None:
-        """See ``Source.reload``."""
         self.source.reload(entry)
         self.planning.reloaded()
 
     # ------------------------------------------------------------------ which stream is read, and when it is looked at
 
     def choose_stream(self) -> None:
-        """See ``Switching.choose``."""
         self._switch_to(self.switching.choose(self.committed))
 
     def join_planned(self) -> bool:
@@ -126,7 +124,6 @@ class SourceState:
         return stream is not None or self.switching.is_connecting
 
     def begin_look(self) -> bool:
-        """See ``Look.begin``."""
         if not self._plan_checked and not self.switching.is_connecting and self.plan is None:
             has_answers = not self.planning.is_asking
         else:
@@ -139,7 +136,6 @@ class SourceState:
         return self.look.begin(has_answers=has_answers)
 
     def end_look(self) -> None:
-        """See ``Look.end``."""
         is_unsettled = (
             not self._plan_checked
             or self.switching.is_connecting
@@ -159,11 +155,9 @@ class SourceState:
             self.new_tables.begin(self.plan, self.source.tables() if self.source.has_journals else ())
 
     def unplanned_tables(self) -> Mapping[str, UnplannedTable]:
-        """See ``NewTables.unplanned``."""
         return self.new_tables.unplanned()
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """See ``Planning.check_tables``."""
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
             self.new_tables.meet(self.plan, tables)
@@ -182,12 +176,10 @@ class SourceState:
         return has_arrived
 
     def list_soon(self) -> None:
-        """List again soon: a listing that is under way is too old."""
         self.discovery.soon()
         self.look.ask_soon()
 
     def close_ended_shards(self) -> None:
-        """Close the shards whose end is committed and visible."""
         if self.shards.close_ended():
             self.list_soon()  # whichever worker read it, its children may belong to this one
 
@@ -262,7 +254,6 @@ class SourceState:
         return self._progress.resume_timestamp()
 
     def low_watermark(self) -> float | None:
-        """See ``progress.low_watermark``."""
         return self._progress.low_watermark(self.lineage) if self.plan is not None else None
 
     def is_caught_up(self) -> bool:

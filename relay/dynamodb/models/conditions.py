@@ -37,7 +37,6 @@ class Placeholders:
         return text
 
     def value(self, wire: Wire) -> str:
-        """Return the placeholder of a value."""
         return self._values.setdefault(repr(wire), (f":v{len(self._values)}", wire))[0]
 
     @property

@@ -54,7 +54,6 @@ class Engine:
         return f"<Engine[{self.client.meta.endpoint_url}]>"
 
     def table_name(self, model: type[Model]) -> str:
-        """Return the name of a class' table."""
         return self._table_name(declaration_of(model).table)
 
     def bind(self, *models: type[Model], patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:

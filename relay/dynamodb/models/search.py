@@ -70,7 +70,6 @@ class Search(Generic[M]):
 
     @property
     def exhausted(self) -> bool:
-        """Whether no further result follows."""
         return self._next is None and not self._items
 
     def __iter__(self) -> Search[M]:

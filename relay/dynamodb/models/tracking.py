@@ -71,7 +71,6 @@ def _forget(gone: Tracked) -> None:
 
 
 def track(of: Any) -> Tracked:
-    """Begin to track a new object."""
     tracked = _tracked[id(of)] = Tracked(of)
     return tracked
 
@@ -105,12 +104,10 @@ def note(of: Any, seen: Packed, read: frozenset[str], left_out: frozenset[str]) 
 
 
 def mark(of: Any, column: str) -> None:
-    """Note that a column was set or deleted."""
     found = tracked(of)
     if column not in found.marked:
         found.marked = columns(found.marked, column)
 
 
 def count() -> int:
-    """Return how many objects are tracked."""
     return len(_tracked)
