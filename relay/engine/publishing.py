@@ -87,32 +87,19 @@ class Publishing:
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.open()
-        self._transaction = OpenTransaction(producers, group, settings.checkpoints)
+        self.transaction = OpenTransaction(producers, group, settings.checkpoints)
 
     def __repr__(self) -> str:
         return f"<Publishing[{self.producers.name}: {len(self._unconfirmed)} pages unconfirmed]>"
 
     @property
     def open(self) -> bool:
-        return self._transaction.open
+        return self.transaction.open
 
     @property
     def waits(self) -> bool:
         """Whether something waits for its commit (I10)."""
         return self.open or bool(self._unconfirmed)
-
-    @property
-    def is_long(self) -> bool:
-        return self._transaction.is_long
-
-    @property
-    def takes_rows(self) -> bool:
-        """Whether rows of a snapshot may join the transaction."""
-        return self._transaction.takes_rows
-
-    def linger(self, *, backlog: bool) -> float:
-        """Return the seconds to wait for more changes before the commit; see `OpenTransaction.linger`."""
-        return self._transaction.linger(backlog=backlog) if self.open else 0.0
 
     def page(self, shard: OpenShard, page: Page) -> None:
         sent = _Sent(shard, page)
@@ -145,25 +132,25 @@ class Publishing:
                 )
             policy = decision
         log.warning("source %s: gap %s: %s; policy: %s", source.name, gap.id, gap, policy)
-        self._transaction.begin()
-        self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
+        self.transaction.begin()
+        self.transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
         self._metrics.count_gap(source.name, gap.reason)
 
     def watermarks(self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]]) -> None:
         """Publish the low watermarks that are due. ``streams``: see ``WatermarkRecords.low``."""
         for key, value in self._watermarks.low(streams, self._group.owned):
-            self._transaction.begin()
-            self._transaction.require_owned(key)
-            self._transaction.publisher.send(self.settings.watermarks, value, key, 0)
+            self.transaction.begin()
+            self.transaction.require_owned(key)
+            self.transaction.publisher.send(self.settings.watermarks, value, key, 0)
 
     def everywhere(self, change: Change, resume_timestamp: int) -> None:
         """Publish a change that concerns no single item to every partition of its topic."""
-        self._transaction.begin()
+        self.transaction.begin()
         writer = self.writers[change.source, change.table]
-        writer.send_to_all_partitions(self._transaction.publisher, change, resume_timestamp)
+        writer.send_to_all_partitions(self.transaction.publisher, change, resume_timestamp)
 
     def record(self, key: bytes, value: bytes | None) -> None:
-        self._transaction.record(key, value)
+        self.transaction.record(key, value)
 
     def tell(self, key: bytes, listing: ShardListing) -> None:
         """Write ``listing`` in the open transaction, unless it is so large that each worker has to list (I10)."""
@@ -175,12 +162,12 @@ class Publishing:
         """Remove a checkpoint or a plan in the open transaction, and its watermark."""
         self.record(key, None)
         if (watermark := key_beside(key)) is not None:
-            self._transaction.publisher.send(self.settings.watermarks, None, watermark, 0)  # I11
+            self.transaction.publisher.send(self.settings.watermarks, None, watermark, 0)  # I11
 
     def commit(self) -> set[int]:
         """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and such."""
         was_open, begun = self.open, time.monotonic()
-        written = self._transaction.commit()
+        written = self.transaction.commit()
         if was_open:
             self._metrics.count_commit(time.monotonic() - begun)
             if self._unconfirmed or not self._liveness.failures:  # I10: a listing may be written where no page can be
@@ -212,7 +199,7 @@ class Publishing:
             try:
                 was_open = self.open
                 try:
-                    self._transaction.abort()
+                    self.transaction.abort()
                 finally:  # a producer whose topic is gone may say that it is fenced, time after time
                     if not self._is_stopping:
                         self._aborts.aborted(str(why))
@@ -237,7 +224,7 @@ class Publishing:
                 del left[0]
                 self._unconfirmed.append(sent)
                 self._send(sent)
-                if left and self.is_long:  # I10: they may have been too many for one transaction
+                if left and self.transaction.is_long:  # I10: they may have been too many for one transaction
                     self.commit()
         finally:
             self._unconfirmed += left
@@ -250,7 +237,7 @@ class Publishing:
         """Drop everything that is not committed. Under the old name, an open transaction is aborted at once."""
         self._metrics.count_fencing()
         self._unconfirmed.clear()
-        self._transaction.forget()
+        self.transaction.forget()
         self.producers.start_over(under_a_new_name=under_a_new_name)
 
     def close(self) -> None:
@@ -258,7 +245,7 @@ class Publishing:
         try:
             if self.open:
                 self._metrics.count_abort()
-            self._transaction.abort()
+            self.transaction.abort()
         finally:
             self.producers.close()
             self.producers.release()
@@ -278,12 +265,12 @@ class Publishing:
             if isinstance(checkpoint, ShardCheckpoint):
                 record = self._watermarks.of_shard(owner.stream, page.shard.id, checkpoint)
                 if record is not None:
-                    self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
+                    self.transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
     def _send_changes(self, owner: SourceState, page: Page, *, yields: bool) -> None:
-        self._transaction.begin()
+        self.transaction.begin()
         resume = owner.resume_timestamp()
-        publisher, size = self._transaction.publisher, 0
+        publisher, size = self.transaction.publisher, 0
         if page.tables:
             owner.check_tables(page.tables)
             self.writers.use(page.tables)
@@ -297,19 +284,19 @@ class Publishing:
             size += writer.send_page(publisher, run, resume)
             for _ in range(writer.dead_lettered - kept):
                 self._metrics.count_dead_letter(source)
-        self._transaction.sent(size, yields=yields)
+        self.transaction.sent(size, yields=yields)
         if not yields:
-            self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
+            self.transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
         self._metrics.count_page(owner.source.name, page, size)
 
     def _send_schema_changes(self, owner: SourceState, changes: Sequence[SchemaChange]) -> None:
-        self._transaction.begin()
+        self.transaction.begin()
         topic, resume, relayed_at = self.settings.ddl, owner.resume_timestamp(), time.time_ns() // 1000
         largest = self.settings.limits.get(topic, math.inf)
         for change in changes:
             value, key, headers = statement_record(change, resume, relayed_at, topic, largest)
-            self._transaction.publisher.send(topic, value, key, 0, headers)
-            self._transaction.sent(len(value), yields=False)
+            self.transaction.publisher.send(topic, value, key, 0, headers)
+            self.transaction.sent(len(value), yields=False)
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""

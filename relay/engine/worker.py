@@ -129,6 +129,7 @@ class Worker:
             self._close()
 
     def _turn(self) -> None:
+        transaction = self._publishing.transaction
         self._observer.begin_turn(self._status, waits=self._publishing.waits or bool(self._group.gained))
         try:
             if self._is_serving:  # and was interrupted: what readers raise counts also while each commit is aborted
@@ -141,13 +142,13 @@ class Worker:
             # Do not keep the records of an open transaction waiting for more, unless much arrives.
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
                 backlog = self._readers.has_backlog
-                wait = self._publishing.linger(backlog=backlog) if self._publishing.open else _TURN_SECONDS
-                self._receive(wait, snapshots=self._publishing.takes_rows)
+                wait = transaction.linger(backlog=backlog) if transaction.open else _TURN_SECONDS
+                self._receive(wait, snapshots=transaction.takes_rows)
             idle = not self._inbox
-            while self._inbox and not self._publishing.is_long:
+            while self._inbox and not transaction.is_long:
                 self._publish(*self._inbox.popleft())
             # Commit at once when nothing more waits; under load the transaction grows up to a bound.
-            if idle or not self._publishing.open or self._publishing.is_long:
+            if idle or not transaction.open or transaction.is_long:
                 self._publishing.commit()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); publishing its pages again", error)

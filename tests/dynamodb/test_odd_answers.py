@@ -338,7 +338,7 @@ class Outcome:
         self.confirmed = [owner.confirmed for owner in owners.values()]
 
     def _look(self, publishing: Publishing) -> None:
-        transaction = publishing._transaction
+        transaction = publishing.transaction
         self.states.append((transaction.size, transaction.yielding, transaction.lag, transaction.takes_rows))
 
     def parts(self) -> Mapping[str, Any]:

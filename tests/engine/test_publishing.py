@@ -183,7 +183,7 @@ def test_an_abort_that_is_fenced_is_paced_too(monkeypatch: pytest.MonkeyPatch) -
     def fenced() -> None:
         raise Fenced("another producer")
 
-    monkeypatch.setattr(bench.publishing._transaction, "abort", fenced)
+    monkeypatch.setattr(bench.publishing.transaction, "abort", fenced)
     for _ in range(3):
         with pytest.raises(Fenced):
             bench.publishing.again(Aborted("a rebalance"))
