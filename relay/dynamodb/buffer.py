@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,6 @@ from relay.dynamodb.stream_record import Record
 
 if TYPE_CHECKING:
     from relay.dynamodb.stream_shard import StreamShard
-
-SortKey = tuple[datetime, int, int]
 
 
 class RecordBuffer:
@@ -23,29 +21,24 @@ class RecordBuffer:
     within a shard a time that goes back counts as the one before it.
     """
 
-    def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self._heap: list[tuple[SortKey, Record, StreamShard]] = []
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[datetime, int, int], Record, StreamShard]] = []
         # The last creation time of each shard since the buffer was empty.
         self._latest: dict[StreamShard, datetime] = {}
-        self.clock = clock or itertools.count().__next__
+        self._arrivals = itertools.count()
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def order(self, record: Record, shard: StreamShard) -> SortKey:
-        """Return the sort key of ``record``, which is never the same twice."""
-        meta = record["meta"]
-        created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))
-        # As an integer: "2" is before "140".
-        return created, int(meta["sequence_number"]), self.clock()
-
-    def push(self, record: Record, shard: StreamShard) -> None:
-        heapq.heappush(self._heap, (self.order(record, shard), record, shard))
-        shard.unread += 1
-
-    def push_all(self, records: Iterable[Record], shard: StreamShard) -> None:
+    def push(self, records: Iterable[Record], shard: StreamShard) -> None:
+        """Push the records of one shard, in their order."""
         for record in records:
-            self.push(record, shard)
+            meta = record["meta"]
+            created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))
+            # As an integer: "2" is before "140".
+            order = created, int(meta["sequence_number"]), next(self._arrivals)
+            heapq.heappush(self._heap, (order, record, shard))
+            shard.unread += 1
 
     def peek(self) -> tuple[Record, StreamShard]:
         """Return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""

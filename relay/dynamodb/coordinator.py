@@ -109,7 +109,7 @@ class Coordinator:
                 waiting.extend(children)
             else:
                 self.started[name] = shard
-                self.buffer.push_all(records, shard)
+                self.buffer.push(records, shard)
 
     def start_at_token(self, token: StreamToken) -> None:
         """Start at ``token``, by the rule of `resume`. Shards that were lost are reported as gaps.
@@ -167,7 +167,7 @@ class Coordinator:
         again = False
         for shard in shards:
             try:
-                self.buffer.push_all(read(shard), shard)
+                self.buffer.push(read(shard), shard)
                 shard.denied_since = None
             except ShardNotFound:
                 again |= self._collect_error(partial(self._handle_unknown_shard, shard), errors)
