@@ -12,7 +12,6 @@ only.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import Mapping
@@ -107,7 +106,7 @@ def read_answer(body: bytes) -> dict[str, Any]:
 def parse_answer(body: bytes) -> _Answer:
     """Return the records and the next iterator. Raises ValueError for what only a tolerant parser reads."""
     answer = _decode(body)
-    return answer if _is_canonical(body, answer) else _decode(_canonical(body))
+    return answer if _is_canonical(body, answer) else _decode(orjson.dumps(orjson.loads(body)))
 
 
 def _is_canonical(body: bytes, answer: _Answer) -> bool:
@@ -122,17 +121,6 @@ def _is_canonical(body: bytes, answer: _Answer) -> bool:
             if len(bytes(image)) > 2:
                 return orjson.dumps(orjson.loads(bytes(image))) == bytes(image)
     return True
-
-
-def _canonical(body: bytes) -> bytes:
-    # Garbage collection while many objects without cycles are made takes longer than parsing them.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return orjson.dumps(orjson.loads(body))
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _parse_tolerantly(body: bytes) -> _Answer:
