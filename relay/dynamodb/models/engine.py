@@ -155,7 +155,9 @@ class Engine:
             yield request
         except BaseException as error:
             # Also after a refusal: it may be of the second try of a write whose first was not answered.
-            _drop(declared, cache, known, written)  # I6
+            if cache is not None:  # I6: drop the item as it was seen, and as it was to be
+                rows = [{n: wire for n, wire in row.items() if wire is not None} for row in (known.seen or {}, written)]
+                cache.invalidate_rows(declared.cache_keys, *rows)
             if code_of(error) == "ConditionalCheckFailedException":
                 raise ConstraintViolation(f"{owner} {key}: the item is not as the condition wants it") from error
             raise
@@ -241,12 +243,3 @@ def _update(wires: Mapping[str, Wire | None], placeholders: Placeholders) -> str
     removes = [placeholders.path(name) for name, wire in sorted(wires.items()) if wire is None]
     clauses = [f"SET {', '.join(sets)}"] if sets else []
     return " ".join(clauses + ([f"REMOVE {', '.join(removes)}"] if removes else []))
-
-
-def _drop(
-    declared: Declaration, cache: InvalidatesRows | None, known: Tracked, written: Mapping[str, Wire | None]
-) -> None:
-    """Drop what the cache has of an item that may have been written (I6): as it was seen, and as it was to be."""
-    if cache is not None:
-        rows = [{n: wire for n, wire in row.items() if wire is not None} for row in (known.seen or {}, written)]
-        cache.invalidate_rows(declared.cache_keys, *rows)
