@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
-from relay.dynamodb.stream_record import FromImages, Record, Unpack, plain, unpacked
+from relay.dynamodb.stream_record import Record, Unpack, plain, unpacked
 from relay.dynamodb.stream_shard import OnGap
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+    from relay.dynamodb.models import Model
 
 
 class Stream:
@@ -60,7 +62,7 @@ class Stream:
         position: str | datetime | Mapping[str, Any] = "trim_horizon",
         *,
         unpack: Unpack | Literal[True] | None = None,
-        model: FromImages | None = None,
+        model: type[Model] | None = None,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
         clock: Callable[[], float] | None = None,

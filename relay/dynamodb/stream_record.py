@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from boto3.dynamodb.types import TypeDeserializer
 
@@ -15,13 +15,6 @@ Image = Mapping[str, Any]
 """An item, or its key, DynamoDB-typed: ``{"id": {"S": "ada"}}``; binary as bytes, numbers as text."""
 
 Unpack = Callable[[Image], Any]
-
-
-class FromImages(Protocol):
-    """A class that makes objects of images: a model of ``relay.dynamodb.models``."""
-
-    def __from_image__(self, image: Image, *, is_key: bool) -> Any:
-        """Return the object of an image, or of a key."""
 
 
 class EventMeta(TypedDict):
