@@ -8,12 +8,11 @@ page is fetched (I2).
 
 from __future__ import annotations
 
-import logging
+import math
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
 
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
@@ -25,8 +24,6 @@ from relay.dynamodb.stream_shard import OnGap, StreamShard
 from relay.errors import RelayError
 from relay.records import Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
-
-log = logging.getLogger(__name__)
 
 DISCOVER_EVERY = 300.0
 """Seconds between complete listings while reading: they find shards that no lookup of children finds."""
@@ -148,7 +145,8 @@ class Coordinator:
         progress = self._promote_children(errors)
         progress |= self._read_shards(self.active, StreamShard.get_records, errors)
         progress |= self._promote_children(errors)
-        progress |= self._discover_shards(errors)
+        with _collecting(errors):
+            progress |= self._discover_shards()
         if errors:
             raise errors[0]
         return progress
@@ -167,41 +165,40 @@ class Coordinator:
         again = False
         for shard in shards:
             try:
-                self.buffer.push(read(shard), shard)
-                shard.denied_since = None
+                with _collecting(errors):
+                    self.buffer.push(read(shard), shard)
+                    shard.denied_since = None
             except ShardNotFound:
-                again |= self._collect_error(partial(self._handle_unknown_shard, shard), errors)
-            except RelayError as error:
-                errors.append(error)
+                with _collecting(errors):
+                    again |= self._handle_unknown_shard(shard)
         return again
 
     def _promote_children(self, errors: list[RelayError]) -> bool:
         """Start the children of drained shards; return whether any started."""
         progress = False
         for shard in [shard for shard in self.started.values() if shard.drained]:
-            progress |= self._collect_error(partial(self._promote_children_of, shard), errors)
+            with _collecting(errors):
+                progress |= self._promote_children_of(shard)
         return progress
 
     def _promote_children_of(self, shard: StreamShard) -> bool:
         """Start the children of a drained shard. If none is known, look for them when a lookup is due."""
-        lookup = shard.lookup
         if not self.graph.children(shard.id):
-            if lookup.childless or self.clock() < lookup.next_at:
+            if self.clock() < shard.lookup_at:
                 return False
             found = self._describe(
                 # The first answer also has grandchildren. If no child is found, only children are asked for.
                 lambda: (
                     self.session.describe_children(shard.id)
-                    if lookup.made
+                    if shard.lookups
                     else self.session.describe(first_shard=shard.id)
                 )
             )
             self.graph.add(found.shards)
             if not self.graph.children(shard.id):
-                lookup.childless = found.disabled
-                lookup.made += 1
-                wait = min(_LONGEST_WAIT, 2.0 ** min(lookup.made - 1, 10))
-                lookup.next_at = self.clock() + random.uniform(wait / 2, wait)
+                wait = min(_LONGEST_WAIT, 2.0 ** min(shard.lookups, 10))
+                shard.lookups += 1
+                shard.lookup_at = math.inf if found.disabled else self.clock() + random.uniform(wait / 2, wait)
                 return self._start_ready_shards(complete=False)
         del self.started[shard.id]
         self.graph.end(shard.id)
@@ -223,25 +220,14 @@ class Coordinator:
         self.graph.add(listing.shards)
         return self._start_ready_shards()
 
-    def _discover_shards(self, errors: list[RelayError]) -> bool:
+    def _discover_shards(self) -> bool:
         if self.clock() - self._listed_at < DISCOVER_EVERY:
             return False
-
-        def discover() -> bool:
-            listing = self._list()
-            self.graph.add(listing.shards)
-            for name in self.graph.forget_expired(listing.shards):
-                self.shards.pop(name, None)
-            return self._start_ready_shards()
-
-        return self._collect_error(discover, errors)
-
-    def _collect_error(self, action: Callable[[], bool], errors: list[RelayError]) -> bool:
-        try:
-            return action()
-        except RelayError as error:
-            errors.append(error)
-            return False
+        listing = self._list()
+        self.graph.add(listing.shards)
+        for name in self.graph.forget_expired(listing.shards):
+            self.shards.pop(name, None)
+        return self._start_ready_shards()
 
     # ------------------------------------------------------------------ the lineage
 
@@ -298,3 +284,11 @@ class Coordinator:
             on_gap=self.on_gap,
             calls_to_reach_head=self.calls_to_reach_head,
         )
+
+
+@contextmanager
+def _collecting(errors: list[RelayError]) -> Iterator[None]:
+    try:
+        yield
+    except RelayError as error:
+        errors.append(error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor, may_be_from
@@ -21,16 +20,6 @@ from relay.stream_token import TRIM_HORIZON, Position, ShardToken
 log = logging.getLogger(__name__)
 
 OnGap = Callable[[Gap], None]
-
-
-@dataclass
-class ChildLookup:
-    """The lookups of a drained shard's children so far, and when the next one is due, in seconds by the clock."""
-
-    made: int = 0
-    next_at: float = 0.0
-    # The stream is disabled, so the shard will have no children.
-    childless: bool = False
 
 
 class StreamShard:
@@ -62,7 +51,10 @@ class StreamShard:
         self.empty_responses = 0
         # How many of its records are in the buffer.
         self.unread = 0
-        self.lookup = ChildLookup()
+        # How often its children were looked for once it was drained, and when the next time is due, by the clock; never
+        # in a stream that is disabled.
+        self.lookups = 0
+        self.lookup_at = 0.0
         # Since when the stream, which lists it, says that it does not know it, in seconds by the clock.
         self.denied_since: float | None = None
 
