@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from relay.engine.config_reload import ReloadedConfig
@@ -13,8 +12,6 @@ from relay.kafka.checkpoints import partition_of
 from relay.observe.observer import Observer
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
-
-log = logging.getLogger(__name__)
 
 _PLANS_AT_ONCE = 16
 """Each has a thread, and asks its source about every shard."""

@@ -48,7 +48,7 @@ class WatermarkRecords:
             return None
         key, now = _key(stream, shard), self.clock()
         finished = checkpoint.state is ShardState.FINISHED
-        if not finished and _is_recent(self._written_at.get(key, -math.inf), now):
+        if not finished and now - self._written_at.get(key, -math.inf) < _EVERY:
             return None
         self._written_at[key] = now
         return key, self._value(checkpoint.progress, finished)
@@ -61,10 +61,10 @@ class WatermarkRecords:
         ``streams``: each with its low watermark, or None while that is not known.
         """
         now = self.clock()
-        if _is_recent(self._looked_at, now):
+        if now - self._looked_at < _EVERY:
             return
         self._looked_at = now
-        self._written_at = {key: at for key, at in self._written_at.items() if _is_recent(at, now)}
+        self._written_at = {key: at for key, at in self._written_at.items() if now - at < _EVERY}
         found = list(streams())
         known = [watermark for _, watermark in found if watermark is not None]
         wanted = [(_key(stream), watermark) for stream, watermark in found]
@@ -88,8 +88,3 @@ def key_beside(record: bytes) -> bytes | None:
 
 def _key(stream: StreamId, *shard: str) -> bytes:
     return orjson.dumps(["v1", stream.source, stream.label, *shard])
-
-
-def _is_recent(at: float, now: float) -> bool:
-    """Whether ``at`` is less than a second or two ago."""
-    return now - at < _EVERY

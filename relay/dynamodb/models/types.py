@@ -94,7 +94,7 @@ def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeTy
     if annotation in _SCALARS:
         return _SCALARS[annotation], False
     if origin in (set, frozenset) and len(arguments) == 1:
-        return _set(resolve_required(arguments[0], within), origin), False
+        return _set(arguments[0], within, origin), False
     if origin is list and len(arguments) == 1:
         return _list(_nullable(arguments[0], within)), False
     if origin is dict and len(arguments) == 2 and arguments[0] is str:
@@ -106,14 +106,6 @@ def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeTy
         f"{annotation!r} is not a type of columns: use {names}, set[...], list[...], dict[str, ...], a dataclass, Any, "
         "or Annotated[..., stored_as(...)]"
     )
-
-
-def resolve_required(annotation: Any, within: tuple[type, ...] = ()) -> AttributeType:
-    """Return the type of an annotation that must not allow None."""
-    found, optional = resolve(annotation, within)
-    if optional or found.kind not in ("S", "N", "B"):
-        raise TypeError(f"{annotation!r} cannot be in a set: a set is of text, of numbers or of bytes")
-    return found
 
 
 # -------------------------------------------------------------------------------------------------- scalars
@@ -237,7 +229,10 @@ Seconds = Annotated[datetime, AttributeType("N", _dump_seconds, _load_seconds, "
 # -------------------------------------------------------------------------------------------------- collections
 
 
-def _set(element: AttributeType, make: type[set[Any]] | type[frozenset[Any]]) -> AttributeType:
+def _set(annotation: Any, within: tuple[type, ...], make: type[set[Any]] | type[frozenset[Any]]) -> AttributeType:
+    element, optional = resolve(annotation, within)
+    if optional or element.kind not in ("S", "N", "B"):
+        raise TypeError(f"{annotation!r} cannot be in a set: a set is of text, of numbers or of bytes")
     kind = f"{element.kind}S"
 
     def dump(value: Any) -> Wire | None:
@@ -348,7 +343,7 @@ def _dump_any(value: Any) -> Wire | None:
             return None
         kinds = {str if isinstance(each, str) else bytes if isinstance(each, bytes) else Decimal for each in value}
         if len(kinds) == 1 and kinds <= {str, bytes}:
-            return _set(_SCALARS[kinds.pop()], set).dump(value)
+            return _set(kinds.pop(), (), set).dump(value)
         wires = [_dump_any(each) or {} for each in value]
         if all(wire.keys() == {"N"} for wire in wires):
             return {"NS": sorted(wire["N"] for wire in wires)}
