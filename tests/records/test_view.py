@@ -119,20 +119,24 @@ def test_a_field_with_its_default_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("record", "change", "said"),
     [
-        (SHARD, {"state": "other"}, "state: 'other' is not a valid ShardState"),
-        (SHARD, {"state": None}, "state: None is not a valid ShardState"),
-        (SHARD, {"position": "1"}, "position: dict expected, not str"),
-        (SHARD, {"token": {"shard": "s"}}, "token: timestamp is missing"),
-        (SHARD, {"parents": "p"}, "parents: list expected, not str"),
-        (SHARD, {"parents": [1]}, "parents: str expected, not int"),
-        (SHARD, {"updated_at": True}, "updated_at: float expected, not bool"),
-        (SHARD, {"emptied": {"t": "1"}}, "emptied: float expected, not str"),
-        (SHARD, {"journal": {"id": "1", "participants": [None]}}, "journal: participants: str expected, not NoneType"),
-        (SHARD, {"unplanned": {"t": {"key": [["a"]], "hashed": 1}}}, "unplanned: key: "),
-        (CONTROL, {"rows": 1.5}, "rows: int expected, not float"),
-        (CONTROL, {"read": 1}, "read: bool expected, not int"),
-        (CONTROL, {"parts": {}}, "parts: list expected, not dict"),
-        (GAP, {"decision": "maybe"}, "decision: 'maybe' is not a valid Decision"),
+        (SHARD, {"state": "other"}, "state: Input should be 'planned', "),
+        (SHARD, {"state": None}, "state: Input should be 'planned', "),
+        (SHARD, {"position": "1"}, "position: Input should be an object"),
+        (SHARD, {"token": {"shard": "s"}}, "token: timestamp: Field required"),
+        (SHARD, {"parents": "p"}, "parents: Input should be a valid array"),
+        (SHARD, {"parents": [1]}, "parents: 0: Input should be a valid string"),
+        (SHARD, {"updated_at": True}, "updated_at: Input should be a valid number"),
+        (SHARD, {"emptied": {"t": "1"}}, "emptied: t: Input should be a valid number"),
+        (
+            SHARD,
+            {"journal": {"id": "1", "participants": [None]}},
+            "journal: participants: 0: Input should be a valid string",
+        ),
+        (SHARD, {"unplanned": {"t": {"key": [["a"]], "hashed": 1}}}, "unplanned: t: key: 0: 1: Field required"),
+        (CONTROL, {"rows": 1.5}, "rows: Input should be a valid integer"),
+        (CONTROL, {"read": 1}, "read: Input should be a valid boolean"),
+        (CONTROL, {"parts": {}}, "parts: Input should be a valid array"),
+        (GAP, {"decision": "maybe"}, "decision: Input should be 'skip' or 'resnapshot'"),
     ],
 )
 def test_a_record_with_another_type_in_a_field_is_refused_by_its_key_and_the_field(
@@ -148,7 +152,7 @@ def test_a_record_with_another_type_in_a_field_is_refused_by_its_key_and_the_fie
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(b"{}", "state is missing"), (b"[]", "dict expected, not list"), (b"", ""), (b"\xff", "")],
+    [(b"{}", "state: Field required"), (b"[]", "Input should be an object"), (b"", "Invalid"), (b"\xff", "Invalid")],
 )
 def test_what_is_not_a_record_is_refused(value: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{STREAM.snapshot_key.decode()}: {said}")):
