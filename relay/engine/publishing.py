@@ -304,19 +304,12 @@ class Publishing:
         return committed is not None and committed.gap == gap.id
 
 
-_Destination = tuple[str, str, bool]
-
-
-def _runs(changes: Sequence[Change]) -> Iterator[tuple[_Destination, list[Change] | ChangeBlock]]:
-    """Return what follows each other to one destination."""
+def _runs(changes: Sequence[Change]) -> Iterator[tuple[tuple[str, str, bool], list[Change] | ChangeBlock]]:
+    """Return what follows each other to one destination: source, table, and whether it is of items."""
     for part in changes.parts if isinstance(changes, ChangeParts) else [list(changes)]:
         if isinstance(part, list):
-            for destination, run in groupby(part, _destination):
+            # All other changes than of items concern the table.
+            for destination, run in groupby(part, lambda each: (each.source, each.table, each.key is not None)):
                 yield destination, list(run)
         else:
             yield (part.source, part.table, True), part
-
-
-def _destination(change: Change) -> _Destination:
-    """Return source, table, and whether it is a change of an item: others concern the table."""
-    return change.source, change.table, change.key is not None

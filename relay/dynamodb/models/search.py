@@ -190,7 +190,11 @@ def _check_key(declared: Declaration, index: Index | None, key: Condition) -> No
     """Check that a condition finds items by their key: its hash with ``==``, and at most one test of its range."""
     place, (hash, *ranged) = _place_and_key(declared, index)
     parts = key.parts if isinstance(key, Junction) and key.word == "AND" else [key]
-    tests = [part for part in parts if isinstance(part, Test) and not any(map(_is_no_value, part.values))]
+    tests = [
+        part
+        for part in parts
+        if isinstance(part, Test) and not any(isinstance(v, Comparable | None) for v in part.values)
+    ]
     hashes = [each for each in tests if each.column.path == hash.path and each.operator == "="]
     ranges = [
         each for range in ranged for each in tests if each.column.path == range.path and each.operator in _RANGE_TESTS
@@ -198,7 +202,3 @@ def _check_key(declared: Declaration, index: Index | None, key: Condition) -> No
     if len(hashes) != 1 or len(ranges) > 1 or len(parts) != len(hashes) + len(ranges):
         more = f", and at most one of < <= == >= > between begins_with of {ranged[0].label}" if ranged else ""
         raise InvalidSearch(f"{place}: {key!r} is not a key: it must be {hash.label} == a value{more}; use `filter=`")
-
-
-def _is_no_value(value: Any) -> bool:
-    return value is None or isinstance(value, Comparable)

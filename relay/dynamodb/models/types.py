@@ -172,14 +172,6 @@ def _load_float(wire: Mapping[str, Any]) -> float:
     return value
 
 
-def _dump_bool(value: Any) -> Wire:
-    return {"BOOL": _of(bool, "a bool", value)}
-
-
-def _dump_bytes(value: Any) -> Wire:
-    return {"B": bytes(_of((bytes, bytearray), "bytes", value))}
-
-
 def _aware(value: Any) -> datetime:
     time: datetime = _of(datetime, "a datetime", value)
     if time.utcoffset() is None:
@@ -192,10 +184,6 @@ def _dump_datetime(value: Any) -> Wire:
     return {"S": _aware(value).astimezone(UTC).isoformat(timespec="microseconds")}
 
 
-def _load_datetime(wire: Mapping[str, Any]) -> datetime:
-    return _aware(datetime.fromisoformat(wire["S"]))
-
-
 def _dump_seconds(value: Any) -> Wire:
     seconds, rest = divmod(_aware(value) - _EPOCH, timedelta(seconds=1))
     if rest:
@@ -203,26 +191,33 @@ def _dump_seconds(value: Any) -> Wire:
     return {"N": str(seconds)}
 
 
-def _load_seconds(wire: Mapping[str, Any]) -> datetime:
-    return _EPOCH + timedelta(seconds=_load_int(wire))
-
-
-def _dump_uuid(value: Any) -> Wire:
-    return {"S": str(_of(UUID, "a UUID", value))}
-
-
 _SCALARS: dict[Any, AttributeType] = {
     str: AttributeType("S", _dump_str, lambda wire: wire["S"], "string", True),
     int: AttributeType("N", _dump_int, _load_int, "long", True),
     Decimal: AttributeType("N", _dump_decimal, lambda wire: Decimal(wire["N"]), "decimal(38,10)", True),
     float: AttributeType("N", _dump_float, _load_float, "double", True),
-    bool: AttributeType("BOOL", _dump_bool, lambda wire: wire["BOOL"], "boolean", True),
-    bytes: AttributeType("B", _dump_bytes, lambda wire: binary(wire["B"]), "bytes", True),
-    datetime: AttributeType("S", _dump_datetime, _load_datetime, "string", True),
-    UUID: AttributeType("S", _dump_uuid, lambda wire: UUID(wire["S"]), "string", True),
+    bool: AttributeType(
+        "BOOL", lambda value: {"BOOL": _of(bool, "a bool", value)}, lambda wire: wire["BOOL"], "boolean", True
+    ),
+    bytes: AttributeType(
+        "B",
+        lambda value: {"B": bytes(_of((bytes, bytearray), "bytes", value))},
+        lambda wire: binary(wire["B"]),
+        "bytes",
+        True,
+    ),
+    datetime: AttributeType(
+        "S", _dump_datetime, lambda wire: _aware(datetime.fromisoformat(wire["S"])), "string", True
+    ),
+    UUID: AttributeType(
+        "S", lambda value: {"S": str(_of(UUID, "a UUID", value))}, lambda wire: UUID(wire["S"]), "string", True
+    ),
 }
 
-Seconds = Annotated[datetime, AttributeType("N", _dump_seconds, _load_seconds, "timestamp", True)]
+Seconds = Annotated[
+    datetime,
+    AttributeType("N", _dump_seconds, lambda wire: _EPOCH + timedelta(seconds=_load_int(wire)), "timestamp", True),
+]
 """A time that is stored as whole seconds since the epoch, as DynamoDB's time to live wants it."""
 
 
