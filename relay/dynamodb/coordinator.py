@@ -54,9 +54,6 @@ class Coordinator:
         self.buffer = RecordBuffer()
         self._listed_at = self.clock()
 
-    def __repr__(self) -> str:
-        return f"<Coordinator[{len(self.active)} active of {len(self.graph.shards)}, {self.session.stream_arn}]>"
-
     @property
     def active(self) -> list[StreamShard]:
         return [shard for shard in self.started.values() if not shard.exhausted]

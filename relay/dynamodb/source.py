@@ -68,9 +68,6 @@ class DynamoDBSource:
         # shard. Replaced by the thread that makes the plan.
         self._heads: tuple[Start, dict[str, str]] = {}, {}
 
-    def __repr__(self) -> str:
-        return f"<DynamoDBSource[{self.name}: {self.config.table or self.config.stream_arn}]>"
-
     def close(self) -> None:
         self._dynamodb.close()
         self._streams.close()

@@ -98,9 +98,6 @@ class SegmentReader:
         # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
         self._has_begun = False
 
-    def __repr__(self) -> str:
-        return f"<SegmentReader[{self.table.table} {self.segment.number + 1} of {self.segment.count}]>"
-
     def close(self) -> None:
         """Do nothing: a scan needs no closing."""
 

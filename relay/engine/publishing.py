@@ -89,9 +89,6 @@ class Publishing:
         producers.open()
         self.transaction = OpenTransaction(producers, group, settings.checkpoints)
 
-    def __repr__(self) -> str:
-        return f"<Publishing[{self.producers.name}: {len(self._unconfirmed)} pages unconfirmed]>"
-
     @property
     def open(self) -> bool:
         return self.transaction.open

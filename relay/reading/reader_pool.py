@@ -67,9 +67,6 @@ class ReaderPool:
         # The most bytes that the pages of those reads can have.
         self._under_way = 0
 
-    def __repr__(self) -> str:
-        return f"<ReaderPool[{len(self._open)} open, {self._running} under way]>"
-
     def open(self, reader: ShardReader, key: bytes, source: str, *, most_at_once: int = 0) -> OpenShard:
         """Start reading a shard. The parameters: see `OpenShard`."""
         now = self.clock()

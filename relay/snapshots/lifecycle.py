@@ -102,9 +102,6 @@ class Snapshots:
         # Says whether the view shows the records that this worker has written last; None if it did.
         self.sees: Callable[[], bool] | None = None
 
-    def __repr__(self) -> str:
-        return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
-
     @property
     def checkpoints(self) -> Mapping[str, SegmentCheckpoint]:
         """The committed ones of segments, of all workers."""

@@ -41,9 +41,6 @@ class OpenShards:
         # The state in which everything ready was opened.
         self._opened_in: tuple[int, int, frozenset[int]] | None = None
 
-    def __repr__(self) -> str:
-        return f"<OpenShards[{self.source.name}: {len(self.open)} open]>"
-
     def first_checkpoints(self, owned: set[int]) -> dict[bytes, ShardCheckpoint]:
         """Return checkpoints for listed shards of the partitions ``owned`` that have none yet."""
         if (plan := self._committed.plan) is None:

@@ -80,9 +80,6 @@ class SourceState:
         self._plan_checked = False
         self.look.soon()
 
-    def __repr__(self) -> str:
-        return f"<SourceState[{self.source.name}: {len(self.shards.open)} open]>"
-
     @property
     def view(self) -> CommittedRecords:
         return self.planning.view
