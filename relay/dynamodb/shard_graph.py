@@ -1,14 +1,14 @@
 """The lineage of a stream's shards as one `Stream` knows it, and which of them have ended.
 
 `relay.records.Lineage` is the relay's: its state is the checkpoints in Kafka. A `Stream` has none, and takes in partial
-listings, too. Both decide with `ready_shards` which shards may be read.
+listings, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from relay.records import PRUNE_AFTER, Shard, ready_shards
+from relay.records import PRUNE_AFTER, Shard
 
 
 class ShardGraph:
@@ -66,13 +66,14 @@ class ShardGraph:
 
         After a ``complete`` listing also those without a known parent: then the stream no longer lists the parent.
         """
-        candidates = (shard for shard in self.shards.values() if complete or self.parent(shard.id) is not None)
-
-        def parent_has_ended(shard: Shard, parent: str) -> bool:
-            return parent in self.ended or parent not in self.shards
-
-        found = ready_shards(candidates, self.ended.__contains__, parent_has_ended)
-        return [shard.id for shard in found if shard.id not in started]
+        return [
+            shard.id
+            for shard in self.shards.values()
+            if shard.id not in self.ended
+            and shard.id not in started
+            and (complete or self.parent(shard.id) is not None)
+            and all(parent in self.ended or parent not in self.shards for parent in shard.parents)
+        ]
 
     def needed_by_token(self, started: Collection[str]) -> list[str]:
         """Return the shards of a token, parents first: the ones that ended or ``started``, and their descendants.

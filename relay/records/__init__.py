@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
-from relay.records.lineage import Lineage, ready_shards
+from relay.records.lineage import Lineage
 from relay.records.plan import PASSED, Plan
 from relay.records.shard import (
     INCARNATION,
@@ -62,5 +62,4 @@ __all__ = [
     "is_inside_transaction",
     "parse_key",
     "position_text",
-    "ready_shards",
 ]

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from relay.records.shard import PRUNE_AFTER, Shard, ShardState, has_ended
 from relay.records.view import CommittedStream
-
-
-def ready_shards(
-    shards: Iterable[Shard], is_over: Callable[[str], bool], parent_has_ended: Callable[[Shard, str], bool]
-) -> Iterator[Shard]:
-    """Yield the shards that may be read: they have not ended, and all their parents have (I2)."""
-    for shard in shards:
-        if not is_over(shard.id) and all(parent_has_ended(shard, parent) for parent in shard.parents):
-            yield shard
 
 
 class Lineage:
@@ -68,20 +59,16 @@ class Lineage:
         Shards that listings lack are included, see `is_asked_for`.
         """
         checkpoints, passed = self.committed.checkpoints, self._passed
-
-        def is_over(shard: str) -> bool:
-            return shard in passed or has_ended(checkpoints, shard)
-
-        def parent_has_ended(shard: Shard, parent: str) -> bool:
-            return parent in passed or self._has_ended(parent, shard.id)
-
-        yield from ready_shards(self.listed.values(), is_over, parent_has_ended)
-        for shard in self.absent:
-            if self.is_asked_for(shard):
-                parents = checkpoints[shard].parents
-                is_begun = checkpoints[shard].state is ShardState.READING
+        for shard in self.listed.values():
+            is_over = shard.id in passed or has_ended(checkpoints, shard.id)
+            if not is_over and all(parent in passed or self._has_ended(parent, shard.id) for parent in shard.parents):
+                yield shard
+        for name in self.absent:
+            if self.is_asked_for(name):
+                parents = checkpoints[name].parents
+                is_begun = checkpoints[name].state is ShardState.READING
                 if is_begun or all(has_ended(checkpoints, parent) for parent in parents):
-                    yield Shard(shard, parents)
+                    yield Shard(name, parents)
 
     def is_asked_for(self, shard: str) -> bool:
         """Whether a reader is to say if ``shard``, which listings lack, is gone: they may lack it for a while.
