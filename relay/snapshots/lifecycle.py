@@ -25,7 +25,6 @@ from relay.records import (
     CommittedStream,
     SegmentCheckpoint,
     Shard,
-    ShardCheckpoint,
     ShardState,
     SnapshotControl,
     SnapshotPart,
@@ -41,7 +40,6 @@ from relay.snapshots.control import (
     is_unread,
     next_step,
     proves_read,
-    repaired_by,
     waiting,
 )
 from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
@@ -103,11 +101,6 @@ class Snapshots:
         self.sees: Callable[[], bool] | None = None
 
     @property
-    def checkpoints(self) -> Mapping[str, SegmentCheckpoint]:
-        """The committed ones of segments, of all workers."""
-        return self._committed.segments
-
-    @property
     def control(self) -> SnapshotControl | None:
         return self._committed.control
 
@@ -125,10 +118,6 @@ class Snapshots:
         return until if snapshot == control.id else 0.0  # I7: another worker may have begun a later one
 
     @property
-    def repaired(self) -> Set[str]:
-        return repaired_by(self.control)
-
-    @property
     def is_stopped(self) -> bool:
         return is_stopped(self.control, self._requests)
 
@@ -144,7 +133,7 @@ class Snapshots:
     @property
     def is_measured(self) -> bool:
         """Whether a measurement has ended, and the snapshot may begin."""
-        return self._measuring.has_ended(self._published())
+        return self._measuring.has_ended(self._committed.checkpoints)
 
     def next_step(self) -> WriteControl | None:
         """Return what to write next, for the owner of the control record, or None if nothing is due."""
@@ -152,7 +141,7 @@ class Snapshots:
             return None
         control, facts = self.control, self._facts()
         if control is not None and control.state is ShardState.PLANNED and not self.is_stopped:
-            facts = replace(facts, measurement=self._measuring.look(control.id, self._published()))
+            facts = replace(facts, measurement=self._measuring.look(control.id, self._committed.checkpoints))
         self._warn_of_unknown_tables(control, facts)
         step = next_step(control, facts)
         self._waits = (control.id, step.published_to) if control is not None and isinstance(step, Wait) else None
@@ -165,7 +154,7 @@ class Snapshots:
                 self._measuring.drop()
             return step
         if isinstance(step, Measure) and control is not None:
-            self._measuring.start(control, step, self._published())
+            self._measuring.start(control, step, self._committed.checkpoints)
         elif isinstance(step, Wait) and step.begins_in:
             self._measuring.wait(step.begins_in)
         return None
@@ -190,8 +179,8 @@ class Snapshots:
             to_repair=beside.gaps_to_repair(),
             last_timestamp=self._committed.floor if gaps else 0,
             requests=requests,
-            published=self._published() if self.source.has_journals else {},
-            segments=self.checkpoints,
+            published=self._committed.checkpoints if self.source.has_journals else {},
+            segments=self._committed.segments,
             awaited=self.awaited,
         )
 
@@ -210,10 +199,6 @@ class Snapshots:
                     self.source.name,
                 )
 
-    def _published(self) -> Mapping[str, ShardCheckpoint]:
-        """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
-        return self._committed.checkpoints
-
     @property
     def is_due(self) -> bool:
         return is_due(self.control, self._facts())
@@ -226,16 +211,16 @@ class Snapshots:
 
     def prunable(self) -> list[bytes]:
         """Return the keys of segments that nobody will read again."""
-        control = self.control if self.checkpoints else None
+        control = self.control if self._committed.segments else None
         if control is None:
             return []
         needed = {*self.open, *(control.segment_names if control.state is ShardState.READING else ())}
-        return [self.stream.segment_key(name) for name in self.checkpoints if name not in needed]
+        return [self.stream.segment_key(name) for name in self._committed.segments if name not in needed]
 
     # ------------------------------------------------------------------ segments
 
     def _has_finished(self, name: str) -> bool:
-        checkpoint = self.checkpoints.get(name)
+        checkpoint = self._committed.segments.get(name)
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
 
     def open_ready_segments(self, owned: set[int]) -> None:
@@ -256,11 +241,13 @@ class Snapshots:
             key = self.stream.segment_key(name)
             if partition_of(key) not in owned:
                 continue
-            committed = self.checkpoints.get(name)
+            committed = self._committed.segments.get(name)
             snapshot = Snapshot(control.id, control.as_of)
             position = committed.position if committed else None
             part = control.parts[number] if control.parts else SnapshotPart()
-            segment = Segment(Shard(name), snapshot, number, control.segments, position, part, self._published)
+            segment = Segment(
+                Shard(name), snapshot, number, control.segments, position, part, lambda: self._committed.checkpoints
+            )
             reader = self.tables.open(segment)
             self.open[name] = self.readers.open(reader, key, self.source.name, most_at_once=self.tables.reads_at_once)
             self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
@@ -300,7 +287,7 @@ class Snapshots:
         control = self.control
         if control is None or control.state is not ShardState.READING or self.is_stopped:
             return None
-        known = {**self.checkpoints, **self._latest}
+        known = {**self._committed.segments, **self._latest}
         read = sum(known[name].rows for name in control.segment_names if name in known)
         return read, max(read, control.rows)
 

@@ -22,7 +22,7 @@ from relay.records import (
     UnplannedTable,
     has_ended,
 )
-from relay.snapshots.control import unfinished_repairs
+from relay.snapshots.control import repaired_by, unfinished_repairs
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Page, Source
 from relay.stream import gap_decisions
@@ -241,8 +241,7 @@ class SourceState:
         if not self.committed.pending_gaps:
             return []
         published = self._progress.gaps() | ({self.plan.gap} if self.plan is not None else set())
-        repaired = self.snapshots.repaired if self.snapshots is not None else set()
-        return gap_decisions.resolved(self.committed, published, repaired)
+        return gap_decisions.resolved(self.committed, published, repaired_by(self.committed.control))
 
     def _is_snapshot_settled(self) -> bool:
         return self.snapshots is None or self.snapshots.is_settled()

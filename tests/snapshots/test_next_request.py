@@ -15,7 +15,7 @@ from relay.records import (
     SnapshotPart,
     StreamId,
 )
-from relay.snapshots.control import is_unread, restarted, unfinished_repairs
+from relay.snapshots.control import is_unread, repaired_by, restarted, unfinished_repairs
 from relay.stream.pruning import replaced
 from tests.snapshots.snapshotting import TABLES, Snapshotting
 
@@ -81,7 +81,7 @@ def test_a_snapshot_of_one_table_repairs_no_gap_and_hides_none() -> None:
     relay.ask("small")
     relay.begin()
     assert (relay.control.gaps, relay.control.after) == ((), 99_000)
-    assert relay.snapshots.repaired == {"repaired"}
+    assert repaired_by(relay.snapshots.control) == {"repaired"}
     relay.repair |= {"lost"}
     relay.begin()  # it replaces the one that runs
     assert relay.control.gaps == ("lost", "repaired", "skipped")
