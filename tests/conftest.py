@@ -24,7 +24,6 @@ import pytest
 import typer
 import typer.testing
 
-from relay.demo import spark_classes
 from relay.dynamodb import head
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
@@ -44,6 +43,8 @@ from tests.longest_first import WORKER, LongestFirst
 from tests.mysql.server import MySQL
 from tests.progress import Progress
 from tests.running import running
+from tests.services import kafka_classes
+from tests.spark_consumers import spark_classes
 from tests.traces import no_traces_left
 from tests.waiting import cpu_seconds
 
@@ -67,6 +68,7 @@ gc.disable()
 vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 spark_classes.use()
+KafkaBroker.java_options = kafka_classes.java_options  # type: ignore[assignment,method-assign]
 
 if release := os.environ.get("RELAY_TEST_MARIADB"):
     MariaDB.release = release

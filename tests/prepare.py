@@ -12,13 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from relay.demo import spark_classes
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
 from relay.services.memcached import program
 from tests import browser
 from tests.mysql import debian_mysql
 from tests.services.kafka_classes import archive_classes
+from tests.spark_consumers import spark_classes
 from tests.vitess.cluster_build import cluster_obstacle, cluster_programs
 
 

@@ -27,7 +27,7 @@ from rich.live import Live
 
 from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
-from relay.demo import report, spark_classes
+from relay.demo import report
 from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
 from relay.demo.incidents import Incident, run_all
@@ -92,7 +92,8 @@ class _Demo:
         self.watch: TopicWatch | None = None
 
     def run(self) -> None:
-        self._prepare()
+        with self.console.status("fetching the services"):
+            fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
         started = time.monotonic()
         config = self._start_services()
         topic = config.topic(TABLE)
@@ -165,13 +166,6 @@ class _Demo:
             raise CheckFailed("\n".join(result.problems))
 
     # ------------------------------------------------------------------ parts
-
-    def _prepare(self) -> None:
-        """Fetch and make what a second demo finds in the cache."""
-        with self.console.status("fetching the services"):
-            fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
-        with self.console.status("archiving Spark's classes, once"):
-            spark_classes.prepare(self.console.print)
 
     def _start_services(self) -> Config:
         kafka, redis = KafkaBroker(), RedisServer()

@@ -18,9 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.errors import Unavailable
-from relay.jvm.class_archive import archive_of, using
 from relay.jvm.jars import SETS, cache_folder, jars
-from relay.jvm.java import find_java
 from relay.process.folders import made_once
 from relay.process.managed import HOST, accepts
 from relay.services.server import EmbeddedServer, java_command
@@ -111,11 +109,11 @@ class KafkaBroker(EmbeddedServer):
         _write(data / _META, own)
 
     def _command(self) -> list[str]:
-        return _java(*self.class_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
+        return _java(*self.java_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
 
-    def class_options(self) -> list[str]:
-        found = archive()
-        return using(found) if found.exists() else []
+    def java_options(self) -> list[str]:
+        """Return what the tests add, an archive of Kafka's classes."""
+        return []
 
     def _ready(self) -> bool:
         return accepts(self.port) and coordinates(self.bootstrap_servers, self._client)
@@ -123,11 +121,6 @@ class KafkaBroker(EmbeddedServer):
 
 def _write(file: Path, settings: Mapping[str, object]) -> None:
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-
-
-def archive() -> Path:
-    """Return the file with the classes of a broker, which starts in half the CPU with it. The tests make it."""
-    return archive_of("kafka", [find_java().resolve(), *jars("kafka")])
 
 
 def _java(*arguments: str, optimised: bool = False) -> list[str]:

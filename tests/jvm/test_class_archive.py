@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relay.jvm.class_archive import archive_of, using
 from relay.jvm.java import find_java
+from tests.jvm.class_archive import archive_of, using
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no archive" * 1000])

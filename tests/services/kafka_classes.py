@@ -10,8 +10,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from relay.errors import Unavailable
-from relay.jvm.class_archive import making
-from relay.services.kafka import KafkaBroker, archive
+from relay.jvm.jars import jars
+from relay.jvm.java import find_java
+from relay.services.kafka import KafkaBroker
+from tests.jvm.class_archive import archive_of, making, using
 
 _ARCHIVE_SECONDS = 120.0
 
@@ -23,8 +25,19 @@ class Training(KafkaBroker):
         super().__init__()
         self._archive = archive
 
-    def class_options(self) -> list[str]:
+    def java_options(self) -> list[str]:
         return making(self._archive)
+
+
+def archive() -> Path:
+    """Return the file with the classes of a broker."""
+    return archive_of("kafka", [find_java().resolve(), *jars("kafka")])
+
+
+def java_options(_: KafkaBroker) -> list[str]:
+    """Return the options that make a broker use the archive, if there is one."""
+    found = archive()
+    return using(found) if found.exists() else []
 
 
 def archive_classes() -> None:

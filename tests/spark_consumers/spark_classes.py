@@ -1,6 +1,6 @@
 """An archive of Spark's classes, which halves the CPU that a JVM of a consumer takes until its first batch.
 
-The demo and the tests make it once and start their JVMs with it. Java then does not load, check and link 10,000 classes
+The tests make it once and start their JVMs with it. Java then does not load, check and link 10,000 classes
 each time.
 """
 
@@ -12,11 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from relay.errors import Unavailable
-from relay.jvm.class_archive import archive_of, making, using
+from tests.jvm.class_archive import archive_of, making, using
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # what Spark's start script adds to Java's options
 _TIMEOUT = 300.0  # seconds
@@ -46,15 +45,6 @@ stream = session.readStream.format("delta").load(f"{folder}/table").writeStream.
 stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
 close_session(session)
 """
-
-
-def prepare(say: Callable[[str], None]) -> None:
-    """Make the archive if there is none, and use it. ``say``: is called with the reason if Spark starts without one."""
-    try:
-        make()
-    except Unavailable as error:
-        say(f"Spark starts without an archive of its classes, and so takes longer: {str(error).splitlines()[0]}")
-    use()
 
 
 def use() -> None:
