@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 
 from relay.errors import Unavailable
@@ -26,8 +27,10 @@ HOST = "127.0.0.1"
 _LAUNCH = Path(die_with_parent.__file__)
 _TAIL_BYTES = 64 << 10
 
+_Popen = subprocess.Popen[bytes]
+
 # Processes that are meant to outlive this one. Any thread may append; it is read at exit.
-_left_running: list[subprocess.Popen[bytes]] = []
+_left_running: list[_Popen] = []
 
 
 @atexit.register
@@ -59,11 +62,11 @@ class ManagedProcess:
         self.dies_with_parent = dies_with_parent
         self.account = account
         self.stdin = stdin or Path(os.devnull)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Popen | None = None
         self._killed = False
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> _Popen:
         if self._process is None:
             raise RuntimeError(f"{self.command[0]} has not been started")
         return self._process
@@ -92,7 +95,7 @@ class ManagedProcess:
             self._process = self._spawn()
             _left_running.append(self._process)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> _Popen:
         command = self.command
         if self.dies_with_parent or self.account is not None:
             how = [os.getpid() if self.dies_with_parent else 0]
@@ -144,8 +147,12 @@ class ManagedProcess:
             os.killpg(self.pid, number)
 
     def log_tail(self, lines: int = 30) -> str:
-        """Return the last lines of its output."""
-        return log_tail(self.log, lines)
+        """Return the last lines of its output, from the last 64 KiB."""
+        with self.log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+        return "\n".join(text.splitlines()[-lines:])
 
     def wait_until(self, ready: Callable[[], bool], timeout: float, name: str) -> None:
         """Wait until ``ready`` returns True. Raises ``Unavailable`` with the end of the log if it dies or times out."""
@@ -157,15 +164,6 @@ class ManagedProcess:
             if time.monotonic() > deadline:
                 raise Unavailable(f"{name} was not ready after {timeout:.0f} s:\n{self.log_tail()}")
             time.sleep(0.05)
-
-
-def log_tail(log: Path, lines: int) -> str:
-    """Return the last lines of a log file, from its last 64 KiB."""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL_BYTES))
-        text = file.read().decode("utf-8", "replace")
-    return "\n".join(text.splitlines()[-lines:])
 
 
 def wait_for_end(pid: int, started: str, seconds: float) -> bool:
@@ -227,44 +225,30 @@ def accepts(port: int) -> bool:
         return False
 
 
-class _Spawner:
-    """A thread that lasts until the process ends, and forks children that should live as long.
+@cache
+def _lasting_thread(process: int) -> queue.SimpleQueue[tuple[Callable[[], _Popen], Future[_Popen]]]:
+    """Return the queue of calls of a thread that lasts until this ``process`` ends; a fork starts its own.
 
-    It belongs to one process: a fork does not inherit the thread and starts its own.
+    If two threads ask at once, each may get one.
     """
+    calls: queue.SimpleQueue[tuple[Callable[[], _Popen], Future[_Popen]]] = queue.SimpleQueue()
 
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        # Calling threads add a function and the future for its result; the spawner's thread takes them in order.
-        self._calls: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]]
-        self._calls = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="relay-spawner", daemon=True).start()
-
-    def _run(self) -> None:
+    def run() -> None:
         while True:
-            call, answer = self._calls.get()
+            call, answer = calls.get()
             try:
                 answer.set_result(call())
             except BaseException as error:
                 answer.set_exception(error)
 
-    def call(self, function: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        answer: Future[subprocess.Popen[bytes]] = Future()
-        self._calls.put((function, answer))
-        return answer.result()
+    threading.Thread(target=run, name="relay-spawner", daemon=True).start()
+    return calls
 
 
-# Guarded by the lock, which is held only to replace the spawner, not while it forks.
-_spawner: _Spawner | None = None
-_spawner_lock = threading.Lock()
-
-
-def _call_in_lasting_thread(function: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Call in the main thread if this is it, since it lasts as long as the process; else in the spawner's thread."""
-    global _spawner
+def _call_in_lasting_thread(function: Callable[[], _Popen]) -> _Popen:
+    """Call in the main thread if this is it, since it lasts as long as the process; else in one that lasts, too."""
     if threading.current_thread() is threading.main_thread():
         return function()
-    with _spawner_lock:
-        if _spawner is None or _spawner.pid != os.getpid():
-            _spawner = _Spawner()
-    return _spawner.call(function)
+    answer: Future[_Popen] = Future()
+    _lasting_thread(os.getpid()).put((function, answer))
+    return answer.result()
