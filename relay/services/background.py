@@ -98,17 +98,13 @@ def up(names: Sequence[str] | None = None) -> list[Service]:
 def down() -> list[Service]:
     """Stop all recorded services, and return the ones that were running."""
     with _alone(), ThreadPoolExecutor(len(KINDS)) as pool:
-        services = _recorded()
+        services = status()
         ran = list(pool.map(_stop, services))
     return [service for service, did_run in zip(services, ran, strict=True) if did_run]
 
 
 def status() -> list[Service]:
     """Return the recorded services, even if they have died since."""
-    return _recorded()
-
-
-def _recorded() -> list[Service]:
     found = []
     for file in sorted((state_folder() / "services").glob(f"*/{_RECORD}")):
         try:
@@ -141,7 +137,7 @@ def _alone() -> Iterator[None]:
 
 def _start(name: str) -> Service:
     """Return the service, after starting it if it is not running."""
-    found = next((each for each in _recorded() if each.name == name), None)
+    found = next((each for each in status() if each.name == name), None)
     if found is not None:
         if found.running and accepts(found.port):
             return found
