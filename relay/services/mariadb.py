@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from relay.errors import Unavailable
 from relay.jvm.jars import SETS, cache_folder, jars
 from relay.process.account import (
-    Account,
     data_folder,
     give_ownership,
     reachable_copy,
@@ -94,6 +93,7 @@ class MariaDB(SQLServer):
     """
 
     name: ClassVar[str] = "mariadb"
+    refuses_root: ClassVar[bool] = True
     release: str = "11.4"
 
     def __init__(
@@ -194,9 +194,6 @@ class MariaDB(SQLServer):
         settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
         settings |= {"read-only": int(self._read_only)} | self.options
         return _mariadbd(self.release, self.data, settings)
-
-    def _account(self) -> Account | None:
-        return unprivileged()
 
 
 def _mariadbd(release: str, data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:

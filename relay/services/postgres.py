@@ -13,7 +13,7 @@ import psycopg
 
 from relay.errors import Unavailable
 from relay.jvm.jars import fetch_all
-from relay.process.account import Account, data_folder, reachable_copy, unprivileged
+from relay.process.account import data_folder, reachable_copy, unprivileged
 from relay.process.managed import HOST, ManagedProcess, started_at, wait_for_end
 from relay.services.server import EmbeddedServer
 
@@ -34,6 +34,7 @@ class PostgresServer(EmbeddedServer):
     """
 
     name: ClassVar[str] = "postgres"
+    refuses_root: ClassVar[bool] = True
 
     @property
     def address(self) -> str:
@@ -73,7 +74,7 @@ class PostgresServer(EmbeddedServer):
         secret.write_text(PASSWORD)
         command = [_program("initdb"), f"--pgdata={part}", f"--username={USER}", "--pwfile=/dev/stdin"]
         command += ["--auth-host=scram-sha-256", "--auth-local=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        process = ManagedProcess(command, self.log, account=self._account(), stdin=secret)
+        process = ManagedProcess(command, self.log, account=unprivileged(), stdin=secret)
         if (problem := process.run(_INIT_SECONDS)) is not None:
             raise Unavailable(f"cannot create the first data folder of PostgreSQL: initdb {problem}")
         part.rename(self.data)
@@ -90,9 +91,6 @@ class PostgresServer(EmbeddedServer):
         } | self.options
         chosen = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [_program("postgres"), "-D", str(self.data), *chosen]
-
-    def _account(self) -> Account | None:
-        return unprivileged()
 
     def _ready(self) -> bool:
         return serves(self.url)

@@ -13,7 +13,7 @@ from typing import ClassVar, Self, TypeVar
 
 from relay.errors import Unavailable
 from relay.jvm.java import find_java
-from relay.process.account import Account, remove_server_folder
+from relay.process.account import remove_server_folder, unprivileged
 from relay.process.managed import ManagedProcess, free_port, taken
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class EmbeddedServer(ABC):
 
     name: ClassVar[str]
     ports_needed: ClassVar[int] = 1
+    refuses_root: ClassVar[bool] = False
     start_timeout: ClassVar[float] = 60.0
 
     def __init__(
@@ -142,8 +143,9 @@ class EmbeddedServer(ABC):
         self.stop()
 
     def _launch(self) -> None:
+        account = unprivileged() if self.refuses_root else None
         self._process = ManagedProcess(
-            self._command(), self.log, self._environment(), dies_with_parent=not self.detached, account=self._account()
+            self._command(), self.log, self._environment(), dies_with_parent=not self.detached, account=account
         )
         self._process.start()
         try:
@@ -162,10 +164,6 @@ class EmbeddedServer(ABC):
 
     def _environment(self) -> dict[str, str]:
         return {}
-
-    def _account(self) -> Account | None:
-        """Return whom it runs as, or None for this process' own user."""
-        return None
 
     @abstractmethod
     def _ready(self) -> bool:

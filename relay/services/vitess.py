@@ -19,7 +19,7 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.process.account import Account, data_folder, give_ownership, reachable_copy, unprivileged
+from relay.process.account import data_folder, give_ownership, reachable_copy
 from relay.process.managed import HOST, ManagedProcess, accepts
 from relay.services.mariadb import MariaDB
 from relay.services.server import EmbeddedServer
@@ -85,6 +85,7 @@ class Vitess(EmbeddedServer):
     """
 
     name: ClassVar[str] = "vitess"
+    refuses_root: ClassVar[bool] = True
     ports_needed: ClassVar[int] = 3
 
     def __init__(
@@ -288,9 +289,6 @@ class Vitess(EmbeddedServer):
     def _environment(self) -> dict[str, str]:
         data = str(data_folder(self.folder))
         return {"VTDATAROOT": data, "VTROOT": data, "HOME": data}
-
-    def _account(self) -> Account | None:
-        return unprivileged()
 
     def _ready(self) -> bool:
         """Return whether vtgate sees every tablet serving."""

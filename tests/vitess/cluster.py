@@ -19,7 +19,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from relay.process.account import Account, data_folder, reachable_copy, unprivileged
+from relay.process.account import data_folder, reachable_copy
 from relay.process.managed import HOST, accepts
 from relay.services.server import EmbeddedServer
 from tests.vitess.cluster_build import cluster_programs
@@ -62,6 +62,7 @@ class Program(EmbeddedServer):
 
     program: ClassVar[str]
     ports_needed: ClassVar[int] = 2
+    refuses_root: ClassVar[bool] = True
 
     def __init__(self, flags: Mapping[str, str | int]) -> None:
         super().__init__()
@@ -89,9 +90,6 @@ class Program(EmbeddedServer):
     def _environment(self) -> dict[str, str]:
         data = str(data_folder(self.folder))
         return {"VTDATAROOT": data, "VTROOT": data, "HOME": data, "TMPDIR": data}
-
-    def _account(self) -> Account | None:
-        return unprivileged()
 
     def _ready(self) -> bool:
         if not accepts(self.port):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pymysql.cursors import Cursor
 
-from relay.process.account import Account, data_folder, give_ownership, unprivileged
+from relay.process.account import data_folder, give_ownership
 from relay.services.mariadb import MariaDB
 from tests.mysql.server import MySQL
 
@@ -48,6 +48,7 @@ _MARIADB: dict[str, str | int] = {
 class TabletMySQL(MySQL):
     """A MySQL that runs as the same account as its tablet, which refuses to run as root."""
 
+    refuses_root = True
     replicates = True
 
     def __init__(self) -> None:
@@ -70,9 +71,6 @@ class TabletMySQL(MySQL):
     def _prepare(self) -> None:
         super()._prepare()
         give_ownership(data_folder(self.folder))
-
-    def _account(self) -> Account | None:
-        return unprivileged()
 
 
 class TabletMariaDB(MariaDB):
