@@ -16,7 +16,7 @@ from relay.errors import Unavailable
 from relay.process.managed import free_port
 from relay.services import dynamodb, mariadb, memcached, postgres, redis, registry
 from relay.services.kafka import SETTINGS, coordinates
-from relay.services.sql_server import PASSWORD
+from relay.services.mariadb import PASSWORD
 from relay.services.vitess import KEYSPACES
 from tests.mysql import server
 

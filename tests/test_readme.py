@@ -13,7 +13,7 @@ import yaml
 
 from relay.cache import RedisStore, TokenCache
 from relay.process.supervisor import WORKER_NUMBER, WORKERS
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.command_line import relay as run_relay
 
 ROOT = Path(__file__).parents[1]

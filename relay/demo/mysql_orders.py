@@ -19,8 +19,7 @@ from relay.demo.incidents import Incident
 from relay.demo.orders import TABLE, Orders
 from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 
 DATABASE = "shop"
 _OLD_ORDERS = 3_000

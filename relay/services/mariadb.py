@@ -9,10 +9,15 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
 from relay.jvm.jars import SETS, cache_folder, jars
@@ -25,7 +30,11 @@ from relay.process.account import (
 )
 from relay.process.folders import made_once
 from relay.process.managed import HOST, ManagedProcess
-from relay.services.sql_server import PASSWORD, USER, SQLServer
+from relay.services.server import EmbeddedServer
+
+USER = "relay"
+PASSWORD = "relay"
+"""The account of the relay and of replicas, which may read all tables and the binlog, from any host."""
 
 BINLOG: dict[str, str | int] = {
     "log-bin": "binlog",
@@ -83,6 +92,60 @@ _BOOTSTRAP = ("system_tables.sql", "performance_tables.sql", "system_tables_data
 
 RELEASES = {"11.4": "mariadb", "10.11": "mariadb10"}
 """The set of ``relay.jvm.jars`` with each release."""
+
+
+class SQLServer(EmbeddedServer):
+    """The base class of the embedded MariaDB, and of the MySQL servers in tests: connections and statements.
+
+    Its root needs no password on the local socket.
+    """
+
+    # It is kept for a restart.
+    _read_only = False
+
+    @property
+    @abstractmethod
+    def socket(self) -> Path:
+        """The path of its local socket."""
+
+    @property
+    def host(self) -> str:
+        return HOST
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
+        """Return a connection with autocommit: as root over the socket, or as another user with the password.
+
+        ``settings``: settings of pymysql. Raises ``pymysql.err.OperationalError``.
+        """
+        if user == "root":
+            settings = {"unix_socket": str(self.socket)} | settings
+        else:
+            settings = {"host": HOST, "port": self.port, "password": PASSWORD} | settings
+        return pymysql.connect(
+            user=user, **({"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True} | settings)
+        )
+
+    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
+        """Run one statement as root and return its rows."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    def _set_read_only(self, value: bool) -> None:
+        self.execute("SET GLOBAL read_only = %s", (int(value),))
+        self._read_only = value
+
+    def _ready(self) -> bool:
+        try:
+            with closing(self.connect(USER, connect_timeout=5)) as connection:
+                connection.ping()
+        except (pymysql.err.OperationalError, pymysql.err.InternalError):
+            return False
+        return True
 
 
 class MariaDB(SQLServer):

@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from relay.services.kafka import KafkaBroker
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.benchmarks.backlog import SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.debezium import TUNED, ConnectWorker, mariadb_settings
 from tests.benchmarks.harness import Benchmark

@@ -23,9 +23,8 @@ from relay.jvm.jars import Artifact, JarSet, fetched
 from relay.jvm.java import find_java
 from relay.process.managed import HOST
 from relay.services.kafka import KafkaBroker
-from relay.services.mariadb import MariaDB
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.server import EmbeddedServer
-from relay.services.sql_server import PASSWORD, USER
 from tests.benchmarks.backlog import PARTITIONS, TABLE, Run, Watch
 from tests.benchmarks.harness import count_committed
 

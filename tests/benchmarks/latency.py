@@ -34,9 +34,8 @@ from relay.kafka import topics
 from relay.process.managed import ManagedProcess
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
-from relay.services.mariadb import MariaDB
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.redis import RedisServer
-from relay.services.sql_server import PASSWORD, USER
 from tests.benchmarks.harness import Benchmark
 
 SECONDS = 30.0

@@ -31,8 +31,7 @@ from relay.config import load
 from relay.errors import RelayError
 from relay.process.managed import ManagedProcess
 from relay.services.kafka import KafkaBroker
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.benchmarks.backlog import PARTITIONS, TABLE, cpu_seconds, relayed
 from tests.benchmarks.harness import Benchmark, median
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.services.kafka import KafkaBroker
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.benchmarks.backlog import PARTITIONS, SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.debezium import TUNED, ConnectWorker, mariadb_settings
 from tests.benchmarks.harness import Benchmark

@@ -14,7 +14,7 @@ import pytest
 
 from relay.cache import Cached, Invalidator, KeyspaceLoader, MemoryStore, Outcome, PrimaryLoader, TokenCache
 from relay.keyspace import KeyspaceQueries
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from relay.vitess.vindex import NoKeyspaceId
 from tests.keyspace.keyspaces import (
     DATABASE,

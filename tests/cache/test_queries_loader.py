@@ -16,7 +16,7 @@ import pytest
 from relay.cache import MemoryStore, QueriesLoader, TokenCache
 from relay.mysql.connection import connect
 from relay.mysql.watcher import ReplicationWatcher
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services

@@ -15,8 +15,7 @@ from relay.gtid import parse
 from relay.mysql.connection import connect
 from relay.mysql.queries import TokenQueries
 from relay.mysql.watcher import ReplicationWatcher
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.token import EventToken
 from tests.waiting import wait_until
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from relay.config.config import validate
 from relay.config.yaml_file import parse
 from relay.operations.init import Wanted, draft
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.command_line import errors, relay
 
 DYNAMODB = ("--type", "dynamodb", "--table", "orders", "--region", "eu-west-1", "--kafka", "broker:9092")

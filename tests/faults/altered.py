@@ -10,7 +10,7 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.command_line import run_until_caught_up
 from tests.faults.copied import copied, seen
 from tests.faults.harness import Relay

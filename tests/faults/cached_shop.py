@@ -17,9 +17,9 @@ from relay.cache import LoadedValue, PrimaryLoader, QueriesLoader, Tokens
 from relay.errors import Unavailable
 from relay.mysql import ReplicationWatcher
 from relay.process.managed import HOST
+from relay.services.mariadb import PASSWORD, USER
 from relay.services.memcached import MemcachedServer
 from relay.services.redis import RedisServer
-from relay.services.sql_server import PASSWORD, USER
 from tests.cache.proxy import Proxy
 from tests.cache.redis_groups import command
 from tests.faults.harness import Relay

@@ -9,7 +9,7 @@ from typing import Any
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.faults.audited import ITEMS, audit, opened
 
 DATABASE = "shop"

@@ -14,7 +14,7 @@ import pytest
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.faults.audited import ITEMS, audit, changes_in, history, opened, problems
 from tests.faults.world import World
 from tests.mysql.group import Group

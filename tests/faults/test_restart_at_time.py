@@ -21,8 +21,7 @@ from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
 from relay.config.fields import iso_time
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.vitess import Vitess, database
 from tests import needs
 from tests.topic_changes import read_changes

@@ -17,8 +17,7 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.keyrange import shard_range
 from relay.mysql_dialect.definitions import ask
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.vitess import Vitess, database
 from relay.token import EventToken, Order, compare
 from relay.vitess.vindex import keyspace_id

@@ -10,8 +10,7 @@ from typing import Any, Self
 from relay.change import Change
 from relay.keyspace import KeyspaceQueries, ServerState
 from relay.mysql.source import MySQLSource
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.vitess.vindex import keyspace_id
 from tests.mysql.shards import begin, config, open_at, read_until
 from tests.waiting import wait_until

@@ -17,8 +17,7 @@ import pytest
 from relay.errors import Unavailable
 from relay.keyspace import KeyspaceQueries
 from relay.mysql.connection import ServerConnection, connect
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.token import EventToken
 from tests.keyspace.keyspaces import (
     DATABASE,

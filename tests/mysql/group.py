@@ -11,7 +11,7 @@ from typing import Self
 import pymysql
 
 from relay.process.managed import HOST, free_port
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests import needs
 from tests.mysql.server import MySQL
 from tests.waiting import wait_until

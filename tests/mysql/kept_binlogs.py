@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.services.sql_server import SQLServer
+from relay.services.mariadb import SQLServer
 from tests.waiting import wait_until
 
 

@@ -13,7 +13,7 @@ from relay.mysql.connection import connect
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.source import MySQLSource
 from relay.mysql.watcher import ReplicationWatcher
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from relay.token import EventToken
 from tests.mysql.shards import begin, open_at
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ from typing import Any
 
 import pymysql
 
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.aws_server import REGION
 from tests.certificates import Authority
 from tests.mysql.scripted import Scripted, running

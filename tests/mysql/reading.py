@@ -13,7 +13,7 @@ from relay.mysql.binlog.rows import Change
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection, connect
 from relay.mysql_dialect.tables import Row, Table, lay_out
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from relay.table import Column
 
 NUMBERS = "(WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n{} FROM s)"

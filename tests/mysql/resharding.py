@@ -22,8 +22,7 @@ from relay.mysql.connection import connect
 from relay.mysql.source import MySQLSource
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.records import CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.source import Opening, Page, ShardReader, Unreadable
 from relay.stream.journals import record_of, shards_of
 from relay.table import Column

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from relay.errors import Unavailable
 from relay.process.managed import HOST, ManagedProcess
-from relay.services.sql_server import PASSWORD, USER, SQLServer
+from relay.services.mariadb import PASSWORD, USER, SQLServer
 from tests import needs
 
 BINLOG: dict[str, str | int] = {

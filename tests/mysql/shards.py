@@ -10,8 +10,8 @@ from relay.change import Change
 from relay.config import MySQLConfig
 from relay.mysql.source import MySQLSource
 from relay.records import Shard, ShardCheckpoint, ShardState
+from relay.services.mariadb import PASSWORD, USER
 from relay.services.server import EmbeddedServer
-from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader
 
 PATIENCE = 600.0  # seconds

@@ -22,7 +22,7 @@ from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.errors import Denied, Interrupted, NotCarried
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.certificates import Authority
 from tests.mysql.encoder import event
 from tests.mysql.reading import connected, is_mysql, reading, session

@@ -15,8 +15,7 @@ from relay.mysql.connection import connect
 from relay.mysql.database_snapshots import ChunkReader
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.source import Opening
 from tests.mysql.reading import NUMBERS, session
 from tests.mysql.segments import checkpoint_of, head, segment_of

@@ -21,7 +21,7 @@ from relay.errors import Unavailable
 from relay.mysql import ReplicationWatcher, TokenQueries
 from relay.mysql.connection import connect
 from relay.mysql.errors import Denied, Interrupted
-from relay.services.sql_server import USER
+from relay.services.mariadb import USER
 from tests.aws_server import REGION, AwsServer, Keys
 from tests.mysql import rds
 from tests.mysql.scripted import Scripted, running

@@ -18,8 +18,7 @@ from relay.config.protection import NOT_SHOWN
 from relay.errors import ConfigError, RelayError
 from relay.mysql.errors import NotCarried
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.source import Page, Segment
 from tests.kafka.every_byte import every_byte
 from tests.kafka.limited_topics import create

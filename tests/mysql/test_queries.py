@@ -18,8 +18,7 @@ from relay.cache import Cached, Invalidator, MemoryStore, Outcome, PrimaryLoader
 from relay.errors import RelayError
 from relay.mysql.queries import TokenQueries, reflects
 from relay.mysql.watcher import ReplicationWatcher
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import USER
+from relay.services.mariadb import USER, MariaDB
 from relay.token import EventToken, OriginToken
 from tests.mysql.orders import DATABASE, SELECT, SHARD, wait_for, watch
 from tests.mysql.reading import is_mysql, position_of

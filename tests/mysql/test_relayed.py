@@ -21,8 +21,7 @@ from relay.engine.relaying import run
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.kafka.publisher import Aborted
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.faults.harness import Relay
 from tests.kafka.limited_topics import create, limit
 from tests.mysql.kept_binlogs import purge_binlogs

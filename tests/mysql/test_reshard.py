@@ -18,8 +18,7 @@ from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import Handover, HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.source import MySQLSource
 from relay.records import ShardCheckpoint, ShardState
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.listening import NOBODY
 from tests.mysql.fake_servers import A, B, FakeServer
 from tests.mysql.reading import session

@@ -16,7 +16,7 @@ from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.roles import role_of
 from relay.process.managed import free_port
-from relay.services.sql_server import USER
+from relay.services.mariadb import USER
 from relay.source import Page
 from relay.token import Order, compare
 from tests.mysql.group import require_group_replication

@@ -20,7 +20,7 @@ from relay.config import load
 from relay.dynamodb import Stream
 from relay.dynamodb.values import image_json
 from relay.operations.verify import verify
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.command_line import errors, relay
 from tests.listening import NOBODY
 from tests.operations.verified_shop import Shop, primary_key

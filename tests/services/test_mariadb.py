@@ -19,8 +19,7 @@ from relay.jvm.jars import jars
 from relay.process.account import reaches, remove_server_folder, unprivileged
 from relay.process.managed import accepts
 from relay.services.background import down, up
-from relay.services.mariadb import RELEASES, MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, RELEASES, USER, MariaDB
 from tests.mysql.kept_binlogs import binlogs, purge_binlogs
 from tests.process.processes import gone
 from tests.services.plain_user import needs_root, run_as_plain_user

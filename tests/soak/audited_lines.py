@@ -23,8 +23,7 @@ from pymysql.cursors import Cursor, SSCursor
 from relay.cache import LoadedValue, QueriesLoader, Tokens
 from relay.errors import Unavailable
 from relay.mysql import ReplicationWatcher
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER, SQLServer
+from relay.services.mariadb import PASSWORD, USER, MariaDB, SQLServer
 from tests.faults.audited import TABLE, Writer
 from tests.faults.replicated import DATABASE, Replicated
 from tests.soak.part import Fault, Item

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from relay.cache import Cached, LoadedValue, Outcome, RedisStore, TokenCache
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from relay.services.vitess import Vitess, database
 from tests import needs
 from tests.faults.harness import Relay

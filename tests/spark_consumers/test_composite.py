@@ -30,8 +30,7 @@ from relay.cache.entry import decode
 from relay.cache.store import KEEP
 from relay.mysql import ReplicationWatcher, TokenQueries
 from relay.mysql.connection import connect
-from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Relay
 from tests.waiting import wait_until

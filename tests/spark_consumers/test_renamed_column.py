@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from relay.cache import RedisStore, entry_key, generation_key
-from relay.services.sql_server import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER
 from tests.faults.harness import Relay
 from tests.spark_consumers.spark_process import SparkProcess
 

@@ -15,8 +15,8 @@ from typing import Any
 import boto3
 import pytest
 
+from relay.services.mariadb import PASSWORD, USER
 from relay.services.postgres import execute
-from relay.services.sql_server import PASSWORD, USER
 from tests.cache.sources import create_orders
 from tests.command_line import errors, relay
 from tests.faults.harness import Relay
