@@ -6,7 +6,7 @@ The class is one of ``relay.dynamodb.models``, which nothing here imports: it sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Protocol, cast
 
 FORM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
@@ -29,9 +29,7 @@ def declared_table(path: str) -> DeclaredTable:
     if not module or not name:
         raise ValueError(f"{path!r} is not the path of a class: write app.models:Order")
     try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: Any = resolve_name(path)
     except ModuleNotFoundError as error:
         raise ValueError(f"cannot import {path}: {error}: is its folder in PYTHONPATH?") from error
     except Exception as error:
