@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
-from importlib import import_module
+from functools import partial
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import orjson
@@ -35,26 +35,17 @@ class ServedValue:
     tokens: Tokens
 
 
-class Likeness(StrEnum):
-    SAME = "same"
-    DIFFERENT = "different"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``truth``: what the rows make, where it is different. ``reason``: why that is unknown."""
+    """``truth``: what the rows make, where it is different. ``unknown``: why that is not known, or empty."""
 
-    likeness: Likeness
+    is_same: bool = False
     truth: bytes | None = None
-    reason: str = ""
+    unknown: str = ""
 
 
-_SAME = Comparison(Likeness.SAME)
-
-
-def _unknown(reason: str) -> Comparison:
-    return Comparison(Likeness.UNKNOWN, reason=reason)
+_SAME = Comparison(is_same=True)
+_unknown = partial(Comparison, False, None)
 
 
 class Truth(Protocol):
@@ -152,7 +143,7 @@ class _Loader:
 def _compared(served: ServedValue, loaded: LoadedValue) -> Comparison:
     if not loaded.fresher:
         return _unknown("the loader read an older state than the value's: it must read from the primary")
-    return _SAME if loaded.value == served.value else Comparison(Likeness.DIFFERENT, loaded.value)
+    return _SAME if loaded.value == served.value else Comparison(truth=loaded.value)
 
 
 def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
@@ -161,10 +152,8 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
     if not (module and colon and path):
         raise ConfigError(f"--loader {name}: must be module:name, such as shop.cache:orders")
     try:
-        found: Any = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+        found: Any = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--loader {name}: {error}") from error
     load_many = getattr(found, "load_many", found)
     if not callable(load_many):
@@ -212,16 +201,20 @@ def _like(value: bytes | None, items: list[dict[str, Any] | None]) -> Comparison
     if value is None:
         found = [item for item in items if item is not None]
         if not items or len(found) not in (0, len(items)):
-            return _unknown("the cache has that there is no item, and the key does not name one item: use --loader")
-        return Comparison(Likeness.DIFFERENT, image_json(found[0]).encode()) if found else _SAME
+            return Comparison(
+                unknown="the cache has that there is no item, and the key does not name one item: use --loader"
+            )
+        return Comparison(truth=image_json(found[0]).encode()) if found else _SAME
     if len(items) != 1:
-        return _unknown("the value is not the item that its key names, in DynamoDB's typed JSON: use --loader")
+        return Comparison(
+            unknown="the value is not the item that its key names, in DynamoDB's typed JSON: use --loader"
+        )
     (item,) = items
     if item is None:
-        return Comparison(Likeness.DIFFERENT, None)
+        return Comparison(truth=None)
     truth = image_json(item).encode()
     try:
         is_same = canonical_item(orjson.loads(value)) == canonical_item(orjson.loads(truth))
     except (ValueError, TypeError, AttributeError):
         return _unknown("the value has a part that is not DynamoDB's typed JSON: use --loader")
-    return _SAME if is_same else Comparison(Likeness.DIFFERENT, truth)
+    return _SAME if is_same else Comparison(truth=truth)

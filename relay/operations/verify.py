@@ -19,7 +19,7 @@ from relay.cache.store import SampledStore
 from relay.config import CacheConfig, Config
 from relay.config.template import Template
 from relay.errors import ConfigError
-from relay.operations.expected_values import Comparison, Likeness, ServedValue, Truth, truth
+from relay.operations.expected_values import Comparison, ServedValue, Truth, truth
 
 _ROUNDS = 3  # as many times `within` a value is looked at while its rows change
 _LOOKS = 20  # at least, in the time of one round
@@ -204,10 +204,10 @@ class _Verifier:
             suspect, served, found = self._suspects.get(key), look.served.get(key), look.found.get(key)
             if served is None or found is None or (suspect is not None and served.value != suspect.value):
                 self._count_consistent(key, now)  # the value that differed is no longer served
-            elif found.likeness is Likeness.SAME:
+            elif found.is_same:
                 self._count_consistent(key, now)
-            elif found.likeness is Likeness.UNKNOWN:
-                self._count_unknown(key, found.reason)
+            elif found.unknown:
+                self._count_unknown(key, found.unknown)
             else:
                 self._suspect(key, served.value, found.truth, now)
 
