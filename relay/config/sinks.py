@@ -14,15 +14,11 @@ from relay.config.locations import WITHOUT_COLON, misread
 from relay.config.schema_forms import implies, like
 
 
-class TableConfig(ConfigModel):
-    """What all tables have in common."""
+class TablesConfig(ConfigModel):
+    """What the log and the copy have in common; a copy in PostgreSQL has no upkeep."""
 
     apply_every: Seconds = Field(default="2s", validate_default=True)
     """How long a change may wait to be written together with later ones. 50,000 are written at once."""
-
-
-class DeltaConfig(TableConfig):
-    """What the tables in Delta have in common."""
 
     maintain_every: Seconds = Field(default="1d", validate_default=True)
     """How often the consumer merges small files, and deletes files that no kept version needs."""
@@ -31,7 +27,7 @@ class DeltaConfig(TableConfig):
     """For how long an earlier version can be read, also by a query that has begun with it."""
 
 
-_OF_DELTA = DeltaConfig.model_fields.keys() - TableConfig.model_fields.keys()
+_OF_DELTA = {"maintain_every", "keep_versions"}
 
 
 def _in_delta(location: str) -> str:
@@ -47,7 +43,7 @@ def _in_delta(location: str) -> str:
     return location
 
 
-class LogConfig(DeltaConfig):
+class LogConfig(TablesConfig):
     path: Annotated[
         str,
         Field(min_length=1),
@@ -65,7 +61,7 @@ def in_database(url: str) -> bool:
 _UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
 
 
-class CopyConfig(DeltaConfig):
+class CopyConfig(TablesConfig):
     model_config = ConfigDict(json_schema_extra=_UPKEEP)
 
     url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]

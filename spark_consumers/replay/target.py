@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from relay.config import Config, CopyConfig, LogConfig, redacted
 from relay.config.errors import problems_in
 from relay.config.locations import are_nested
-from relay.config.sinks import DeltaConfig, in_database
+from relay.config.sinks import TablesConfig, in_database
 from relay.errors import ConfigError
 from spark_consumers.change_log import log_consumer
 from spark_consumers.copy import copy_consumer
@@ -129,7 +129,7 @@ def _changed(section: S, key: str, into: str) -> S:
     """Return a section of the config with another place. Raises ``ConfigError``."""
     given = section.model_dump(exclude_unset=True)
     if in_database(into):
-        given = {name: value for name, value in given.items() if name not in DeltaConfig.model_fields}
+        given = {name: value for name, value in given.items() if name not in TablesConfig.model_fields}
     try:
         return type(section).model_validate({**given, key: into})
     except ValidationError as error:
