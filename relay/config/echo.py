@@ -43,13 +43,7 @@ def _shown(value: Any, location: Location, config: Config, document: Document) -
     secret = holds_secret(place)
     if place in document.variables:
         text = reference(document.variables[place], secret=secret)
-        held = _value_at(document.data, place)
+        held = document.value(place)
         # If there are several tables, the name of each source begins with the entry's name.
         return text + value.removeprefix(held) if place[-1] == "name" else text
     return HIDDEN if secret else redacted(value)
-
-
-def _value_at(data: Any, location: Location) -> Any:
-    for part in location:
-        data = data[part]
-    return data

@@ -94,10 +94,7 @@ def read_as_wanted(document: Document, error: ValidationError) -> bool:
         # In Python, True is an integer.
         if isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool):
             *parents, last = location
-            holder = document.data
-            for part in parents:
-                holder = holder[part]
-            holder[last] = value
+            document.value(tuple(parents))[last] = value
             found = True
     return found
 

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,9 @@ class Document:
     keys: dict[Location, tuple[int, int]] = field(default_factory=dict)
     variables: dict[Location, str] = field(default_factory=dict)
     options: dict[Location, str] = field(default_factory=dict)
+
+    def value(self, location: Location) -> Any:
+        return reduce(getitem, location, self.data)
 
     def place(self, location: Location, *, key: bool = False) -> tuple[int, int]:
         """Return the place of ``location``, or of the innermost known value around it."""
@@ -98,7 +103,8 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
     try:
         root = loader.get_single_node()
         if root is not None:
-            _NodeReader(document, loader, os.environ if environment is None else environment).read(root, ())
+            nodes = _NodeReader(document, loader, os.environ if environment is None else environment)
+            document.data = nodes.value(root, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -150,10 +156,7 @@ class _NodeReader:
     # The nodes around the current one: following an alias to one of them would never end.
     enclosing: list[yaml.Node] = field(default_factory=list)
 
-    def read(self, root: yaml.Node, location: Location) -> None:
-        self.document.data = self._value(root, location)
-
-    def _value(self, node: yaml.Node, location: Location) -> Any:
+    def value(self, node: yaml.Node, location: Location) -> Any:
         if len(self.document.values) >= _MOST_VALUES:
             raise self.document.error(_place(node), _TOO_MANY)
         self.document.values[location] = _place(node)
@@ -167,7 +170,7 @@ class _NodeReader:
                 return self._mapping(node, location)
             if node.tag != "tag:yaml.org,2002:seq":
                 raise self._not_plain(node)
-            return [self._value(item, (*location, i)) for i, item in enumerate(node.value)]
+            return [self.value(item, (*location, i)) for i, item in enumerate(node.value)]
         finally:
             self.enclosing.pop()
 
@@ -190,7 +193,7 @@ class _NodeReader:
             # Every key is text: a table may be called `on` or `2024`.
             inside = (*location, key.value)
             self.document.keys[inside] = _place(key)
-            found[key.value] = self._value(value, inside)
+            found[key.value] = self.value(value, inside)
         return found
 
     def _scalar(self, node: yaml.ScalarNode, location: Location) -> Any:
