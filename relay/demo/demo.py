@@ -52,9 +52,8 @@ _NICE = {"tables": 10}
 DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "mysql": MySQLOrders, "vitess": VitessOrders}
 _READERS = 2
 _SNAPSHOT_AT = 0.1  # as a fraction of the load's duration
-_START_TIMEOUT = 600.0  # seconds, as all of them
-_DRAIN_TIMEOUT = 600.0
-_EXIT_TIMEOUT = 10.0
+_TIMEOUT = 600.0  # seconds of each step
+_EXIT_TIMEOUT = 10.0  # seconds
 
 
 def run(source: str, seconds: int, *, as_json: bool = False) -> None:
@@ -89,6 +88,7 @@ class _Demo:
         self.seconds = seconds
         self.as_json = as_json
         self.processes: dict[str, ManagedProcess] = {}
+        self.batches: dict[str, BatchLog] = {}
         self.watch: TopicWatch | None = None
 
     def run(self) -> None:
@@ -107,26 +107,24 @@ class _Demo:
         watch = self.watch = TopicWatch(config, TABLE)
         watch.start()
         self.stack.callback(watch.close)
-        batches = {
+        batches = self.batches = {
             consumer: BatchLog(self.processes[place].log, topic, consumer)
             for place, consumers in CONSUMERS.items()
             for consumer in consumers
         }
         workload = self.orders.workload(pause=0.04)
-        view = report.View(self.orders.title, self.page, workload, watch, batches)
+        view = partial(report.progress, self.orders.title, self.page, workload, watch, batches)
         with self.console.status("starting the relay and three consumers"):
             workload.warm_up()
-            self._wait(
-                _START_TIMEOUT, lambda: all(b.batches for b in batches.values()), batches, "the consumers to start"
-            )
+            self._wait(lambda: all(b.batches for b in batches.values()), "the consumers to start")
         self.console.print(f"everything is up after {time.monotonic() - started:.0f} s; writing for {self.seconds} s")
 
         readers = self._readers(config, workload)
         workload.start()
         for reader in readers:
             reader.start()
-        with Live(view.table(), console=self.console, refresh_per_second=4, transient=True) as live:
-            self._watch_load(config, view, live, batches)
+        with Live(view(), console=self.console, refresh_per_second=4, transient=True) as live:
+            self._watch_load(config, lambda left: live.update(view(left)))
         for reader in readers:
             reader.stop()
         history = workload.stop()
@@ -136,19 +134,9 @@ class _Demo:
         with self.console.status("waiting until everything is applied"):
             total = workload.count()
             marks = config.kafka.partitions if self.orders.has_rows_before else 0
-            self._wait(
-                _DRAIN_TIMEOUT,
-                lambda: len(watch.changes) >= total and watch.ended >= marks,
-                batches,
-                "all changes to be on the topic",
-            )
+            self._wait(lambda: len(watch.changes) >= total and watch.ended >= marks, "all changes to be on the topic")
             ends = dict(watch.ends)
-            self._wait(
-                _DRAIN_TIMEOUT,
-                lambda: all(b.has_reached(ends) for b in batches.values()),
-                batches,
-                "the consumers to apply all changes",
-            )
+            self._wait(lambda: all(b.has_reached(ends) for b in batches.values()), "the consumers to apply all changes")
             for name, process in self.processes.items():
                 process.stop(30.0)
                 if process.returncode not in (0, -signal.SIGKILL):
@@ -207,15 +195,15 @@ class _Demo:
         load = self.orders.load()
         return [Reader(cache, load, workload.items, n) for n in range(_READERS)]
 
-    def _watch_load(self, config: Config, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
+    def _watch_load(self, config: Config, update: Callable[[float], None]) -> None:
         """Show progress while the writers write, and run the incidents when they are due."""
         incidents = self.orders.incidents()
         if self.orders.has_rows_before:
             incidents = [Incident(_SNAPSHOT_AT, partial(self._request_snapshot, config)), *incidents]
 
         def show(left: float) -> None:
-            self._poll(batches)
-            live.update(view.table(left))
+            self._poll()
+            update(left)
 
         run_all(incidents, self.seconds, self.console.print, show)
 
@@ -227,25 +215,25 @@ class _Demo:
             raise RelayError(f"relay snapshot exited with {ran.returncode}: {ran.stderr}")
         return f"relay snapshot reads the rows from before the relay beside the stream: {ran.stdout.strip()}"
 
-    def _wait(self, timeout: float, done: Callable[[], bool], batches: dict[str, BatchLog], what: str) -> None:
-        deadline = time.monotonic() + timeout
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _TIMEOUT
         while True:
-            self._poll(batches)
+            self._poll()
             if done():
                 return
             if time.monotonic() > deadline:
                 tails = "\n".join(f"--- log of {n}\n{p.log_tail(15)}" for n, p in self.processes.items())
-                raise CheckFailed(f"waited {timeout:.0f} s in vain for {what}\n{tails}")
+                raise CheckFailed(f"waited {_TIMEOUT:.0f} s in vain for {what}\n{tails}")
             time.sleep(0.1)
 
-    def _poll(self, batches: dict[str, BatchLog]) -> None:
+    def _poll(self) -> None:
         """Check that all processes run and the topic is read, and read their new batch lines."""
         if self.watch is not None and self.watch.failure is not None:
             raise self.watch.failure
         for name, process in self.processes.items():
             if not process.alive:
                 raise _unexpected_exit(name, process)
-        for log in batches.values():
+        for log in self.batches.values():
             log.refresh()
 
 

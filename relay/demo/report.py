@@ -23,29 +23,25 @@ from relay.demo.workload import Item, RecordedWrite, Workload, cache_key
 _SHOWN = 8
 
 
-class View:
-    """The live table. ``title``: the database's. ``page``: the address of the status page."""
-
-    def __init__(
-        self, title: str, page: str, workload: Workload, watch: TopicWatch, batches: Mapping[str, BatchLog]
-    ) -> None:
-        self.title = title
-        self.page = page
-        self.workload = workload
-        self.watch = watch
-        self.batches = batches
-
-    def table(self, left: float | None = None) -> Table:
-        written, published = self.workload.count(), len(self.watch.changes)
-        title = f"writing, {left:.0f} s to go" if left is not None else None
-        table = _table(title, "changes", "behind")
-        table.caption = f"status page: {self.page}"
-        table.add_row(f"written to {self.title}", str(written), "")
-        table.add_row("published on Kafka", str(published), str(max(0, written - published)))
-        names = {"cache": "invalidated in Redis", "log": "recorded in the log", "copy": "applied to the copy"}
-        for name, log in self.batches.items():
-            table.add_row(names[name], str(log.rows), str(max(0, published - log.rows)))
-        return table
+def progress(
+    database: str,
+    page: str,
+    workload: Workload,
+    watch: TopicWatch,
+    batches: Mapping[str, BatchLog],
+    left: float | None = None,
+) -> Table:
+    """Return the live table. ``page``: the address of the status page. ``left``: seconds."""
+    written, published = workload.count(), len(watch.changes)
+    title = f"writing, {left:.0f} s to go" if left is not None else None
+    table = _table(title, "changes", "behind")
+    table.caption = f"status page: {page}"
+    table.add_row(f"written to {database}", str(written), "")
+    table.add_row("published on Kafka", str(published), str(max(0, written - published)))
+    names = {"cache": "invalidated in Redis", "log": "recorded in the log", "copy": "applied to the copy"}
+    for name, log in batches.items():
+        table.add_row(names[name], str(log.rows), str(max(0, published - log.rows)))
+    return table
 
 
 @dataclass
