@@ -77,10 +77,7 @@ STORE_LIMIT = Metric(
     ("consumer", "server", "policy"),
 )
 
-CONSUMER_CATALOGUE = (
-    RECORDS, CHANGES, DEAD_LETTERS, GAPS, RETRIES, BATCH, LAG_RECORDS, LAG_SECONDS, COMMIT_LAG, TOMBSTONE_TTL, RUNNING,
-    UPTIME, STORE_USED, STORE_LIMIT,
-)  # fmt: skip
+CONSUMER_CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 
 _OUTCOMES = {"applied": "applied", "ignored": "ignored", "discarded": "ignored"} | {
     name: name for name in ("unknown", "incomplete", "collected", "retried", "deleted", "bumps")

@@ -40,6 +40,7 @@ class Metric:
 
 CHANGES = Metric("relay_changes_published_total", "Changes committed to their topics.")
 BYTES = Metric("relay_published_bytes_total", "Bytes of the values of these changes.")
+RECORDS = Metric("relay_records_read_total", "Records read from the source, including those before `start`.")
 RETRIED = Metric("relay_pages_retried_total", "Pages published again because their transaction was aborted.")
 TRANSACTIONS = Metric("relay_transactions_total", "Kafka transactions, by outcome: committed or aborted.", ("outcome",))
 FENCED = Metric(
@@ -56,7 +57,6 @@ DEAD_LETTERS = Metric(
 READS_FAILED = Metric(
     "relay_reads_failed_total", "Reads of a shard that were throttled or failed because of the service or the network."
 )
-RECORDS = Metric("relay_records_read_total", "Records read from the source, including those before `start`.")
 CLOCKS = Metric(
     "relay_clock_disagreements_total",
     "Changes with an earlier time at the source than a preceding change of their shard or its parents. Their tokens "
@@ -78,14 +78,17 @@ LAG = Metric(
 SHARD_LAG = Metric(
     "relay_shard_lag_max_seconds", "The lag of the shard that is furthest behind among those open in this worker."
 )
+WATERMARK = Metric(
+    "relay_low_watermark_timestamp_seconds",
+    "Every change committed at the source before this time is on its topic. Absent while it is unknown.",
+)
 OPEN = Metric("relay_open_shards", "Shards and snapshot segments that this worker is reading.")
 UNFINISHED = Metric(
     "relay_unfinished_shards", "Shards that are listed or planned and not read to their end, over all workers."
 )
 PARTITIONS = Metric("relay_owned_partitions", "Checkpoint partitions that this worker owns, of 64.", ())
-WATERMARK = Metric(
-    "relay_low_watermark_timestamp_seconds",
-    "Every change committed at the source before this time is on its topic. Absent while it is unknown.",
+PENDING_GAPS = Metric(
+    "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. The relay stops at them."
 )
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",
@@ -98,16 +101,9 @@ POLL_AGE = Metric(
 )
 LISTING_AGE = Metric("relay_listing_age_seconds", "Time since the shards of the source were last listed.")
 TURN_AGE = Metric("relay_turn_age_seconds", "Time since the last turn of the worker's main loop.", ())
-PENDING_GAPS = Metric(
-    "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. The relay stops at them."
-)
 UPTIME = Metric("relay_uptime_seconds", "Time since this worker started.", ())
 
-CATALOGUE = (
-    CHANGES, BYTES, RECORDS, RETRIED, TRANSACTIONS, FENCED, GAPS, DEAD_LETTERS, READS_FAILED, CLOCKS, COMMIT,
-    LATENCY, LAG, SHARD_LAG, WATERMARK, OPEN, UNFINISHED, PARTITIONS, PENDING_GAPS, SNAPSHOT_READ, SNAPSHOT_ROWS,
-    POLL_AGE, LISTING_AGE, TURN_AGE, UPTIME,
-)  # fmt: skip
+CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 
 
 class Metrics:
