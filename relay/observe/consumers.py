@@ -64,13 +64,8 @@ class ConsumerWatch:
         self._state = "starting"
         self._error: str | None = None
         self._failed: deque[float] = deque(maxlen=_LOOP)
-        self._begun = self._progressed = self._looked = clock()
-        self._reached: Offsets | None = None
-        self._waiting: int | None = None
-        # Looks at the topics that found records which are not applied yet, the oldest first: when, and the ends.
-        self._open: deque[tuple[float, Offsets]] = deque()
-        # Everything that was on the topics then is applied; before the first such look, the start.
-        self._complete = self._begun
+        self._begun = clock()
+        self._progress = _Progress(self._begun)
         # The lags of recent batches from the commits of their changes, with the times of the batches: each that no
         # later batch has exceeded.
         self._commit_lags: deque[tuple[float, float]] = deque()
@@ -81,17 +76,15 @@ class ConsumerWatch:
     def start_at(self, offsets: Offsets) -> None:
         """Note where the consumer resumes, and that it runs."""
         with self._lock:
-            self._state, self._reached = "running", offsets
-            self._progressed = self._clock()
+            self._state, self._progress.reached = "running", offsets
+            self._progress.moved_at = self._clock()
 
     def reach(self, offsets: Offsets) -> None:
         """Note up to where records are applied."""
         with self._lock:
-            if offsets != self._reached:
-                self._progressed = self._clock()
-            self._state, self._reached, self._error = "running", offsets, None
+            self._state, self._error = "running", None
             self._failed.clear()
-            self._close_looks(offsets)
+            self._progress.reach(offsets, self._clock())
 
     def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
         self._metrics.count_batch(self.name, counts, seconds)
@@ -125,24 +118,12 @@ class ConsumerWatch:
     def reached(self) -> Offsets | None:
         """Up to where records are applied; None before the start."""
         with self._lock:
-            return self._reached
+            return self._progress.reached
 
     def look(self, reached: Offsets, ends: Offsets, at: float) -> None:
         """Note where the topics ended ``at`` a time, by the clock. ``reached``: for the count of what waits."""
         with self._lock:
-            self._looked = at
-            self._waiting = max(0, count_between(reached, ends))
-            self._open.append((at, ends))
-            self._close_looks(reached)
-            self._close_looks(self._reached or {})
-            if len(self._open) > _LOOKS:
-                self._open = deque([look for number, look in enumerate(self._open) if number % 2 == 0])
-
-    def _close_looks(self, reached: Offsets) -> None:
-        while self._open and _includes(reached, self._open[0][1]):
-            self._complete, _ = self._open.popleft()
-            if not self._open:
-                self._waiting = 0
+            self._progress.look(reached, ends, at)
 
     # ------------------------------------------------------------------ by anybody
 
@@ -169,11 +150,12 @@ class ConsumerWatch:
             yield f"{name} has not started; see its log", now - self._begun, not fails
         if self._state in ("starting", "stopped"):
             return
-        since = max(self._open[0][0], self._progressed) if self._open else now
+        progress = self._progress
+        since = max(progress.open[0][0], progress.moved_at) if progress.open else now
         if now - since > self._limit + self._apply_every:
-            yield f"{name} makes no progress while {self._waiting} records wait", now - since, not fails
-        if now - self._looked > self._limit:
-            yield f"{name} cannot see the ends of its topics; see the brokers", now - self._looked, False
+            yield f"{name} makes no progress while {progress.waiting} records wait", now - since, not fails
+        if now - progress.looked_at > self._limit:
+            yield f"{name} cannot see the ends of its topics; see the brokers", now - progress.looked_at, False
 
     @property
     def is_ready(self) -> bool:
@@ -187,9 +169,7 @@ class ConsumerWatch:
     def lag(self) -> tuple[int, float] | None:
         """Return the lag in records and in seconds, or None if it is not known."""
         with self._lock:
-            if self._waiting is None:
-                return None
-            return self._waiting, self._clock() - self._complete if self._open else 0.0
+            return self._progress.lag(self._clock())
 
     def commit_lag(self) -> float:
         """Return the longest lag of the recent batches from the commits of their changes, in seconds."""
@@ -201,10 +181,49 @@ class ConsumerWatch:
     def report(self) -> dict[str, Any]:
         lag = self.lag()
         with self._lock:
-            found: dict[str, Any] = {"consumer": self.name, "state": self._state, "reached": self._reached}
+            found: dict[str, Any] = {"consumer": self.name, "state": self._state, "reached": self._progress.reached}
             found |= {"error": redacted(self._error) if self._error else None}
         found["dead_letters"] = self._metrics.dead_letters(self.name)
         return found | {"lag_records": lag and lag[0], "lag_seconds": lag and round(lag[1], 1)}
+
+
+class _Progress:
+    """How far a consumer has come, and where its topics ended when somebody looked. Whoever has it guards it."""
+
+    def __init__(self, now: float) -> None:
+        self.reached: Offsets | None = None
+        self.moved_at = self.looked_at = now
+        self.waiting: int | None = None
+        # Looks at the topics that found records which are not applied yet, the oldest first: when, and the ends.
+        self.open: deque[tuple[float, Offsets]] = deque()
+        # Everything that was on the topics then is applied; before the first such look, the start.
+        self.complete = now
+
+    def reach(self, offsets: Offsets, now: float) -> None:
+        if offsets != self.reached:
+            self.moved_at = now
+        self.reached = offsets
+        self._close(offsets)
+
+    def look(self, reached: Offsets, ends: Offsets, at: float) -> None:
+        self.looked_at = at
+        self.waiting = max(0, count_between(reached, ends))
+        self.open.append((at, ends))
+        self._close(reached)
+        self._close(self.reached or {})
+        if len(self.open) > _LOOKS:
+            self.open = deque([look for number, look in enumerate(self.open) if number % 2 == 0])
+
+    def lag(self, now: float) -> tuple[int, float] | None:
+        if self.waiting is None:
+            return None
+        return self.waiting, now - self.complete if self.open else 0.0
+
+    def _close(self, reached: Offsets) -> None:
+        while self.open and _includes(reached, self.open[0][1]):
+            self.complete, _ = self.open.popleft()
+            if not self.open:
+                self.waiting = 0
 
 
 class ConsumersObserver(Collector):

@@ -47,12 +47,14 @@ class Liveness:
     """The worker's thread calls the methods. Any thread reads the attributes, whose values never change.
 
     ``uncommitted``: None if nothing waits for a commit. ``advances``: all workers' shards that may be read and have not
-    ended. ``lacks_since``: since when this worker has lacked a source that another one relays. ``clock``: monotonic
-    seconds.
+    ended. ``lacks_since``: since when this worker has lacked a source that another one relays. ``started``: when this
+    process began, and ``turned`` its main loop the last turn, None before the first. ``clock``: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        self.started = clock()
+        self.turned: float | None = None
         self.uncommitted: Uncommitted | None = None
         self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}
         self.lacks_since: float | None = None
@@ -64,8 +66,8 @@ class Liveness:
         return self.uncommitted.failures if self.uncommitted is not None else 0
 
     def turn(self, *, waits: bool) -> None:
-        """Note whether something waits for a commit now."""
-        known, now = self.uncommitted, self.clock()
+        """Note that the main loop begins a turn, and whether something waits for a commit now."""
+        known, self.turned = self.uncommitted, (now := self.clock())
         if known is None:
             self.uncommitted = Uncommitted(now) if waits else None
         elif not waits and now - known.failed_at > _MOOT_AFTER:

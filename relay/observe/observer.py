@@ -62,13 +62,11 @@ class Observer(Collector):
         self.history = History()
         # The progress bars of snapshots, if stderr is a terminal. Only the worker's thread uses them.
         self.bars: SnapshotBars | None = None
-        # Shared: the worker's thread replaces these two, and any thread reads them. Assignment is atomic, and a
-        # WorkerStatus never changes, so no lock is needed.
+        # Shared: the worker's thread replaces it, and any thread reads it. Assignment is atomic, and a status never
+        # changes, so no lock is needed.
         self._status: WorkerStatus | None = None
-        self._turned: float | None = None
         # Only the worker's thread uses it.
         self._taken = 0.0
-        self._started = clock()
         self.metrics.registry.register(self)
 
     @property
@@ -80,7 +78,7 @@ class Observer(Collector):
 
         ``waits``: whether something has to be committed.
         """
-        self._turned = now = self.clock()
+        now = self.clock()
         self.liveness.turn(waits=waits)
         if self.keeps_status and (self._status is None or now - self._taken >= _STATUS_INTERVAL):
             self._taken = now
@@ -115,7 +113,7 @@ class Observer(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Compute the gauges."""
         status, turned, now, wall = self._observe()
-        yield _family(metrics.UPTIME, [([], now - self._started)])
+        yield _family(metrics.UPTIME, [([], now - self.liveness.started)])
         if turned is not None:
             yield _family(metrics.TURN_AGE, [([], now - turned)])
         if status is None:
@@ -127,7 +125,7 @@ class Observer(Collector):
 
     def _observe(self) -> tuple[WorkerStatus | None, float | None, float, float]:
         """Return the latest status, when the main loop last turned, and the time by both clocks."""
-        return self._status, self._turned, self.clock(), self.wall()
+        return self._status, self.liveness.turned, self.clock(), self.wall()
 
 
 def _open_lag(status: WorkerStatus, wall: float) -> float | None:

@@ -169,7 +169,7 @@ def _config(address: str, **http: Any) -> Config:
 
 def _show(observer: Observer, known: WorkerStatus, state: State) -> None:
     observer.clock, observer.wall = lambda: NOW, lambda: WALL
-    observer._status, observer._turned = known, NOW
+    observer._status, observer.liveness.turned = known, NOW
     totals = Totals(0, 0, 0)
     for sample in range(181):
         minute = (180 - sample) / 12
@@ -190,7 +190,7 @@ def _consumers(state: State) -> ConsumersObserver:
         if isinstance(lag, str):
             watch.fail(lag, for_good=True)
             continue
-        watch._complete = NOW - lag
+        watch._progress.complete = NOW - lag
         watch.look({"shop.orders": {"0": 0}}, {"shop.orders": {"0": int(lag * 900)}}, NOW)
     return found
 

@@ -38,7 +38,7 @@ def serving(**http: Any) -> Iterator[tuple[Observer, int]]:
     raw = {"name": "shop", "kafka": kafka, "sources": [table], "http": {"address": f"127.0.0.1:{port}", **http}}
     with serve_observer(Config.model_validate(raw)) as observer:
         observer.clock, observer.wall = lambda: NOW, lambda: WALL
-        observer._status, observer._turned = status(source(open={"shard-7": polled(99, 3, "throttled")})), NOW
+        observer._status, observer.liveness.turned = status(source(open={"shard-7": polled(99, 3, "throttled")})), NOW
         yield observer, port
 
 

@@ -66,7 +66,7 @@ def test_looks_are_kept_in_bounded_memory(observer: ConsumersObserver, clock: Cl
     for end in range(1, 5000):
         look(log, end, clock)
         clock.now += 5
-    assert len(log._open) <= 1000
+    assert len(log._progress.open) <= 1000
     assert log.lag() == (4999, clock.now - begun)
 
 

@@ -105,7 +105,7 @@ def test_exactly_the_metrics_of_the_catalogue_are_exposed() -> None:
             low_watermark=WALL - 70,
         )
     )
-    observer._turned = NOW - 1
+    observer.liveness.turned = NOW - 1
     observer.metrics.count_gap("orders", "trimmed")
     exposed = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type, family.documentation)

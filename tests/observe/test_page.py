@@ -172,7 +172,7 @@ def test_with_a_password_the_page_and_what_it_asks_for_need_it(page: Browser) ->
 def test_a_worker_that_hangs_is_shown_as_stalled(page: Browser) -> None:
     """I10"""
     with served(page_states.healthy()) as found:
-        found.workers[0]._turned = NOW - 61
+        found.workers[0].liveness.turned = NOW - 61
         page.open(found.url)
         page.until(LIVE)
         page.until("document.body.innerText.includes('main loop hangs')")

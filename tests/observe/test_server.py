@@ -41,7 +41,7 @@ class ObservedServer:
         observer.clock, observer.wall = lambda: NOW, lambda: WALL
 
     def knows(self, known: WorkerStatus, turned: float = NOW) -> None:
-        self.observer._status, self.observer._turned = known, turned
+        self.observer._status, self.observer.liveness.turned = known, turned
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
         return get(self.port, path, method, **headers)
