@@ -38,7 +38,6 @@ def take(
                 low_watermark=source.low_watermark(),
                 open=polls(source.shards.open),
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
-                snapshots=source.stream.snapshots,
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
                 held_up_since=_here(source, source.switching.held_up_since),
                 pending_gaps=tuple(

@@ -75,7 +75,7 @@ def _shards(source: SourceView, owned: frozenset[int], now: float, wall: float) 
             **_poll(source.open.get(shard), now),
         }
     for segment, poll in source.segments.items():
-        place = {"source": source.stream.source, "stream": source.snapshots.label, "shard": segment}
+        place = {"source": source.stream.source, "stream": source.stream.snapshots.label, "shard": segment}
         unknown = dict.fromkeys(("position", "progress", "lag_seconds"))
         of_shards = {"owned": True, "parents": [], "waits_for": []}
         yield {**place, "state": "reading", **unknown, **of_shards, **_poll(poll, now)}

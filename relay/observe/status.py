@@ -50,7 +50,6 @@ class SourceView:
     low_watermark: float | None
     open: Mapping[str, Poll]
     segments: Mapping[str, Poll]
-    snapshots: StreamId
     rows: tuple[int, int] | None
     listing_took: float = 0.0
     held_up_since: float | None = None
@@ -60,7 +59,7 @@ class SourceView:
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""
         yield from ((self.stream, shard, poll) for shard, poll in self.open.items())
-        yield from ((self.snapshots, segment, poll) for segment, poll in self.segments.items())
+        yield from ((self.stream.snapshots, segment, poll) for segment, poll in self.segments.items())
 
     def unfinished(self) -> set[str]:
         """Return the shards that are listed or have a checkpoint, and are not read to their end."""

@@ -30,7 +30,6 @@ def source(name: str = "orders", **known: Any) -> SourceView:
             "low_watermark": None,
             "open": {},
             "segments": {},
-            "snapshots": StreamId(name, "2026-01-01/snapshot"),
             "rows": None,
             **known,
         }

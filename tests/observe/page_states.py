@@ -116,7 +116,6 @@ def snapshotting() -> State:
         checkpoints=behind,
         low_watermark=WALL - 5400,
         rows=(1_204_500, 3_010_000),
-        snapshots=StreamId("orders", f"{LABEL}/snapshot"),
         segments={"segment-0": polled(0.1), "segment-1": polled(0.1)},
     )
     lags: dict[str, float | str] = {"cache": 1.0, "log": 410.0, "copy": 395.0}
