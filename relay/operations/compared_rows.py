@@ -1,12 +1,21 @@
-"""Rows of a source, and of the copy or the log, in one form: equal rows are equal, whatever texts their values have."""
+"""Rows of a source, and of the copy or the log, in one form: equal rows are equal, whatever texts their values have.
+
+`digest_pairs` brings the rows of both together by their keys, in bounded memory: SQLite sorts them on disk.
+"""
 
 from __future__ import annotations
 
 import re
+import sqlite3
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, NamedTuple
 
 import orjson
@@ -14,6 +23,7 @@ import orjson
 from relay.avro.schema import change_schema
 from relay.change import Uncarriable
 from relay.dynamodb.values import canonical_item, canonical_number, canonical_value
+from relay.errors import RelayError
 from relay.table import Column, KeyColumn, TableSchema
 from relay.types.columns import REST, ColumnKind, column_type
 from spark_consumers.kept_rows import KeptRow
@@ -26,6 +36,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PADDING = re.compile(r"\.0*$|(\.\d*[1-9])0+$")
 _NOT_SHOWN: list[str | None] = ["not shown, because of `protect`"] * 2
 _SHOWN = 300  # characters of a value in a message
+
+_MEMORY = 8 << 10
+"""KiB for the pages of SQLite, and as many for the rows that it sorts at once."""
 
 
 class ComparedRow(NamedTuple):
@@ -167,3 +180,40 @@ def _shown(value: Any) -> str | None:
         return None
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
+class DigestPair(NamedTuple):
+    """The digests of one key: None where there is no row."""
+
+    key: ComparedKey
+    kept: str | None
+    truth: str | None
+
+
+def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> Iterator[DigestPair]:
+    """Read both sides to their ends, and yield each key that one of them has. The last row of a key counts.
+
+    Raises ``RelayError`` if there is no room for them on the disk.
+    """
+    with (
+        TemporaryDirectory(prefix="relay-verify-") as folder,
+        closing(sqlite3.connect(Path(folder, "rows"), isolation_level=None)) as rows,  # I11
+    ):
+        try:
+            spare = gettempdir().replace("'", "''")
+            rows.executescript(
+                "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
+                f"PRAGMA temp_store_directory = '{spare}'; PRAGMA cache_size = -{_MEMORY};"
+                "CREATE TABLE digests (key BLOB, side INTEGER, digest TEXT); BEGIN;"
+            )
+            for side, of_side in enumerate((kept, truth)):
+                lines = ((orjson.dumps(row.key), side, row.digest) for row in of_side)
+                rows.executemany("INSERT INTO digests VALUES (?, ?, ?)", lines)
+            found = rows.execute("SELECT key, side, digest FROM digests ORDER BY key, rowid")
+            for key, of_key in groupby(found, itemgetter(0)):
+                sides = {side: digest for _, side, digest in of_key}
+                yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1))
+        except sqlite3.OperationalError as error:
+            raise RelayError(
+                f"cannot sort the rows of both sides in {folder}: {error}: set TMPDIR to a folder with more room"
+            ) from error

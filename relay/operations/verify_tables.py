@@ -25,8 +25,7 @@ from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.committed import read_all_committed
 from relay.kafka.group import members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
-from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike
-from relay.operations.row_digests import digest_pairs
+from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike, digest_pairs
 from relay.records import Shard
 from relay.source import SourceRows
 from relay.stream.watermark_records import OVERALL

@@ -12,8 +12,7 @@ import pytest
 
 from relay.change import Uncarriable
 from relay.operations import verify_tables
-from relay.operations.compared_rows import ComparedRow, ComparedTable
-from relay.operations.row_digests import digest_pairs
+from relay.operations.compared_rows import ComparedRow, ComparedTable, digest_pairs
 from relay.operations.verify_tables import TableVerification, TableVerifier
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow
@@ -272,7 +271,7 @@ def test_the_rows_of_both_sides_meet_by_their_keys_and_the_last_one_of_a_key_cou
 _MANY_ROWS = """
 import resource
 from relay.operations.compared_rows import ComparedRow
-from relay.operations.row_digests import digest_pairs
+from relay.operations.compared_rows import digest_pairs
 
 def rows():
     return (ComparedRow((f"{number * 7919 % 200_000:0400}",), (number,)) for number in range(200_000))
