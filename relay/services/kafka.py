@@ -58,25 +58,11 @@ _FORMAT_SECONDS = 60.0
 class KafkaBroker(EmbeddedServer):
     """Kafka 4.1 on the loopback address, without automatic creation of topics.
 
-    ``options``: settings of the broker. ``client``: the settings that a client needs to connect, beside the address.
-    ``optimised``: see `java_command`.
+    ``options``: settings of the broker.
     """
 
     name: ClassVar[str] = "kafka"
     ports_needed: ClassVar[int] = 2
-
-    def __init__(
-        self,
-        folder: Path | None = None,
-        detached: bool = False,
-        options: Mapping[str, str | int] | None = None,
-        *,
-        client: Mapping[str, str] | None = None,
-        optimised: bool = False,
-    ) -> None:
-        super().__init__(folder, detached, options)
-        self._optimised = optimised
-        self._client = dict(client or {})
 
     @property
     def bootstrap_servers(self) -> str:
@@ -109,23 +95,23 @@ class KafkaBroker(EmbeddedServer):
         _write(data / _META, own)
 
     def _command(self) -> list[str]:
-        return _java(*self.java_options(), "kafka.Kafka", str(self._settings_file), optimised=self._optimised)
+        return _java(*self.java_options(), "kafka.Kafka", str(self._settings_file))
 
     def java_options(self) -> list[str]:
-        """Return what the tests add, an archive of Kafka's classes."""
+        """Return what the tests add, such as an archive of Kafka's classes."""
         return []
 
     def _ready(self) -> bool:
-        return accepts(self.port) and coordinates(self.bootstrap_servers, self._client)
+        return accepts(self.port) and coordinates(self.bootstrap_servers)
 
 
 def _write(file: Path, settings: Mapping[str, object]) -> None:
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
-def _java(*arguments: str, optimised: bool = False) -> list[str]:
+def _java(*arguments: str) -> list[str]:
     classpath = ":".join(map(str, jars("kafka")))
-    return java_command("512m", "-Djava.awt.headless=true", "-cp", classpath, *arguments, optimised=optimised)
+    return java_command("512m", "-Djava.awt.headless=true", "-cp", classpath, *arguments)
 
 
 def _template(spare: Path) -> Path:

@@ -170,17 +170,12 @@ class EmbeddedServer(ABC):
         """Return whether it answers requests."""
 
 
-def java_command(heap: str, *arguments: str, optimised: bool = False) -> list[str]:
-    """Return a Java command with a heap of at most ``heap``, such as ``512m``.
-
-    ``optimised``: whether it may use the optimising compiler, which pays in a process that runs for minutes.
-    """
-    # Most of these processes live shortly and share few cores. Without that compiler a broker starts in half the time,
-    # and uses half the CPU for its first 500,000 records. One thread of the parallel collector pauses a broker for half
-    # as long as the serial collector (13 instead of 27 ms), and does not use the other cores.
-    options = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:-UsePerfData"]
-    if not optimised:
-        options.append("-XX:TieredStopAtLevel=1")
+def java_command(heap: str, *arguments: str) -> list[str]:
+    """Return a Java command with a heap of at most ``heap``, such as ``512m``."""
+    # Most of these processes live shortly and share few cores. Without the optimising compiler a broker starts in half
+    # the time, and uses half the CPU for its first 500,000 records. One thread of the parallel collector pauses it for
+    # half as long as the serial collector (13 instead of 27 ms), and does not use the other cores.
+    options = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
     return [str(find_java()), f"-Xmx{heap}", *options, *arguments]
 
 

@@ -12,11 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.benchmarks.backlog import SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.debezium import TUNED, ConnectWorker, mariadb_settings
 from tests.benchmarks.harness import Benchmark
+from tests.services.brokers import OptimisedBroker
 
 DATABASE = "bench"
 # Transactions by the number of their rows.
@@ -28,7 +28,7 @@ LIBRARY = "mysql-replication==1.0.17"
 def run() -> list[Benchmark]:
     python = _library_python()
     with (
-        KafkaBroker(optimised=True) as broker,
+        OptimisedBroker() as broker,
         MariaDB() as mariadb,
         ConnectWorker("mariadb", broker.bootstrap_servers) as debezium,
         tempfile.TemporaryDirectory() as folder,

@@ -28,11 +28,11 @@ from relay.kafka.publisher import Publisher
 from relay.kafka.settings import PRODUCER
 from relay.kafka.topic_writer import TopicWriter
 from relay.records import ShardCheckpoint, ShardState
-from relay.services.kafka import KafkaBroker
 from relay.token import EventToken
 from tests.benchmarks.changes import STREAM, Message, finished
 from tests.benchmarks.cpu_sources import Fed, fed
 from tests.benchmarks.harness import Benchmark, count_committed, pin
+from tests.services.brokers import OptimisedBroker
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Steps:
 def run() -> list[Benchmark]:
     gc.set_threshold(50_000, 20, 20)  # as a worker does
     pin(os.getpid(), 0)
-    with KafkaBroker(optimised=True) as broker:
+    with OptimisedBroker() as broker:
         pin(broker.process.pid, 1)
         return [_profile({"bootstrap.servers": broker.bootstrap_servers}, each) for each in fed()]
 

@@ -25,11 +25,11 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.errors import RelayError
 from relay.process.managed import ManagedProcess
-from relay.services.kafka import KafkaBroker
 from relay.services.vitess import Vitess
 from tests.benchmarks.harness import Benchmark, median
 from tests.benchmarks.publish_latency import PARTITIONS, Arrivals
 from tests.benchmarks.vstream_latency import KEYSPACE, RATE, SCHEMA, SHARDS, TABLE, VSCHEMA, Times
+from tests.services.brokers import OptimisedBroker
 
 SECONDS = 20
 WARM_UP = 20  # seconds, not counted, in which the JVM of a new broker compiles its code
@@ -42,7 +42,7 @@ _LONGEST = 60.0  # seconds
 
 def run() -> list[Benchmark]:
     vitess = Vitess(keyspaces={KEYSPACE: SHARDS}, schemas={KEYSPACE: (SCHEMA, VSCHEMA)})
-    with KafkaBroker(optimised=True) as broker, vitess, tempfile.TemporaryDirectory() as folder:
+    with OptimisedBroker() as broker, vitess, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = folder
         name = f"bench-{secrets.token_hex(4)}"
         topic, servers = f"{name}.{TABLE}", broker.bootstrap_servers

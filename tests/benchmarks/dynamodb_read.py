@@ -24,11 +24,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
-from relay.services.kafka import KafkaBroker
 from tests.benchmarks.bloop_environment import bloop_python
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import MEGABYTE, PAGE, answer, stream_arn, table
+from tests.services.brokers import OptimisedBroker
 
 SHARDS = (1, 8, 64)
 # Records in a page of large items, which is full with a megabyte; and in how many shards they are.
@@ -52,7 +52,7 @@ class Run:
 
 def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
-    broker, temporary = KafkaBroker(optimised=True), tempfile.TemporaryDirectory()
+    broker, temporary = OptimisedBroker(), tempfile.TemporaryDirectory()
     with broker, serving(answer, core=None) as url, temporary as folder:
         contest = Contest(broker.bootstrap_servers, url, Path(folder))
         large = [contest.large_items(shards) for shards in FEW_SHARDS]

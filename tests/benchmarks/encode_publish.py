@@ -26,9 +26,9 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import OpenTransaction
 from relay.records import ShardCheckpoint, ShardState
-from relay.services.kafka import KafkaBroker
 from tests.benchmarks.changes import STREAM, TABLE, Message, change, finished
 from tests.benchmarks.harness import Benchmark, count_committed, in_turn, median, pin
+from tests.services.brokers import OptimisedBroker
 
 CHANGES = 60_000
 PAGE = 1000
@@ -59,7 +59,7 @@ class Untransacted(Publisher):
 
 def run() -> list[Benchmark]:
     pin(os.getpid(), 0)
-    with KafkaBroker(optimised=True) as broker:
+    with OptimisedBroker() as broker:
         pin(broker.process.pid, 1)
         return _run({"bootstrap.servers": broker.bootstrap_servers})
 

@@ -26,11 +26,11 @@ from relay.demo.watching import BatchLog
 from relay.errors import RelayError
 from relay.kafka import topics
 from relay.kafka.topic_writer import TopicWriter
-from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 from relay.token import EventToken
 from tests.benchmarks.changes import TABLE, change, finished
 from tests.benchmarks.harness import Benchmark, median
+from tests.services.brokers import OptimisedBroker
 
 BATCH = 50_000
 CHANGES = 5 * BATCH
@@ -40,7 +40,7 @@ KEY = "order:{customer}:{order_id}"
 
 
 def run(engine: str = "spark") -> Benchmark:
-    with KafkaBroker(optimised=True) as broker, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
+    with OptimisedBroker() as broker, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         return _run(Path(folder), broker.bootstrap_servers, server.url, engine)
 
 

@@ -37,6 +37,7 @@ from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.redis import RedisServer
 from tests.benchmarks.harness import Benchmark
+from tests.services.brokers import OptimisedBroker
 
 SECONDS = 30.0
 WARM_UP = 10.0
@@ -48,7 +49,7 @@ def run() -> list[Benchmark]:
     os.environ.update(_CREDENTIALS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(KafkaBroker(optimised=True))
+        broker = stack.enter_context(OptimisedBroker())
         redis = stack.enter_context(RedisServer())
         dynamodb = stack.enter_context(DynamoDBLocal())
         client: Any = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url)

@@ -22,9 +22,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
 from relay.errors import RelayError
-from relay.services.kafka import KafkaBroker
 from tests.benchmarks.fed import Feed
 from tests.benchmarks.harness import Benchmark, median
+from tests.services.brokers import OptimisedBroker
 
 RATE = 200.0
 SECONDS = 30
@@ -34,7 +34,7 @@ PARTITIONS = 6
 
 
 def run() -> Benchmark:
-    with KafkaBroker(optimised=True) as broker, tempfile.TemporaryDirectory() as folder:
+    with OptimisedBroker() as broker, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = folder
         ours = _relayed(broker.bootstrap_servers)
         counted = ours[int(RATE * WARM_UP) :]

@@ -30,10 +30,10 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.errors import RelayError
 from relay.process.managed import ManagedProcess
-from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.benchmarks.backlog import PARTITIONS, TABLE, cpu_seconds, relayed
 from tests.benchmarks.harness import Benchmark, median
+from tests.services.brokers import OptimisedBroker
 
 DATABASE = "bench"
 SCHEMA = f"create table {DATABASE}.{TABLE} (id bigint not null, at bigint, note varchar(200), primary key (id))"
@@ -51,7 +51,7 @@ DECODED = 20
 
 
 def run() -> list[Benchmark]:
-    with KafkaBroker(optimised=True) as broker, MariaDB() as mariadb, tempfile.TemporaryDirectory() as folder:
+    with OptimisedBroker() as broker, MariaDB() as mariadb, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
         mariadb.execute(f"create database {DATABASE}")
         mariadb.execute(SCHEMA)

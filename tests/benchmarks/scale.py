@@ -24,11 +24,11 @@ import orjson
 import yaml
 
 from relay.errors import RelayError
-from relay.services.kafka import KafkaBroker
 from tests.benchmarks.harness import Benchmark, count_committed
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import answer as backlog
 from tests.benchmarks.stream_service import table
+from tests.services.brokers import OptimisedBroker
 
 RECORDS = 128_000
 BUSY = 64  # shards with records, at most
@@ -90,7 +90,7 @@ def answer(request: bytes) -> bytes:
 
 def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
-    broker, temporary = KafkaBroker(optimised=True), tempfile.TemporaryDirectory()
+    broker, temporary = OptimisedBroker(), tempfile.TemporaryDirectory()
     with broker, serving(answer, core=None) as url, temporary as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
         contest = _Shapes(broker.bootstrap_servers, url, Path(folder))

@@ -20,11 +20,11 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
-from relay.services.kafka import KafkaBroker
 from tests.benchmarks.dynamodb_read import PARTITIONS, Watch
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import PAGE, answer, table
+from tests.services.brokers import OptimisedBroker
 
 SHARDS, PAGES = 16, 16
 ROUNDS = 2
@@ -50,7 +50,7 @@ print(time.monotonic() - begun)
 
 def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
-    broker, temporary = KafkaBroker(optimised=True), tempfile.TemporaryDirectory()
+    broker, temporary = OptimisedBroker(), tempfile.TemporaryDirectory()
     with broker, serving(answer, core=None) as url, temporary as folder:
         os.environ["RELAY_STATE"] = f"{folder}/state"
         contest = _Contest(broker.bootstrap_servers, url, Path(folder))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.benchmarks.backlog import PARTITIONS, SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.debezium import TUNED, ConnectWorker, mariadb_settings
 from tests.benchmarks.harness import Benchmark
+from tests.services.brokers import OptimisedBroker
 
 DATABASE = "bench"
 ROWS, TRANSACTIONS = 1000, 300
@@ -25,7 +25,7 @@ MARKS = 2 * PARTITIONS  # the beginning and the end, in every partition
 
 def run() -> list[Benchmark]:
     with (
-        KafkaBroker(optimised=True) as broker,
+        OptimisedBroker() as broker,
         MariaDB() as mariadb,
         ConnectWorker("mariadb", broker.bootstrap_servers) as debezium,
         tempfile.TemporaryDirectory() as folder,

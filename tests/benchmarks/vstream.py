@@ -11,11 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from relay.services.kafka import KafkaBroker
 from relay.services.vitess import Vitess, database
 from tests.benchmarks.backlog import SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.debezium import TUNED, ConnectWorker
 from tests.benchmarks.harness import Benchmark
+from tests.services.brokers import OptimisedBroker
 
 KEYSPACE, SHARD = "bench", "0"
 # Transactions by the number of their rows.
@@ -26,7 +26,7 @@ ROUNDS = 2
 def run() -> list[Benchmark]:
     vitess = Vitess(keyspaces={KEYSPACE: (SHARD,)}, schemas={KEYSPACE: (SCHEMA, {"tables": {TABLE: {}}})})
     with (
-        KafkaBroker(optimised=True) as broker,
+        OptimisedBroker() as broker,
         vitess,
         ConnectWorker("vitess", broker.bootstrap_servers) as debezium,
         tempfile.TemporaryDirectory() as folder,

@@ -33,11 +33,11 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.errors import RelayError
 from relay.process.managed import ManagedProcess
-from relay.services.kafka import KafkaBroker
 from relay.services.vitess import Vitess, database
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.publish_latency import PARTITIONS, Arrivals
+from tests.services.brokers import OptimisedBroker
 
 KEYSPACE, SHARDS, TABLE = "bench", ("-40", "40-80", "80-c0", "c0-"), "item"
 ARCHIVE = "archive"
@@ -70,7 +70,7 @@ Times = dict[int, float]
 
 def run() -> list[Benchmark]:
     vitess = Vitess(keyspaces={KEYSPACE: SHARDS}, schemas={KEYSPACE: (SCHEMA, VSCHEMA)})
-    with KafkaBroker(optimised=True) as broker, vitess, tempfile.TemporaryDirectory() as folder:
+    with OptimisedBroker() as broker, vitess, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = folder
         _fill(vitess)
         name = f"bench-{secrets.token_hex(4)}"

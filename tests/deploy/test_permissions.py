@@ -41,6 +41,7 @@ from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import write_config
 from tests.observe.observed_relay import ObservedRelay
 from tests.operating import Operated
+from tests.services.brokers import SecuredBroker
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -190,7 +191,7 @@ def guarded() -> Iterator[KafkaBroker]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:admin;User:ANONYMOUS",
     }
-    with KafkaBroker(options=settings, client=login("admin")) as broker:
+    with SecuredBroker(options=settings, client=login("admin")) as broker:
         yield broker
 
 

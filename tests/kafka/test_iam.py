@@ -20,11 +20,11 @@ from relay.aws import tokens
 from relay.config import KafkaConfig, load
 from relay.demo.dynamodb_orders import create_table
 from relay.kafka.changes import changes
-from relay.services.kafka import KafkaBroker
 from tests.aws_server import REGION, AwsServer, Keys
 from tests.certificates import Authority
 from tests.command_line import Relay, relay_with
 from tests.kafka.msk import MskBroker
+from tests.services.brokers import SecuredBroker
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -215,7 +215,7 @@ def test_a_broker_of_apache_kafka_takes_tokens_of_the_same_callback(
     kafka = {"producer": {"ssl.ca.location": str(authority.ca)}, "iam": {"region": REGION}}
     client = KafkaConfig.model_validate({**kafka, "bootstrap_servers": "unused:1"}).client()
     del client["bootstrap.servers"]
-    with KafkaBroker(options=settings, client=client) as broker:
+    with SecuredBroker(options=settings, client=client) as broker:
         client["bootstrap.servers"] = broker.bootstrap_servers
         admin, producer = AdminClient(client), Producer(client)
         for future in admin.create_topics([NewTopic("t", 1, 1)]).values():

@@ -14,9 +14,9 @@ import pytest
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table
-from relay.services.kafka import KafkaBroker
 from tests.certificates import Authority
 from tests.command_line import Relay, relay_with
+from tests.services.brokers import SecuredBroker
 
 pytestmark = pytest.mark.services
 
@@ -55,7 +55,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "sasl.password": PASSWORD,
         "ssl.ca.location": str(authority.ca),
     }
-    with KafkaBroker(options=settings, client=producer) as broker:
+    with SecuredBroker(options=settings, client=producer) as broker:
         yield Secured(broker.bootstrap_servers, producer)
 
 
