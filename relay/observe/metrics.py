@@ -122,15 +122,12 @@ class Metrics:
             metric.counter(self.registry) for metric in (GAPS, DEAD_LETTERS, READS_FAILED, CLOCKS)
         )
         self._commit, self._latency = COMMIT.histogram(self.registry), LATENCY.histogram(self.registry)
+        # What was published since the start, over all sources.
+        self.totals = Totals(0.0, 0.0, 0.0)
         # Increments to apply when the open transaction is committed. Only the worker's thread uses it.
         self._pending: list[Callable[[], None]] = []
         for outcome in ("committed", "aborted"):
             self._transactions.labels(outcome)
-
-    def totals(self) -> Totals:
-        """Return what was published since the start, over all sources."""
-        latency = _by_suffix(self._latency)
-        return Totals(_by_suffix(self._changes)["_total"], latency["_sum"], latency["_count"])
 
     def dead_letters(self) -> dict[str, int]:
         """Return how many there were since the start, by source."""
@@ -166,6 +163,10 @@ class Metrics:
             self._clocks.labels(source).inc(page.behind)
             if latency is not None:
                 self._latency.labels(source).observe(latency)
+            before = self.totals
+            self.totals = Totals(
+                before.changes + changes, before.latency + (latency or 0.0), before.pages + (latency is not None)
+            )
 
         self._pending.append(count)
 
@@ -198,13 +199,3 @@ class Metrics:
         """Count a start-over after a transaction of unknown outcome, and drop the counts of its content."""
         self._fenced.inc()
         self._pending.clear()
-
-
-def _by_suffix(metric: Counter | Histogram) -> dict[str, float]:
-    """Return the sums of the samples of ``metric`` over all labels, by what their names add to its own."""
-    sums = {"_total": 0.0, "_sum": 0.0, "_count": 0.0}
-    for family in metric.collect():
-        for sample in family.samples:
-            suffix = sample.name.removeprefix(family.name)
-            sums[suffix] = sums.get(suffix, 0.0) + sample.value
-    return sums

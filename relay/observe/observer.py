@@ -86,7 +86,7 @@ class Observer(Collector):
             self.liveness.look(self._status)
             if self.history.is_due(now):
                 wall = self.wall()
-                self.history.add(now, wall, self.metrics.totals(), _open_lag(self._status, wall))
+                self.history.add(now, wall, self.metrics.totals, _open_lag(self._status, wall))
 
     def stalls(self) -> list[health.Stall]:
         """Return everything without progress (I10). Safe from any thread, as are the methods below."""

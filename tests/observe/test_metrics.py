@@ -45,6 +45,7 @@ def test_published_changes_count_when_they_are_committed() -> None:
     assert value(metrics, "relay_transactions_total", outcome="committed") == 1
     assert value(metrics, "relay_commit_seconds_sum") == 0.003
     assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 2.5
+    assert metrics.totals == (3, 2.5, 1)
 
 
 @pytest.mark.parametrize("ending", ["count_abort", "count_fencing"])
@@ -77,6 +78,7 @@ def test_snapshot_rows_do_not_count_towards_the_latency() -> None:
     metrics.count_commit(0.003)
     assert value(metrics, "relay_changes_published_total", source="orders") == 1
     assert value(metrics, "relay_publish_latency_seconds_count", source="orders") is None
+    assert metrics.totals == (1, 0, 0)
 
 
 def test_a_clock_that_is_behind_never_gives_a_negative_latency() -> None:

@@ -114,9 +114,8 @@ def test_an_observer_takes_a_sample_every_five_seconds_of_what_was_published() -
     now = [NOW]
     observer = Observer("shop", keeps_status=True, clock=lambda: now[0], wall=lambda: 2 * now[0])
     observer.metrics.add_source("orders")
-    for _ in range(50):
-        observer.metrics._changes.labels("orders").inc(30)
-        observer.metrics._latency.labels("orders").observe(0.25)
+    for pages in range(1, 51):
+        observer.metrics.totals = Totals(30 * pages, 0.25 * pages, pages)
         observer.begin_turn(lambda: status(orders()), waits=False)
         now[0] += 0.5
     assert [(sample.rate, sample.latency) for sample in observer.history.samples()] == [(60, 0.25)] * 4
