@@ -114,7 +114,8 @@ def status(config: Config) -> RelayStatus:
     """Return the status of the relay of ``config``. Raises ``Unavailable``."""
     admin = topics.connect(config)
     group, checkpoints = f"{config.name}.relay", config.internal("checkpoints")
-    has_run = checkpoints in topics.list_topics(admin, config)
+    existing = topics.list_topics(admin, config)
+    has_run = checkpoints in existing
     workers = members(admin, group, checkpoints) if has_run else []
     now = time.time()
     gaps = list_gaps(config, admin)
@@ -124,8 +125,11 @@ def status(config: Config) -> RelayStatus:
     else:
         sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
     kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
+    # Counted only where the relay has created their topic.
+    has_letters = config.internal("dead_letters") in existing
+    pending = sum(letter.is_pending for letter in DeadLetters(config).all()) if has_letters else 0
     consumers = [_consumer(admin, config, kind) for kind, section in kinds.items() if section is not None]
-    return RelayStatus(config.name, now, group, workers, sources, _count_dead_letters(admin, config), consumers)
+    return RelayStatus(config.name, now, group, workers, sources, pending, consumers)
 
 
 def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
@@ -254,9 +258,3 @@ def _request(request: SnapshotRequest) -> dict[str, Any]:
         "requested_at": request.requested_at,
         "stopped": request.stopped,
     }
-
-
-def _count_dead_letters(admin: AdminClient, config: Config) -> int:
-    if config.internal("dead_letters") not in topics.list_topics(admin, config):
-        return 0
-    return sum(letter.is_pending for letter in DeadLetters(config).all())
