@@ -32,16 +32,14 @@ from relay.keyrange import KeyRange
 _WITH_DATABASE = TextForm(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
 
 
-def _canonical_range(text: str) -> str:
-    return str(KeyRange.parse(text))
-
-
 class _SQLConfig(PerTableConfig):
     """The keys that Vitess and MySQL share."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
 
-    keyrange: Annotated[str, AfterValidator(_canonical_range), like("(?:[0-9A-Fa-f]{2})*-(?:[0-9A-Fa-f]{2})*|0")] = "-"
+    keyrange: Annotated[
+        str, AfterValidator(lambda text: str(KeyRange.parse(text))), like("(?:[0-9A-Fa-f]{2})*-(?:[0-9A-Fa-f]{2})*|0")
+    ] = "-"
     """The key range to read. It must cover complete shards."""
 
     tables: list[str] | None = Field(default=None, min_length=1)

@@ -116,6 +116,7 @@ def compare(
     before = truth.versions_before(history)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
+    existing = {item: version for item, version in cached.items() if version is not None}
 
     result.checks = {
         "every change on the topic exactly once, in order per item, one partition per key": [
@@ -126,7 +127,7 @@ def compare(
             reads, by_item, before, batches["cache"].applied_at
         ),
         "every cached value is the table's": truth.check_versions(
-            "cache", {item: v for item, v in final.items() if item in cached}, _existing(cached)
+            "cache", {item: v for item, v in final.items() if item in cached}, existing
         ),
         "the table holds what the writers wrote": truth.check_versions("table", final, orders.versions()),
         "the copy equals the table": truth.check_versions("copy", final, copied),
@@ -213,10 +214,6 @@ def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
         for item, stored in zip(wanted, found, strict=True)
         if stored and (entry := decode(stored.meta)) and entry.serves(generation, 0.0)
     }
-
-
-def _existing(cached: Mapping[Item, int | None]) -> dict[Item, int]:
-    return {item: version for item, version in cached.items() if version is not None}
 
 
 def _check_log(logged: Sequence[str], published: Set[str]) -> list[str]:

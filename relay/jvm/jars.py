@@ -271,7 +271,8 @@ def _fetch(wanted: JarSet, repository: str) -> None:
         if problem is None:
             break
         if attempt == _ATTEMPTS:
-            raise Unavailable(f"cannot fetch {wanted.name} ({_coordinates(wanted)}) from {where}: {problem}")
+            coordinates = ", ".join(map(str, wanted.artifacts))
+            raise Unavailable(f"cannot fetch {wanted.name} ({coordinates}) from {where}: {problem}")
         tell(f"fetching {wanted.name} failed ({problem.splitlines()[-1]}): retrying")
         time.sleep(_RETRY_SECONDS * attempt)
     files = part / "files"
@@ -319,7 +320,3 @@ def _sync(folder: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-
-def _coordinates(wanted: JarSet) -> str:
-    return ", ".join(map(str, wanted.artifacts))

@@ -86,7 +86,9 @@ class Observer(Collector):
             self.liveness.look(self._status)
             if self.history.is_due(now):
                 wall = self.wall()
-                self.history.add(now, wall, self.metrics.totals, _open_lag(self._status, wall))
+                # Of the shard that is furthest behind among those open in this worker.
+                lag = max((lag for each in self._status.sources for lag in _shard_lags(each, wall)), default=None)
+                self.history.add(now, wall, self.metrics.totals, lag)
 
     def stalls(self) -> list[health.Stall]:
         """Return everything without progress (I10). Safe from any thread, as are the methods below."""
@@ -128,11 +130,6 @@ class Observer(Collector):
         return self._status, self.liveness.turned, self.clock(), self.wall()
 
 
-def _open_lag(status: WorkerStatus, wall: float) -> float | None:
-    """Return the lag of the shard that is furthest behind among those open in a worker, or None without one."""
-    return max((lag for source in status.sources for lag in _shard_lags(source, wall)), default=None)
-
-
 def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:
     family = metric.gauge()
     for labels, value in samples:
@@ -147,10 +144,6 @@ def _shard_lags(source: SourceView, wall: float) -> Iterator[float]:
             yield lag
 
 
-def _listing_age(source: SourceView, wall: float) -> float | None:
-    return max(0.0, wall - source.listed_at) if source.listed_at else None
-
-
 # Per source: takes the monotonic and the wall clock time; None leaves the gauge out.
 _OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.LAG: lambda source, now, wall: source.lag(wall),
@@ -162,5 +155,5 @@ _OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
     metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,
     metrics.POLL_AGE: lambda source, now, wall: max((now - poll.polled for _, _, poll in source.polls()), default=None),
-    metrics.LISTING_AGE: lambda source, now, wall: _listing_age(source, wall),
+    metrics.LISTING_AGE: lambda source, now, wall: max(0.0, wall - source.listed_at) if source.listed_at else None,
 }

@@ -121,7 +121,9 @@ class DeadLetters:
         self.tables = {config.topic(table): table for table in config.tables}
         self._admin: AdminClient = topics.connect(config)
         self._topic = config.internal("dead_letters")
-        self._require_topic()
+        if self._topic not in topics.list_topics(self._admin, config):
+            servers = config.kafka.bootstrap_servers
+            raise Unavailable(f"topic {self._topic!r} does not exist at {servers} yet; `relay run` creates it")
         self._letters: dict[str, DeadLetter] = {}
         self._next = 0  # the first offset that was not read
         self._read_on(IsolationLevel.READ_COMMITTED)
@@ -338,11 +340,6 @@ class DeadLetters:
             self._letters.pop(name, None)
             self._letters[name] = letter
         letter.chunks[number] = (at, len(message.value() or b""))
-
-    def _require_topic(self) -> None:
-        if self._topic not in topics.list_topics(self._admin, self.config):
-            servers = self.config.kafka.bootstrap_servers
-            raise Unavailable(f"topic {self._topic!r} does not exist at {servers} yet; `relay run` creates it")
 
     def _read_one(self, topic: str, partition: int, offset: int) -> Message | None:
         """Return the record at ``offset``, or None if it no longer exists."""
