@@ -30,9 +30,8 @@ from relay.config import Config, load
 from relay.demo import report
 from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
-from relay.demo.incidents import Incident, run_all
 from relay.demo.mysql_orders import MySQLOrders
-from relay.demo.orders import TABLE, Orders
+from relay.demo.orders import TABLE, Incident, Orders, run_all
 from relay.demo.tables import TableReader
 from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import boto3
 
 from relay.cache import DynamoDBLoader, Load
-from relay.demo.incidents import Incident
-from relay.demo.orders import TABLE, Orders
+from relay.demo.orders import TABLE, Incident, Orders
 from relay.demo.workload import CACHE_KEY, Item, Planned, Workload, Writer
 from relay.dynamodb.models import Attribute, Engine, Model, hash_key, item_key, range_key
 from relay.dynamodb.models.declaration import declaration_of

@@ -15,8 +15,7 @@ from pymysql.cursors import Cursor
 
 from relay.cache import Load
 from relay.cache.loaders import PrimaryLoader
-from relay.demo.incidents import Incident
-from relay.demo.orders import TABLE, Orders
+from relay.demo.orders import TABLE, Incident, Orders
 from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
 from relay.services.mariadb import PASSWORD, USER, MariaDB

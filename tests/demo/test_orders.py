@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from relay.demo.incidents import Incident, run_all
+from relay.demo.orders import Incident, run_all
 from tests.clock import Clock
 
 
