@@ -34,12 +34,10 @@ def form(pattern: str) -> str:
 
 
 def texts(pattern: str) -> dict[str, Any]:
-    """Return the JSON schema of texts of a form."""
     return {"type": "string", "pattern": form(pattern)}
 
 
 def like(pattern: str) -> WithJsonSchema:
-    """Annotate a text with its form."""
     return WithJsonSchema(texts(pattern))
 
 

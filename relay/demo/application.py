@@ -65,7 +65,6 @@ class Reader(threading.Thread):
 
 
 def version_of(value: bytes | None) -> int | None:
-    """Return the version of a cached item, or None if there is no such item."""
     return version_in(value) if value is not None else None
 
 

@@ -154,6 +154,5 @@ class MySQLWriter(SQLWriter):
 
 
 def _read(cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the orders of some cache keys."""
     rows = {key: read_order(cursor, TABLE, item_of(key)) for key in keys}
     return {key: row for key, row in rows.items() if row is not None}

@@ -164,7 +164,6 @@ class SQLWriter(Writer):
 
 
 def key(item: Item) -> dict[str, Any]:
-    """Return the columns of an item's key."""
     return {HASH_KEY: item[0], RANGE_KEY: int(item[1])}
 
 

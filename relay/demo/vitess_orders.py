@@ -161,7 +161,6 @@ class VitessOrders(Orders):
         return len(rows), self.vitess.journal([(BEFORE, SPLIT)], [(AFTER, shard) for shard in TARGETS])
 
     def _read(self, cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return the orders of some cache keys."""
         found: dict[str, bytes] = {}
         for key in keys:
             customer, order = item_of(key)

@@ -190,7 +190,6 @@ def cache_key(item: Item) -> str:
 
 
 def item_of(key: str) -> Item:
-    """Return the item of a cache key."""
     _, customer, order = key.split(":")
     return customer, order
 

@@ -171,11 +171,9 @@ class Metrics:
         self._pending.append(count)
 
     def count_gap(self, source: str, reason: str) -> None:
-        """Count a gap record as part of the open transaction."""
         self._pending.append(self._gaps.labels(source, reason).inc)
 
     def count_dead_letter(self, source: str) -> None:
-        """Count a dead letter as part of the open transaction."""
         self._pending.append(self._dead_letters.labels(source).inc)
 
     def count_commit(self, seconds: float) -> None:

@@ -49,7 +49,6 @@ class StoppedSnapshot:
     withdrawn: Sequence[SnapshotRequest]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         stopped, withdrawn = ([_json(each) for each in found] for found in (self.stopped, self.withdrawn))
         return {"snapshot": self.snapshot, "stopped": stopped, "withdrawn": withdrawn}
 

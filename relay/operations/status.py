@@ -98,7 +98,6 @@ class RelayStatus:
     consumers: Sequence[ConsumerStatus] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {
             "name": self.name,
             "at": self.at,

@@ -23,8 +23,6 @@ _DATA = Path("/var/tmp")
 
 @dataclass(frozen=True)
 class Account:
-    """A user of this machine and its group."""
-
     uid: int
     gid: int
 

@@ -206,7 +206,6 @@ def free_port() -> int:
 
 
 def taken(port: int) -> bool:
-    """Return whether the port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

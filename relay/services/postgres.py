@@ -42,7 +42,6 @@ class PostgresServer(EmbeddedServer):
 
     @property
     def data(self) -> Path:
-        """The folder of its data."""
         return data_folder(self.folder) / "postgres"
 
     def execute(self, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:

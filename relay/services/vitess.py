@@ -305,5 +305,4 @@ class Vitess(EmbeddedServer):
 
 
 def database(keyspace: str, shard: str) -> str:
-    """Return the name of a shard's database."""
     return f"vt_{keyspace}_{shard}"
