@@ -124,14 +124,11 @@ class ChangeEncoder:
         return Unencodable(message, in_key=not self._encodes_key(change))
 
     def _encodes_key(self, change: Change) -> bool:
-        if change.key is None:
-            return change.operation is Operation.TRUNCATE
         try:
-            for name, write in self._key:
-                write(change.key[name])
+            self._key_bytes(change)
         except _FAULTS:
             return False
-        return len(change.key) == len(self._key)
+        return True
 
 
 def _optional(value: T | None, write: Callable[[T], bytes]) -> bytes:

@@ -7,11 +7,10 @@ as the new one, so a record gets it only where every value stays exactly the sam
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from relay.avro.schema import source_name
+from relay.avro.schema import source_name, without
 from relay.types.columns import ColumnKind, column_type
 
 Schema = Mapping[str, Any]
@@ -23,12 +22,12 @@ _WIDER = {("int", "long"), ("int", "double")}
 
 def same(a: Schema, b: Schema) -> bool:
     """Whether two schemas are equal except for their aliases."""
-    return bool(_without_aliases(a) == _without_aliases(b))
+    return bool(without("aliases", a) == without("aliases", b))
 
 
 def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
     """Return ``schema`` with the aliases of all records of ``earlier`` that its key and row records can replace."""
-    next_one = copy.deepcopy(_without_aliases(schema))
+    next_one: dict[str, Any] = without("aliases", schema)
     for part in _PARTS:
         record = _record(next_one, part)
         if record is None:
@@ -36,7 +35,7 @@ def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
         names = [_full_name(old) for each in earlier if (old := _record(each, part)) and _replaces(record, old, part)]
         if aliases := [name for name in dict.fromkeys(names) if name != _full_name(record)]:
             record["aliases"] = aliases
-    return dict(next_one)
+    return next_one
 
 
 def is_of_changes(schema: Schema) -> bool:
@@ -44,11 +43,6 @@ def is_of_changes(schema: Schema) -> bool:
     return _record(schema, "key") is not None and {"event_id", "old", "new"} <= {
         each["name"] for each in schema["fields"]
     }
-
-
-def of_one_table(a: Schema, b: Schema) -> bool:
-    """Whether both schemas are of the same table of the same source."""
-    return table_of(a) is not None and table_of(a) == table_of(b)
 
 
 def table_of(schema: Schema) -> str | None:
@@ -135,11 +129,3 @@ def _record(schema: Schema, part: str) -> dict[str, Any] | None:
 
 def _full_name(record: Schema) -> str:
     return f"{record['namespace']}.{record['name']}" if "namespace" in record else str(record["name"])
-
-
-def _without_aliases(part: Any) -> Any:
-    if isinstance(part, Mapping):
-        return {name: _without_aliases(value) for name, value in part.items() if name != "aliases"}
-    if isinstance(part, list):
-        return [_without_aliases(value) for value in part]
-    return part

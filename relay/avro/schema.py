@@ -105,9 +105,7 @@ def _row_field(column: Column) -> dict[str, Any]:
     }
 
 
-def _record(
-    kind: str, namespace: str, fields: list[dict[str, Any]], protected: dict[str, str] | None = None
-) -> dict[str, Any]:
+def _record(kind: str, namespace: str, fields: list[dict[str, Any]], protected: dict[str, str]) -> dict[str, Any]:
     # The fingerprint on the wire ignores logical types, scale and properties. The hash in the name covers them:
     # other types, other name, other fingerprint.
     covered = [fields, protected] if protected else fields
@@ -129,14 +127,15 @@ def _template(name: str) -> str:
 
 
 def _fixed(name: str) -> Any:
-    return _without_doc(json.loads(_template(name)))
+    return without("doc", json.loads(_template(name)))
 
 
-def _without_doc(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {name: _without_doc(value) for name, value in part.items() if name != "doc"}
+def without(property: str, part: Any) -> Any:
+    """Return a part of a schema without this property anywhere in it."""
+    if isinstance(part, Mapping):
+        return {name: without(property, value) for name, value in part.items() if name != property}
     if isinstance(part, list):
-        return [_without_doc(value) for value in part]
+        return [without(property, value) for value in part]
     return part
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from relay.avro.evolution import following, of_one_table, same, table_of
+from relay.avro.evolution import following, same, table_of
 from relay.avro.framing import SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK, fingerprint, single_object_header
 from relay.errors import NoAnswer, RelayError, Unavailable, group_refused
 
@@ -91,7 +91,7 @@ class TopicSchemas:
             self.refresh()
         published = header not in self._known
         if published:
-            mine = following(mine, [one for one in self.all().values() if of_one_table(one, mine)])
+            mine = following(mine, [one for one in self.all().values() if table_of(one) == table_of(mine)])
             self._publish(mark, mine)
             # Read it back: if two register at once, the first in the topic holds the fingerprint.
             self.refresh()
@@ -127,7 +127,7 @@ class TopicSchemas:
         """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is not a schema."""
         asked = next(self._questions)
         if not self._turn.acquire(timeout=self._patience):
-            raise self._no_answer(f"was not read to its end by another thread within {self._patience:g} s")
+            raise NoAnswer(self._named(f"was not read to its end by another thread within {self._patience:g} s"))
         try:
             if self._answered > asked:
                 return  # by a read that began after this question: one answers all threads that wait
@@ -160,23 +160,22 @@ class TopicSchemas:
                 break
             except KafkaException as fault:
                 if self._closed or time.monotonic() > deadline:
-                    raise self._no_answer(f"cannot be looked up: {fault.args[0].str()}") from fault
+                    raise NoAnswer(self._named(f"cannot be looked up: {fault.args[0].str()}")) from fault
         if found.error is not None:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise self._unavailable("does not exist: start `relay run`, which creates it")
-            raise self._unavailable(f"cannot be read: {found.error.str()}")
+                raise Unavailable(self._named("does not exist: start `relay run`, which creates it"))
+            raise Unavailable(self._named(f"cannot be read: {found.error.str()}"))
 
     def _read_to_end(self) -> None:
         deadline = time.monotonic() + self._patience
         while True:
             if self._closed:
-                raise self._unavailable("is no longer read: it was closed")
+                raise Unavailable(self._named("is no longer read: it was closed"))
             message = self._consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline:
-                    raise self._no_answer(
-                        f"was not read to its end: nothing arrived for {self._patience:g} s at offset {self._next}"
-                    )
+                    what = f"was not read to its end: nothing arrived for {self._patience:g} s at offset {self._next}"
+                    raise NoAnswer(self._named(what))
                 continue
             error = message.error()
             if error is None:
@@ -187,9 +186,9 @@ class TopicSchemas:
             elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise group_refused(self._group)
             elif not error.retriable():
-                raise self._unavailable(f"cannot be read: {error.str()}")
+                raise Unavailable(self._named(f"cannot be read: {error.str()}"))
             elif time.monotonic() > deadline:
-                raise self._no_answer(f"cannot be read: {error.str()}")
+                raise NoAnswer(self._named(f"cannot be read: {error.str()}"))
 
     def _add(self, message: Message) -> None:
         offset, key, value = message.offset(), message.key(), message.value()
@@ -231,12 +230,12 @@ class TopicSchemas:
             while not answers and time.monotonic() < deadline:
                 producer.flush(_STEP)
         except KafkaException as fault:
-            raise self._unavailable(f"cannot be written to: {fault}") from fault
+            raise Unavailable(self._named(f"cannot be written to: {fault}")) from fault
         if not answers:
-            raise self._no_answer(f"cannot be written to: no answer within {self._patience:g} s")
+            raise NoAnswer(self._named(f"cannot be written to: no answer within {self._patience:g} s"))
         if (error := answers[0]) is not None:
-            failure = self._no_answer if error.code() == KafkaError._MSG_TIMED_OUT else self._unavailable
-            raise failure(f"cannot be written to: {error.str()}")
+            failure = NoAnswer if error.code() == KafkaError._MSG_TIMED_OUT else Unavailable
+            raise failure(self._named(f"cannot be written to: {error.str()}"))
 
     def _open_producer(self) -> Producer:
         with self._opening:
@@ -251,12 +250,6 @@ class TopicSchemas:
                     logger=_LOG,
                 )
             return self._producer
-
-    def _unavailable(self, what: str) -> Unavailable:
-        return Unavailable(self._named(what))
-
-    def _no_answer(self, what: str) -> NoAnswer:
-        return NoAnswer(self._named(what))
 
     def _named(self, what: str) -> str:
         return f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}"

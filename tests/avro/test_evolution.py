@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.avro.encode import ChangeEncoder
-from relay.avro.evolution import differences, following, of_one_table, same
+from relay.avro.evolution import differences, following, same, table_of
 from relay.avro.framing import fingerprint
 from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation
@@ -122,9 +122,9 @@ def test_a_key_with_other_columns_or_types_gets_no_alias() -> None:
 
 
 def test_tables_are_told_apart() -> None:
-    assert of_one_table(schema(None), schema({"a": "int"}))
-    assert not of_one_table(schema(None), schema(None, table="lines"))
-    assert not of_one_table(schema(None), {"type": "string"})
+    assert table_of(schema(None)) == table_of(schema({"a": "int"})) is not None
+    assert table_of(schema(None)) != table_of(schema(None, table="lines"))
+    assert table_of({"type": "string"}) is None
 
 
 @pytest.mark.parametrize(
