@@ -97,9 +97,17 @@ def changes(
             f"longest_pause: {longest_pause:g} s is not possible: give {_SHORTEST_SESSION} to {_DAY} seconds"
         )
     loaded = config if isinstance(config, Config) else load(Path(config))
-    reception = Reception(loaded, topics_of_changes(loaded, topics), group, longest_pause, on_gap, on_undecodable)
-    reception.open(start, until_caught_up=until_caught_up)
-    return reception
+    named = topics_of_changes(loaded, topics)
+    return Reception(
+        loaded,
+        named,
+        group,
+        start,
+        until_caught_up=until_caught_up,
+        longest_pause=longest_pause,
+        on_gap=on_gap,
+        on_undecodable=on_undecodable,
+    )
 
 
 class Reception:
@@ -113,60 +121,54 @@ class Reception:
         config: Config,
         topics: Sequence[str],
         group: str | None,
+        start: str,
+        *,
+        until_caught_up: bool,
         longest_pause: float,
         on_gap: OnGap | None,
         on_undecodable: OnUndecodable | None,
     ) -> None:
+        """Connect, and join the group. Raises ``RelayError``."""
         self._config = config
         self._gaps = config.internal("gaps")
-        self._topics = [*topics, self._gaps]
         self._group = group
         self._longest_pause = longest_pause
         self._on_gap = on_gap or _warn_of_gap
         self._on_undecodable = on_undecodable
         # Up to where records were passed on, of the partitions that are this program's.
         self._reached: dict[Partition, int] = {}
-        # Whether it has partitions, the ends to read them to if there are any, and those not read to their ends.
-        self._is_assigned = False
-        self._advanced_at = time.monotonic()
+        # The ends to read its partitions to, if there are any, and those that are not read to them; None without any.
         self._ends: Mapping[Partition, int] | None = None
-        self._unread: set[Partition] = set()
+        self._unread: set[Partition] | None = None
+        self._advanced_at = time.monotonic()
         # The record that comes next, if it was read and failed.
         self._pending: Message | None = None
-        self._stack = ExitStack()
-
-    def open(self, start: str, *, until_caught_up: bool) -> None:
-        """Connect, and join the group. Raises ``RelayError``."""
         with ExitStack() as stack:
-            admin = kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
-            self._same = SameTopics(admin, self._config, self._topics)
-            name = self._group or f"{self._config.name}.changes"
-            offsets = GroupOffsets(self._config, "changes", self._topics, name=name)
+            admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
+            read = [*topics, self._gaps]
+            self._same = SameTopics(admin, config, read)
+            name = group or f"{config.name}.changes"
+            offsets = GroupOffsets(config, "changes", read, name=name)
             stack.callback(offsets.close)
             if until_caught_up:
                 self._ends = _by_place(offsets.locate({})[1])
-            self._schemas = stack.enter_context(contextlib.closing(open_schemas(self._config)))
+            self._schemas = stack.enter_context(contextlib.closing(open_schemas(config)))
             self._schemas.refresh()
-            self._consumer = self._connect(name)
+            settings = {
+                "auto.offset.reset": "error",  # removed records are lost changes (I1)
+                "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
+                "max.poll.interval.ms": int(longest_pause * 1000),
+                "session.timeout.ms": int(min(longest_pause, _SESSION) * 1000),
+            }
+            self._consumer = open_reader(config, "changes", name, settings)
             stack.callback(self._consumer.close)
-            if self._group is None:
+            if group is None:
                 places = _by_place(_first_offsets(offsets, start)).items()
                 self._assign(self._consumer, [TopicPartition(*place, offset) for place, offset in places])
             else:
                 _begin_group(offsets, start, self._same.ids)
-                self._consumer.subscribe(
-                    self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
-                )
+                self._consumer.subscribe(read, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
             self._stack = stack.pop_all()
-
-    def _connect(self, group: str) -> Consumer:
-        settings = {
-            "auto.offset.reset": "error",  # removed records are lost changes (I1)
-            "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
-            "max.poll.interval.ms": int(self._longest_pause * 1000),
-            "session.timeout.ms": int(min(self._longest_pause, _SESSION) * 1000),
-        }
-        return open_reader(self._config, "changes", group, settings)
 
     # ------------------------------------------------------------------ for the user
 
@@ -185,12 +187,12 @@ class Reception:
 
     def __next__(self) -> ReceivedChange:
         """Wait for the next change. Ends only if ``until_caught_up``. Raises ``RelayError``."""
-        while self._ends is None or not self._is_assigned or self._unread:
+        while self._ends is None or self._unread is None or self._unread:
             change = self.poll(_POLL)
             if change is not None:
                 return change
             # A group waits for its slowest program before it gives partitions to a new one.
-            patience = _PATIENCE if self._is_assigned else _PATIENCE + self._longest_pause
+            patience = _PATIENCE if self._unread is not None else _PATIENCE + self._longest_pause
             if self._ends is not None and time.monotonic() - self._advanced_at > patience:
                 raise Unavailable(f"cannot read the topics to their ends: nothing arrived for {patience:g} s")
         raise StopIteration
@@ -234,6 +236,7 @@ class Reception:
             partitions = consumer.committed(partitions, timeout=_PATIENCE)
             refuse_errors(partitions)
             self._same.compare(partitions)  # I1
+        self._unread = set()
         for each in partitions:
             if each.offset < 0:
                 each.offset = EARLIEST  # it was added after the group's first start
@@ -241,21 +244,19 @@ class Reception:
             if self._ends is not None and each.offset < self._ends.get(place, EARLIEST):
                 self._unread.add(place)
         consumer.assign(partitions)
-        self._is_assigned = True
         self._advanced_at = time.monotonic()
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget partitions that another program of the group takes over. Called by the client, as above."""
         consumer.unassign()
-        self._is_assigned = False
+        self._unread = None
         self._reached.clear()
-        self._unread.clear()
         self._pending = None
 
     def _advance(self, place: Partition, offset: int) -> None:
         self._reached[place] = offset
         self._advanced_at = time.monotonic()
-        if place in self._unread and self._ends is not None and offset >= self._ends[place]:
+        if self._unread and place in self._unread and self._ends is not None and offset >= self._ends[place]:
             self._unread.discard(place)
 
     # ------------------------------------------------------------------ records

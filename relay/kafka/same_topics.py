@@ -28,17 +28,13 @@ class SameTopics:
         self._admin = admin
         self._config = config
         self._topics = topics
-        self._ids = topic_ids(admin, config, topics)
+        # The ids that the topics had, by name.
+        self.ids: Mapping[str, str] = topic_ids(admin, config, topics)
         self._looked_at = time.monotonic()
         # The last question, until its answer was looked at.
         self._asked: Answers | None = None
         # The topics that were created again, once that is known: nobody goes on then.
         self._again: set[str] = set()
-
-    @property
-    def ids(self) -> Mapping[str, str]:
-        """The ids that the topics had, by name."""
-        return self._ids
 
     def created_again(self) -> Collection[str]:
         """Return the topics that were created again. Nothing waits for an answer, which a broker that hangs delays."""
@@ -47,14 +43,14 @@ class SameTopics:
                 self._asked = ask_topic_ids(self._admin, self._topics)
         elif all(answer.done() for answer in self._asked.values()):
             with suppress(Unavailable):  # it is looked at again
-                self._again |= created_again(self._ids, answered_ids(self._asked, self._config)).keys()
+                self._again |= created_again(self.ids, answered_ids(self._asked, self._config)).keys()
             self._asked, self._looked_at = None, time.monotonic()
         return self._again
 
     def offset(self, topic: str, partition: int, offset: int) -> TopicPartition:
         """Return an offset to commit, with the id of its topic."""
-        return with_id(topic, partition, offset, self._ids)
+        return with_id(topic, partition, offset, self.ids)
 
     def compare(self, committed: Iterable[TopicPartition]) -> None:
         """Note whether the committed offsets of a group belong to other topics, which had the same names."""
-        self._again |= read_before(committed, self._ids)
+        self._again |= read_before(committed, self.ids)
