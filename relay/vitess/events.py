@@ -24,7 +24,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
-from relay.vitess.statements import StatementEffects, here, refilled
+from relay.vitess.statements import emptied_tables, here, partly_emptied, refilled, refusal
 from relay.vitess.stream_end import ServerStarted, StreamEnd
 from relay.vitess.tables import Tables
 from relay.vitess.transaction import VStreamTransaction
@@ -88,7 +88,6 @@ class ShardEvents:
         self.is_active = False
         # Bytes of the answers that the events so far came in; the reader counts them.
         self.bytes_in = 0
-        self._effects = StatementEffects(shard, settings, tables)
         self._transaction = VStreamTransaction()
         self._pending_journal: ReshardJournal | None = None
 
@@ -183,7 +182,7 @@ class ShardEvents:
         transaction.waiting.append(rows)
         waiting = self.bytes_in - transaction.begun_at  # usually 0: the GTID comes in the same answer
         if waiting and transaction.is_ready(waiting, self.position, self.shard, self.settings):
-            self._start_changes(transaction.gtid, transaction.end_by_gtid(self.position.executed))
+            self._start_changes(transaction.gtid, transaction.end_after(self.position.executed))
 
     def _vgtid(self, event: pb.VEvent) -> None:
         transaction = self._transaction
@@ -214,7 +213,7 @@ class ShardEvents:
                     f"shard {self.shard.qualified}: rows of {transaction.waiting[0].table_name} after {executed} have "
                     "no GTID: check that the table's storage engine is transactional"
                 )
-            self._start_changes(transaction.gtid, transaction.end_by_gtid(executed))
+            self._start_changes(transaction.gtid, transaction.end_after(executed))
         if transaction.emptied or transaction.statements:
             # At the end, so that no page ends between two of them, or between them and the position after them.
             if not transaction.has_changes:
@@ -258,16 +257,16 @@ class ShardEvents:
             self._commit(event)
 
     def _define(self, event: pb.VEvent) -> None:
-        transaction, statement = self._transaction, event.statement
-        self.rows.tables.altered()
+        transaction, statement, tables = self._transaction, event.statement, self.rows.tables
+        tables.altered()
         parsed = classify(statement, "")
         at = transaction.executed or event.event_gtid or f"the position after {self.position.executed}"
-        if (table := self._effects.partly_emptied(parsed)) is not None:
+        if (table := partly_emptied(parsed, tables)) is not None:
             if self.changes.size:
                 raise PageMustEnd  # so that whoever resets to a position after it has what came before
-            raise self._effects.refusal(table, statement, at)
-        transaction.emptied += self._effects.emptied(parsed, statement, at)
-        if (applied := self.rows.tables.followed.apply(here(parsed), statement, False)) is not None:
+            raise refusal(self.shard, table, statement, at)
+        transaction.emptied += emptied_tables(parsed, tables, self.shard, self.settings, statement, at)
+        if (applied := tables.followed.apply(here(parsed), statement, False)) is not None:
             transaction.statements.append(applied)
 
     def _fields(self, event: pb.VEvent) -> None:
@@ -290,20 +289,15 @@ class ShardEvents:
             raise BrokenStream(f"a position in journal {journal.id} cannot be read: {error}") from None  # I4
 
 
-_BY_KIND: dict[EventKind, Callable[[ShardEvents, pb.VEvent], None]] = {
+_HANDLERS: dict[int, Callable[[ShardEvents, pb.VEvent], None]] = {
     EventKind.BEGIN: ShardEvents._begin,
     EventKind.COMMIT: ShardEvents._commit,
     EventKind.ROLLBACK: ShardEvents._rollback,
     EventKind.DDL: ShardEvents._statement,
-    EventKind.INSERT: ShardEvents._changed_by_statement,
-    EventKind.REPLACE: ShardEvents._changed_by_statement,
-    EventKind.UPDATE: ShardEvents._changed_by_statement,
-    EventKind.DELETE: ShardEvents._changed_by_statement,
+    **dict.fromkeys(range(EventKind.INSERT, EventKind.DELETE + 1), ShardEvents._changed_by_statement),
     EventKind.OTHER: ShardEvents._statement,
     EventKind.ROW: ShardEvents._row,
     EventKind.FIELD: ShardEvents._fields,
     EventKind.VGTID: ShardEvents._vgtid,
     EventKind.JOURNAL: ShardEvents._reshard,
 }
-# By plain integers, as events have them, which a dict finds faster.
-_HANDLERS = {kind.value: handler for kind, handler in _BY_KIND.items()}

@@ -16,57 +16,49 @@ from relay.vitess.tables import Tables
 log = logging.getLogger(__name__)
 
 
-class StatementEffects:
-    """The effects of DDL on the tables of one shard that are relayed."""
+def partly_emptied(parsed: Classified, tables: Tables) -> str | None:
+    """Return a table that loses or gains rows by this statement, which does not say which; None usually."""
+    if parsed.kind is not Kind.CHANGE:
+        return None
+    return next((name for _, name in parsed.names if tables.known(name) is not None), None)
 
-    def __init__(self, shard: VitessShard, settings: VStreamSettings, tables: Tables) -> None:
-        self.shard = shard
-        self._settings = settings
-        self._tables = tables
 
-    def partly_emptied(self, parsed: Classified) -> str | None:
-        """Return a table that loses or gains rows by this statement, which does not say which; None usually."""
-        if parsed.kind is not Kind.CHANGE:
-            return None
-        return next((name for _, name in parsed.names if self._tables.known(name) is not None), None)
+def refusal(shard: VitessShard, table: str, statement: str, at: str) -> RelayError:
+    """Return the error for a statement that `partly_emptied` gives ``table`` for. ``at``: its position."""
+    return RelayError(
+        f"shard {shard.qualified}: the statement at {at} adds, removes or replaces rows of {table}, and the binlog "
+        f"does not list them: {shown(statement)!r}. Reset the source to copy its tables again. If those rows may stay "
+        "where they were relayed to, reset it to a position after this one"
+    )
 
-    def refusal(self, table: str, statement: str, at: str) -> RelayError:
-        """Return the error for a statement that `partly_emptied` gives ``table`` for. ``at``: its position."""
-        return RelayError(
-            f"shard {self.shard.qualified}: the statement at {at} adds, removes or replaces rows of {table}, and the "
-            f"binlog does not list them: {shown(statement)!r}. Reset the source to copy its tables again. If those "
-            "rows may stay where they were relayed to, reset it to a position after this one"
-        )
 
-    def emptied(self, parsed: Classified, statement: str, at: str) -> list[Table]:
-        """Return the layouts of the tables that a statement empties. Warns of renames, and of a table without layout.
+def emptied_tables(
+    parsed: Classified, tables: Tables, shard: VitessShard, settings: VStreamSettings, statement: str, at: str
+) -> list[Table]:
+    """Return the layouts of the tables that a statement empties. Warns of renames, and of a table without layout.
 
-        Without its layout nothing about a table can be published. ``at``: the position of the statement.
-        """
-        for (_, old), (_, new) in parsed.renamed:
-            if self._settings.is_wanted(old) and not new.startswith(INTERNAL):
-                log.warning(
-                    "%s: table %s is renamed to %s: what was published of it keeps the old name",
-                    self.shard.qualified,
-                    old,
-                    new,
-                )
-            if self._settings.is_wanted(new) and not old.startswith(INTERNAL):
-                log.warning(UNSEEN_ROWS, self.shard.qualified, new, old)
-        found = []
-        for _, name in emptied(parsed):
-            if (table := self._tables.last(name)) is not None:
-                found.append(table)
-            elif self._settings.is_wanted(name) and not parsed.replaces:
-                log.warning(
-                    "%s: rows of %s may remain where they were relayed to: the table was dropped before the relay "
-                    "started, so it cannot publish %r at %s. If the table was ever relayed, delete its rows there",
-                    self.shard.qualified,
-                    name,
-                    shown(statement),
-                    at,
-                )
-        return found
+    Without its layout nothing about a table can be published. ``at``: the position of the statement.
+    """
+    place = shard.qualified
+    for (_, old), (_, new) in parsed.renamed:
+        if settings.is_wanted(old) and not new.startswith(INTERNAL):
+            log.warning("%s: table %s is renamed to %s: what was published of it keeps the old name", place, old, new)
+        if settings.is_wanted(new) and not old.startswith(INTERNAL):
+            log.warning(UNSEEN_ROWS, place, new, old)
+    found = []
+    for _, name in emptied(parsed):
+        if (table := tables.last(name)) is not None:
+            found.append(table)
+        elif settings.is_wanted(name) and not parsed.replaces:
+            log.warning(
+                "%s: rows of %s may remain where they were relayed to: the table was dropped before the relay started, "
+                "so it cannot publish %r at %s. If the table was ever relayed, delete its rows there",
+                place,
+                name,
+                shown(statement),
+                at,
+            )
+    return found
 
 
 def emptied(parsed: Classified) -> tuple[Name, ...]:

@@ -51,13 +51,12 @@ class VStreamTransaction:
         self.timestamp = event.timestamp
         self.begun_at = bytes_in
 
-    def end_by_gtid(self, executed: str) -> str:
-        """Return ``executed``, the set before it, plus its GTID."""
-        return _including(executed, self.gtid)
-
     def end_after(self, executed: str) -> str:
         """Return the executed set at its end, also before that has come. ``executed``: the set before it."""
-        return self.executed or _including(executed, self.gtid)
+        try:
+            return self.executed or including(executed, self.gtid)
+        except (GtidError, ValueError) as error:
+            raise BrokenStream(f"cannot add transaction {self.gtid!r} to {executed}: {error}") from None
 
     def name_after(self, executed: str) -> str:
         """Return its GTID, or else what its end adds to ``executed``; "" if that is nothing."""
@@ -81,10 +80,3 @@ class VStreamTransaction:
                 "Vitess v23 or later, or split the transaction and reset the source to a position after this one"
             )
         return False
-
-
-def _including(executed: str, transaction: str) -> str:
-    try:
-        return including(executed, transaction)
-    except (GtidError, ValueError) as error:
-        raise BrokenStream(f"cannot add transaction {transaction!r} to {executed}: {error}") from None
