@@ -21,29 +21,16 @@ class JournalParticipants:
 
     def __init__(self, shard: VitessShard) -> None:
         self.shard = shard
-        self._others: set[str] = set()
-        self._unknown: set[str] = set()
+        self.others: set[str] = set()
+        # Those of them that are not in the topology.
+        self.unknown: set[str] = set()
         self._attempts = 0
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a journal needs other shards in the stream."""
-        return bool(self._others)
-
-    @property
-    def streamed(self) -> list[str]:
-        """The other shards to stream, which the topology has."""
-        return sorted(self._others - self._unknown)
-
-    def remove(self, shard: str) -> None:
-        """Leave out a shard that is not in the topology."""
-        self._unknown.add(shard)
 
     def add_missing(self, ended: CallEnded) -> bool:
         """Add the shards that vtgate misses. False if the journal has failed to come too often."""
-        missing = participants(ended, self.shard.keyspace) - {self.shard.name} - self._unknown
-        self._attempts += missing <= self._others
-        self._others |= missing
+        missing = participants(ended, self.shard.keyspace) - {self.shard.name} - self.unknown
+        self._attempts += missing <= self.others
+        self.others |= missing
         return self._attempts <= _ATTEMPTS
 
 

@@ -45,29 +45,25 @@ class VitessShardReader:
         clock: Callable[[], float],
         heard: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self.vtgate = vtgate
         self.stream = stream
         self.shard = opening.shard
         self.tables = tables
-        self.settings = settings
         self.clock = clock
         self._heard = heard
-        self.names = VitessShard.of(stream, opening.shard, settings.keyspace)
+        shard = VitessShard.of(stream, opening.shard, settings.keyspace)
         # Where the last page ended.
-        self.position = VStreamPosition.from_json(opening.resume, self.names.qualified)
+        self.position = VStreamPosition.from_json(opening.resume, shard.qualified)
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
         # Seconds: no token is earlier.
         self.floor = opening.floor
         names = list(tables.names if settings.tables is None else settings.tables)
         if not names:
             raise RelayError(
-                f"shard {self.names.qualified}: the keyspace has no table to relay: create one with a primary key, "
+                f"shard {shard.qualified}: the keyspace has no table to relay: create one with a primary key, "
                 "or name the columns of a `key`"
             )
-        # With every table, those created later are included, and the events of unwanted ones are skipped.
-        self._rules = {EVERY: ""} if settings.tables is None else {name: select_all(name) for name in names}
-        self._participants = JournalParticipants(self.names)
-        self.watch = Watch(vtgate, self.names, names[0], settings, clock=clock)
+        self._participants = JournalParticipants(shard)
+        self.watch = Watch(vtgate, shard, names[0], settings, clock=clock)
         self._starts = ServerStarts(self.watch.tablets, silence=settings.silence)
         self._stream: ShardStream | None = None
         # Why the position can no longer be read from, until the head is known.
@@ -153,7 +149,7 @@ class VitessShardReader:
         behind, events.changes.tally.behind = events.changes.tally.behind, 0
         progress, events.progress = events.progress, None
         if self._has_reached_head(position, events) and self.watch.reached is not None:
-            progress = max(progress or 0.0, self.watch.reached - self.settings.margin)
+            progress = max(progress or 0.0, self.watch.reached - self.watch.settings.margin)
         page = Page(
             shard=self.shard,
             changes=changes,
@@ -163,7 +159,7 @@ class VitessShardReader:
             begun=begun,
             records=records,
             size=size,
-            full=size >= self.settings.page_bytes,
+            full=size >= self.watch.settings.page_bytes,
             finished=events.journal is not None,
             behind=behind,
             tables=tables if changes else (),
@@ -192,7 +188,8 @@ class VitessShardReader:
 
     def _open(self) -> ShardStream:
         """Open a stream at the position. Does not wait for it."""
-        settings, shard, others = self.settings, self.names, self._participants.streamed
+        settings, shard, participants = self.watch.settings, self.watch.shard, self._participants
+        others = sorted(participants.others - participants.unknown)
         self.tables.followed.undo()
         events = ShardEvents(
             shard,
@@ -211,10 +208,12 @@ class VitessShardReader:
             f" together with shards {', '.join(others)}" if others else "",
         )
         starts = [pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others]
+        # With every table, those created later are included, and the events of unwanted ones are skipped.
+        rules = {EVERY: ""} if settings.tables is None else {name: select_all(name) for name in settings.tables}
         tablets = self.watch.tablets
-        call = tablets.stream([tablets.at(self.position.executed), *starts], self._rules, settings.heartbeat)
+        call = tablets.stream([tablets.at(self.position.executed), *starts], rules, settings.heartbeat)
         self.watch.opened()
-        return ShardStream(call, events, self.watch, is_shared=self._participants.is_needed)
+        return ShardStream(call, events, self.watch, is_shared=bool(participants.others))
 
     def _close_stream(self) -> None:
         if self._stream is not None:
@@ -226,32 +225,32 @@ class VitessShardReader:
         self._close_stream()
         kind = ending(ended)
         if kind is Ending.PARTICIPANTS:
-            return self._add_participants(ended, begun)
+            # Without them it may not come.
+            if self._participants.add_missing(ended):
+                return self._empty_page(begun)
+            return Unreadable(self.shard, begun, f"the journal of a reshard does not come: {ended}")
         if kind is Ending.UNKNOWN_SHARD:
             missing = unknown_shard(ended)
-            if missing == self.names.name:
+            if missing == self.watch.shard.name:
                 return UnknownShard(self.shard, begun)
-            self._participants.remove(missing)
+            self._participants.unknown.add(missing)
             return self._empty_page(begun)
         if kind is Ending.DENIED:
-            raise Unavailable(f"vtgate {self.vtgate.address} denies access: {ended}: check `user` and `password`")
+            raise Unavailable(
+                f"vtgate {self.watch.tablets.vtgate.address} denies access: {ended}: check `user` and `password`"
+            )
         if kind is Ending.FINAL:
             raise RelayError(
-                f"shard {self.names.qualified} cannot be read after {self.position.executed}: {ended}{hint(ended)}"
+                f"shard {self.watch.shard.qualified} cannot be read after {self.position.executed}: {ended}"
+                f"{hint(ended)}"
             )
         if kind is Ending.PURGED and self.watch.is_purged(self.position, ended.text):
             self._purged = ended.text
             return self._skip_to_head(ended.text, begun)
         if kind is Ending.MISMATCH:
-            behind = self.watch.diagnose_mismatch(self.position, self.settings.wait)
+            behind = self.watch.diagnose_mismatch(self.position, self.watch.settings.wait)
             return Unreadable(self.shard, begun, behind or str(ended))
         return Unreadable(self.shard, begun, str(ended))
-
-    def _add_participants(self, ended: CallEnded, begun: float) -> ReadResult:
-        """Reopen the stream with the other participants of a journal: without them it may not come."""
-        if not self._participants.add_missing(ended):
-            return Unreadable(self.shard, begun, f"the journal of a reshard does not come: {ended}")
-        return self._empty_page(begun)
 
     # ------------------------------------------------------------------ gaps
 
@@ -260,7 +259,7 @@ class VitessShardReader:
 
         ``purged``: why what follows the position is no longer available.
         """
-        head = self.watch.head(self.settings.wait)
+        head = self.watch.head(self.watch.settings.wait)
         if head is None:
             return Unreadable(
                 self.shard, begun, f"{purged}; where reading could continue is not known: {self.watch.head_failed}"
@@ -271,8 +270,8 @@ class VitessShardReader:
             return Unreadable(self.shard, begun, f"{purged}; whether it was resharded since is not known: {error}")
         if has_ended:  # I10: nothing comes any more, or only what a reshard that may be reversed replicates back
             raise RelayError(
-                f"shard {self.names.qualified}: {purged}. The shard was resharded since, and the journal that says "
-                "which shards continue it has been purged, too, or would be skipped. Run `relay reset CONFIG "
+                f"shard {self.watch.shard.qualified}: {purged}. The shard was resharded since, and the journal that "
+                "says which shards continue it has been purged, too, or would be skipped. Run `relay reset CONFIG "
                 f"{self.stream.source} --to ...` to begin with the existing shards and record what that skips"
             )
         lost_from = self.position.to_json()
@@ -286,6 +285,6 @@ class VitessShardReader:
             self.position.to_json(),
             self.clock(),
         )
-        log.warning("%s: %s", self.names.qualified, purged)
+        log.warning("%s: %s", self.watch.shard.qualified, purged)
         self._purged = None
         return replace(self._empty_page(begun), gap=gap)
