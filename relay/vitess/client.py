@@ -97,7 +97,7 @@ class Vtgate:
             session=pb.Session(autocommit=True, target_string=target), query=pb.BoundQuery(sql=sql)
         )
         try:
-            answer = pb.ExecuteResponse.FromString(self._answer(_EXECUTE, request.SerializeToString(), timeout, sql))
+            answer = pb.ExecuteResponse.FromString(self._answer(request.SerializeToString(), timeout, sql))
         except DecodeError as error:
             raise Unavailable(f"vtgate {self.address} answers {sql!r} with what cannot be read: {error}") from None
         if answer.error.code in _TRANSIENT:
@@ -107,10 +107,10 @@ class Vtgate:
         names = [field.name for field in answer.result.fields]
         return [dict(zip(names, values(row), strict=True)) for row in answer.result.rows]
 
-    def _answer(self, path: str, request: bytes, timeout: float, sql: str) -> bytes:
-        """Return the one answer of a call. Raises ``Unavailable``."""
+    def _answer(self, request: bytes, timeout: float, sql: str) -> bytes:
+        """Return the one answer to a statement. Raises ``Unavailable``."""
         deadline = time.monotonic() + timeout
-        call = self._call(path, request)
+        call = self._call(_EXECUTE, request)
         answers: list[bytes] = []
         try:
             while (left := deadline - time.monotonic()) > 0:

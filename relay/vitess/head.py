@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from relay import gtid
 from relay.gtid import GtidError, GtidSet
@@ -52,7 +52,9 @@ class Head:
         if self._stream is None:
             return None
         try:
-            head = next(_positions(self._stream.take(timeout)), None)
+            events = (event for answer in self._stream.take(timeout) for event in events_of(answer))
+            found = (at.gtid for event in events for at in event.vgtid.shard_gtids if at.gtid not in ("", CURRENT))
+            head = next(map(gtid.parse, found), None)
         except CallEnded as ended:
             self.failed = str(ended)
         except (BrokenStream, GtidError) as error:
@@ -70,12 +72,3 @@ class Head:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-
-def _positions(answers: Iterable[bytes]) -> Iterator[GtidSet]:
-    """Yield the positions in the answers of a stream. Raises `BrokenStream` and ``GtidError``."""
-    for answer in answers:
-        for event in events_of(answer):
-            for at in event.vgtid.shard_gtids:
-                if at.gtid not in ("", CURRENT):
-                    yield gtid.parse(at.gtid)

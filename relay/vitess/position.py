@@ -50,10 +50,7 @@ class VStreamPosition:
     @property
     def needed(self) -> GtidSet:
         """What a tablet has to have, so that it lacks nothing that was published, even in part."""
-        needed = gtid.parse(self.executed)
-        if self.transaction:
-            needed = needed | gtid.parse(f"{self.executed.partition('/')[0]}/{self.transaction}")
-        return needed
+        return gtid.parse(including(self.executed, self.transaction) if self.transaction else self.executed)
 
 
 def position_in(vgtid: pb.VGtid, shard: VitessShard) -> tuple[pb.ShardGtid, str]:

@@ -129,7 +129,8 @@ class ShardRows:
                     "binlog_row_image to FULL and binlog_row_value_options to '' on the database"
                 ) from None
             except (ValueError, ArithmeticError, KeyError):
-                raise self._undecodable(decoder, change, f"in {gtid}") from None
+                why = decoder.explain_change(change)
+                raise RelayError(f"shard {self.shard.qualified}: a row of {table.name} in {gtid}: {why}") from None
             if after is None and before is not None and decoder.may_lack_columns(before):
                 row(table, before, after, size or 1, only_key_is_sure=True)
             else:
@@ -140,10 +141,6 @@ class ShardRows:
         """Make the TRUNCATE of a table that is emptied."""
         self._in_page.setdefault(table.name, table)
         self.changes.truncate(table)
-
-    def _undecodable(self, decoder: VStreamRowDecoder, change: pb.RowChange, where: str) -> RelayError:
-        why = decoder.explain_change(change)
-        return RelayError(f"shard {self.shard.qualified}: a row of {decoder.table.name} {where}: {why}")
 
 
 def _decoder(table: str, decoders: Decoders) -> VStreamRowDecoder | None:

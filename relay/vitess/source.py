@@ -190,18 +190,16 @@ class VitessSource(SqlSource):
         )
 
     def _known_tables(self, relayed: Mapping[str, Table] | None = None) -> Tables:
-        keyspace, followed = self.config.keyspace, self._followed()
-        ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
-        return Tables(self.layout, self._layouts, relayed, followed=followed, keyspace=keyspace, collations=ask)
-
-    def _followed(self) -> FollowedTables:
-        return FollowedTables(
+        keyspace = self.config.keyspace
+        followed = FollowedTables(
             "",  # names in Vitess' statements are taken without their database
             self.is_wanted,
             self.config.rules,
             lambda: self._text,
             hides_values=bool(self.config.protect),
         )
+        ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
+        return Tables(self.layout, self._layouts, relayed, followed=followed, keyspace=keyspace, collations=ask)
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return the layout and key of ``table``, or None if it is not wanted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.protection import check_first, check_followed
@@ -87,8 +88,7 @@ class Tables:
         if all(field.charset for field in event.fields):
             return event
         collations = self._collations(event.table_name)
-        found = pb.FieldEvent()
-        found.CopyFrom(event)
+        found = deepcopy(event)
         for field in found.fields:
             field.charset = field.charset or collations.get(field.name, 0)  # I8
         return found
@@ -101,7 +101,6 @@ class Tables:
         name = event.table_name
         if not name.startswith(self._prefix) or self.last(name) is not None:
             return event
-        found = pb.FieldEvent()
-        found.CopyFrom(event)
+        found = deepcopy(event)
         found.table_name = name.removeprefix(self._prefix)  # I1: under another name, nobody wants it
         return found
