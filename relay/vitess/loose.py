@@ -37,7 +37,9 @@ class _Weights:
     def __init__(self, text: str) -> None:
         self._elements: dict[str, Elements] = {}
         self.contractions: dict[str, _Node] = {}
-        self._classes: dict[str, tuple[int, int]] = {}
+        # The combining classes of the first and of the last character in the canonical decomposition; of others, 0.
+        self.leads: dict[str, int] = {}
+        self.trails: dict[str, int] = {}
         self._ideographs: list[tuple[int, int]] = []
         self._unsure: list[tuple[int, int]] = []
         suffixes: set[str] = set()
@@ -56,8 +58,8 @@ class _Weights:
                     node.elements = _elements(listed.split())
                     suffixes.update(suffix)
                 case "ccc":
-                    code, lead, trail = rest.split()
-                    self._classes[chr(int(code, 16))] = int(lead, 16), int(trail, 16)
+                    mark, lead, trail = (int(number, 16) for number in rest.split())
+                    self.leads[chr(mark)], self.trails[chr(mark)] = lead, trail
                 case _:
                     first, last = rest.split()
                     ranges = self._ideographs if kind == "ideographic" else self._unsure
@@ -70,14 +72,6 @@ class _Weights:
 
     def _key(self, character: str) -> bytes:
         return b"".join(_packed(primary) for primary, _ in self.elements(character))
-
-    def lead(self, character: str) -> int:
-        """Return the combining class of the first character in the canonical decomposition."""
-        return self._classes.get(character, (0, 0))[0]
-
-    def trail(self, character: str) -> int:
-        """Return the combining class of the last character in the canonical decomposition."""
-        return self._classes.get(character, (0, 0))[1]
 
     def elements(self, character: str) -> Elements:
         """Return the elements of a character by itself. Raises ValueError if they are uncertain."""
@@ -177,7 +171,7 @@ class _WeightReader:
 
     def _append_contraction(self, starter: str, root: _Node, suffix: str) -> int:
         """Append the longest contraction, and then the marks that interrupt it. Return its length in characters."""
-        found = _Match(root, suffix)
+        found, leads, trails = _Match(root, suffix), self._weights.leads, self._weights.trails
         at = found.scan(0)
         skipped = ""
         skipped_then = 0
@@ -185,19 +179,19 @@ class _WeightReader:
             kept = at
             mark = suffix[at]
             at += 1
-            if self._weights.lead(mark) != 0:
-                previous = self._weights.trail(mark)
-                found.end = next((n for n in range(at, len(suffix)) if not self._weights.lead(suffix[n])), len(suffix))
+            if leads.get(mark):
+                previous = trails[mark]
+                found.end = next((n for n in range(at, len(suffix)) if not leads.get(suffix[n])), len(suffix))
                 if found.end - kept > _MOST_SKIPPED:
                     raise ValueError(
                         f"{found.end - kept} combining marks in a row after {starter!r}: Vitess splits such a row, and "
                         "where it does is uncertain"
                     )
                 while at < len(suffix) and not found.done and not suffix[at].isascii():
-                    lead = self._weights.lead(suffix[at])
+                    lead = leads.get(suffix[at], 0)
                     if lead == 0 or previous >= lead:
                         break
-                    previous = self._weights.trail(suffix[at])
+                    previous = trails[suffix[at]]
                     if (reached := found.scan(at)) != at:
                         skipped += suffix[kept:at]
                         if found.length == reached:
