@@ -87,7 +87,7 @@ class Publishing:
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.open()
-        self.transaction = OpenTransaction(producers, group, settings.checkpoints)
+        self.transaction = OpenTransaction(producers, group)
 
     @property
     def open(self) -> bool:

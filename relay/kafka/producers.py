@@ -59,13 +59,17 @@ class Producers:
     def __next__(self) -> Publisher:
         """Return the producer of the next transaction. Raises ``Fenced``, ``Unavailable`` and ``NotDrained``."""
         while True:
-            self._collect(wait_for_one=not self._ready)
+            if not self._ready:
+                wait([each.future for each in self._opening], return_when=FIRST_COMPLETED)
+            for each in [each for each in self._opening if each.done]:
+                self._opening.remove(each)
+                self._ready.append(each.result())
             publisher = self._ready.pop(0)
             if not publisher.is_spent:
                 self._ready.append(publisher)
                 return publisher
             log.info("%s: one of its requests may still be under way; taking a new epoch", publisher.transactional_id)
-            self._opening.append(SlowCall(publisher.transactional_id, partial(_renewed, publisher)))
+            self._opening.append(SlowCall(publisher.transactional_id, partial(_patiently, publisher.renew)))
 
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Open all producers again. Under the old name, an open transaction is aborted at once."""
@@ -87,13 +91,6 @@ class Producers:
     def release(self) -> None:
         """Let another process of this machine have the name."""
         self._identity.release()
-
-    def _collect(self, *, wait_for_one: bool) -> None:
-        if wait_for_one:
-            wait([each.future for each in self._opening], return_when=FIRST_COMPLETED)
-        for each in [each for each in self._opening if each.done]:
-            self._opening.remove(each)
-            self._ready.append(each.result())
 
     def _open_all(self) -> None:
         for _ in range(_TRIES):
@@ -119,11 +116,6 @@ class Producers:
                 stop_by=self._stop_by,
             )
         )
-
-
-def _renewed(publisher: Publisher) -> Publisher:
-    _patiently(publisher.renew)
-    return publisher
 
 
 def _patiently(connect: Callable[[], T]) -> T:

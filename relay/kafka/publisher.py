@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
@@ -96,10 +96,11 @@ class Publisher:
             return True
         return self._connections.has_failed or self._has_aborted or self._gave_up or self._sends_offsets
 
-    def renew(self) -> None:
+    def renew(self) -> Self:
         """Take a new client and epoch; raises as the constructor does. I3: late requests of the old one are refused."""
         self.close()
         self._connect()
+        return self
 
     def _connect(self) -> None:
         self._has_aborted = False
@@ -110,7 +111,6 @@ class Publisher:
         self._connections = ConnectionLog(self._client.get("logger", log))
         settings = {**self._client, **self._connections.settings, "transactional.id": self.transactional_id}
         self._producer = Producer(settings)
-        self.produce = self._producer.produce
         # Its thread calls the producer while this one waits, and may still do so after a timeout: librdkafka's producer
         # is thread-safe, and is not used again then.
         self._bounded = BoundedCaller(f"{self.transactional_id}-offsets")
@@ -147,10 +147,7 @@ class Publisher:
             self._check_size(topic, value, key)
         while True:
             try:
-                if headers is None:
-                    self.produce(topic, value, key, partition)
-                else:
-                    self.produce(topic, value, key, partition, headers=headers)
+                self._producer.produce(topic, value, key, partition, headers=headers)
                 return
             except BufferError:
                 try:
@@ -224,7 +221,6 @@ class Publisher:
         self.open = False
         self._bounded.close()
         producer = self.__dict__.pop("_producer", None)
-        self.__dict__.pop("produce", None)
         if producer is not None and self._sends_offsets:
             # Freeing it while offsets may be under way would corrupt the memory of librdkafka.
             producer.purge(in_queue=True, in_flight=True, blocking=False)  # it must not go on sending

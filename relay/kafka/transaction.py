@@ -60,7 +60,6 @@ class OpenTransaction:
         self,
         publishers: Iterator[Publisher],
         group: Assignment,
-        checkpoints: str,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,7 +68,6 @@ class OpenTransaction:
         self._publisher: Publisher | None = None
         self._allowed = TransactionSize()
         self.group = group
-        self.checkpoints = checkpoints
         self.size = 0
         # Those of the rows of snapshots.
         self.yielding = 0
@@ -175,7 +173,7 @@ class OpenTransaction:
             self._allowed.note(self.size, _TOO_SLOW * (self.clock() - begun))
             raise
         for key, value in self._records.items():
-            self.publisher.send(self.checkpoints, value, key, partition_of(key))
+            self.publisher.send(self.group.view.topic, value, key, partition_of(key))
         # I3, I4: the offsets of exactly these partitions tie the commit to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._required), self.group.metadata)
         self._committed_at = self.clock()

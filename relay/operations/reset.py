@@ -143,7 +143,7 @@ def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIE
         stack.callback(identity.release)
         try:
             publisher = _open(settings, identity, patience)
-            transaction = OpenTransaction(repeat(publisher), group, settings.checkpoints)
+            transaction = OpenTransaction(repeat(publisher), group)
             stack.callback(_abort, transaction)
             for key in decided.removed_keys:
                 transaction.record(key, None)

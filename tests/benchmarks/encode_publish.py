@@ -86,7 +86,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
 
     def transactions(publishers: Sequence[Publisher]) -> OpenTransaction:
         """Return what a worker keeps: it has learned how large a transaction may be."""
-        return OpenTransaction(cycle(publishers), group, topics["checkpoints"])
+        return OpenTransaction(cycle(publishers), group)
 
     contenders: dict[str, tuple[OpenTransaction, TopicWriter]] = {
         "ours": (

@@ -150,6 +150,7 @@ class Bench:
             of=CommittedRecords().of,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
             watch=lambda partitions: self.waited_for.append(set(partitions)),
+            topic=SETTINGS.checkpoints,
         )
         self.producers = ScriptedProducers(self.broker)
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set(), view=self.view)

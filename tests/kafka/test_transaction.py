@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def clock() -> SteppedClock:
 @pytest.fixture
 def transaction(clock: SteppedClock) -> OpenTransaction:
     sent: Any = ScriptedTransactions(clock)
-    made = OpenTransaction(repeat(sent), sent, "checkpoints", clock=clock)
+    made = OpenTransaction(repeat(sent), sent, clock=clock)
     made.begin()
     made.commit()
     return made
@@ -216,6 +217,7 @@ class Group:
     """Gives the partitions themselves for their offsets."""
 
     metadata = None
+    view = SimpleNamespace(topic="checkpoints")
 
     def offsets(self, partitions: set[int]) -> list[int]:
         return sorted(partitions)
@@ -225,7 +227,7 @@ def test_a_transaction_that_fails_to_commit_is_the_one_that_is_aborted() -> None
     """I2, I3: else its records stay open beside those of the other publisher, and may be committed after them."""
     first, second = ScriptedPublisher(), ScriptedPublisher()
     publishers: Any = cycle([first, second])
-    transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
+    transaction = OpenTransaction(publishers, Group())  # type: ignore[arg-type]
     transaction.record(b"k", b"v")
     first.fails = True
     with pytest.raises(Aborted):
@@ -243,7 +245,7 @@ def test_a_transaction_commits_only_with_the_partitions_that_it_requires() -> No
     """I4: those of its checkpoints, and those that it says it needs, such as of a watermark."""
     publisher = ScriptedPublisher()
     publishers: Any = repeat(publisher)
-    transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
+    transaction = OpenTransaction(publishers, Group())  # type: ignore[arg-type]
     transaction.record(b"written", b"v")
     transaction.require_owned(b"required")
     assert transaction.commit() == {partition_of(b"written")}
@@ -267,7 +269,7 @@ def test_a_checkpoint_leaves_only_when_the_broker_has_every_record_before_it() -
             steps.append("committed")
 
     publishers: Any = repeat(Ordered())
-    transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
+    transaction = OpenTransaction(publishers, Group())  # type: ignore[arg-type]
     transaction.record(b"k", b"v")
     transaction.publisher.send("orders", b"v", b"k", 0)
     transaction.commit()
@@ -311,7 +313,7 @@ def test_a_transaction_that_did_not_arrive_in_time_makes_the_next_one_smaller(cl
             raise TooSlow("not in time")
 
     publishers: Any = repeat(TooLarge())
-    transaction = OpenTransaction(publishers, Group(), "checkpoints", clock=clock)  # type: ignore[arg-type]
+    transaction = OpenTransaction(publishers, Group(), clock=clock)  # type: ignore[arg-type]
     transaction.begin()
     transaction.sent(16 << 20, yields=False)
     with pytest.raises(TooSlow):
