@@ -33,7 +33,13 @@ _BEHIND = 7 * 24 * 3600 * 1000
 def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:
     """Return why ``topic`` is compacted too late or too soon, and what to do; empty if it is not."""
     if "compact" in found.get("cleanup.policy", "") and "cleanup.policy" not in wanted:
-        return _haste(topic, found, bootstrap_servers)
+        if int(found.get(_LAG, 0)) >= _BEHIND:
+            return ""
+        return (
+            f"it is compacted and has {_LAG}={found.get(_LAG, 0)}: a consumer that is further behind misses changes "
+            "that later ones of their items have replaced, and deletions of which only the null is left: "
+            f"{_command(topic, {_LAG: str(_BEHIND)}, bootstrap_servers)}"
+        )
     larger = {name: value for name, value in _limits(wanted).items() if int(found.get(name, value)) > int(value)}
     if not larger:
         return ""
@@ -41,16 +47,6 @@ def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], boot
     return (
         f"it has {settings}, so Kafka compacts it late, and starts, `relay status` and `relay reset` take ever longer: "
         f"{_command(topic, larger, bootstrap_servers)}"
-    )
-
-
-def _haste(topic: str, found: Mapping[str, str], bootstrap_servers: str) -> str:
-    if int(found.get(_LAG, 0)) >= _BEHIND:
-        return ""
-    return (
-        f"it is compacted and has {_LAG}={found.get(_LAG, 0)}: a consumer that is further behind misses changes that "
-        f"later ones of their items have replaced, and deletions of which only the null is left: "
-        f"{_command(topic, {_LAG: str(_BEHIND)}, bootstrap_servers)}"
     )
 
 

@@ -7,8 +7,9 @@ the timeout.
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import Any, Protocol
+from typing import Any
 
 _STATE = re.compile(r"\(after \d+ms in state (\w+)")
 
@@ -16,16 +17,10 @@ _UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
 """The states of a connection that has carried nothing yet."""
 
 
-class LineLog(Protocol):
-    """The method of a `logging.Logger` that the client calls."""
-
-    def log(self, level: int, text: str, *parts: object) -> None: ...
-
-
 class ConnectionLog:
     """Passes lines on to ``logger``. Called by the thread that polls the client."""
 
-    def __init__(self, logger: LineLog) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self.has_failed = False
         self._logger = logger
 

@@ -18,8 +18,9 @@ from confluent_kafka.admin._topic import TopicDescription
 from relay.config import Config
 from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
+from relay.kafka.committed import open_reader
 from relay.kafka.created_again import NO_ID, created_again
-from relay.kafka.topics import SILENT_LOG, connect
+from relay.kafka.topics import connect
 from relay.kafka.transient_errors import is_transient
 
 EARLIEST, LATEST = -2, -1
@@ -160,16 +161,7 @@ class GroupOffsets:
         self._open_admin = admin
 
     def _open(self, group: str) -> Consumer:
-        return Consumer(
-            {
-                **self._config.client(self._client),
-                "group.id": group,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "allow.auto.create.topics": False,
-            },
-            logger=SILENT_LOG,
-        )
+        return open_reader(self._config, self._client, group, {"allow.auto.create.topics": False})
 
     def close(self) -> None:
         self._consumer.close()
@@ -210,7 +202,11 @@ class GroupOffsets:
         if start == "latest":
             return _as_offsets(map(self._end_of, partitions))
         if start.startswith("committed"):
-            committed = self._committed_by(other) if other else self._committed(self._consumer)
+            if other:
+                with contextlib.closing(self._open(other)) as consumer:
+                    committed = self._committed(consumer)
+            else:
+                committed = self._committed(self._consumer)
             offsets = _where_committed(committed)
             if offsets is None:
                 raise ConfigError(
@@ -264,10 +260,6 @@ class GroupOffsets:
     def committed(self) -> Offsets | None:
         """Return the group's committed offsets, or None if there are none. Raises ``Unavailable``."""
         return _where_committed(self._committed(self._consumer))
-
-    def _committed_by(self, group: str) -> list[TopicPartition]:
-        with contextlib.closing(self._open(group)) as consumer:
-            return self._committed(consumer)
 
     def _committed(self, consumer: Consumer) -> list[TopicPartition]:
         found: list[TopicPartition] = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)

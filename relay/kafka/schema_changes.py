@@ -35,12 +35,7 @@ def statement_record(
         if what:
             log.warning(
                 "source %s: the record of statement %s is too large for %s, which takes %d bytes: without %s it has %d",
-                change.source,
-                change.event_id,
-                topic,
-                int(largest),
-                what,
-                size,
+                *(change.source, change.event_id, topic, int(largest), what, size),
             )
         if size <= largest:
             return value, key, headers
@@ -50,10 +45,6 @@ def statement_record(
     )
 
 
-def _without_statement(change: SchemaChange) -> SchemaChange:
-    return replace(change, statement="", text=StatementText.OMITTED)
-
-
 def _without_columns(change: SchemaChange) -> SchemaChange:
     unknown: dict[str, Any] = {"before": None, "before_by": None, "after": None, "after_by": None}
     return replace(change, tables=tuple(replace(table, **unknown) for table in change.tables))
@@ -61,7 +52,7 @@ def _without_columns(change: SchemaChange) -> SchemaChange:
 
 _FORMS: tuple[tuple[str, Callable[[SchemaChange], SchemaChange]], ...] = (
     ("", lambda change: change),
-    ("its text", _without_statement),
+    ("its text", lambda change: replace(change, statement="", text=StatementText.OMITTED)),
     ("its text and the columns of its tables", _without_columns),
 )
 

@@ -115,6 +115,7 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
 
     # Several tables may share a topic.
     unique = {topic.name: topic for topic in topics}
+    ddl = [single("ddl", "the statements of a shard", {**large, **forever}, compactable=False)]
     return [
         *unique.values(),
         RequiredTopic(
@@ -134,11 +135,7 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
             {**large, **forever},  # I1: a dead letter is the only copy of its change
             compactable=False,
         ),
-        *(
-            single("ddl", "the statements of a shard", {**large, **forever}, compactable=False)
-            for kind in config.own_topics
-            if kind == "ddl"
-        ),
+        *(ddl if "ddl" in config.own_topics else ()),
     ]
 
 
