@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -49,9 +50,6 @@ class TopicSchemas:
         self._answered = -1  # the number of the question before the last complete read
         # Shared, each number taken in one step: it orders questions and reads.
         self._questions = itertools.count()
-        # Made by the first thread that publishes; librdkafka's are thread-safe.
-        self._opening = threading.Lock()
-        self._producer: Producer | None = None
         self._consumer = Consumer(
             {
                 **self._client,
@@ -218,7 +216,7 @@ class TopicSchemas:
             answers.append(error)
 
         try:
-            producer = self._open_producer()
+            producer = self._producer
             producer.produce(
                 self._topic,
                 key=mark.hex().encode(),
@@ -237,19 +235,11 @@ class TopicSchemas:
             failure = NoAnswer if error.code() == KafkaError._MSG_TIMED_OUT else Unavailable
             raise failure(self._named(f"cannot be written to: {error.str()}"))
 
-    def _open_producer(self) -> Producer:
-        with self._opening:
-            if self._producer is None:
-                self._producer = Producer(
-                    {
-                        **self._client,
-                        "enable.idempotence": True,
-                        "acks": "all",
-                        "delivery.timeout.ms": int(self._patience * 1000),
-                    },
-                    logger=_LOG,
-                )
-            return self._producer
+    @cached_property
+    def _producer(self) -> Producer:
+        """Shared by the threads that publish. If two begin at once, each may make one."""
+        settings = {"enable.idempotence": True, "acks": "all", "delivery.timeout.ms": int(self._patience * 1000)}
+        return Producer({**self._client, **settings}, logger=_LOG)
 
     def _named(self, what: str) -> str:
         return f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}"

@@ -231,12 +231,12 @@ class KeyspaceQueries:
         return self.run(shard, work, lambda token: compare is None or reflects(token, compare))
 
     def _new_shards(self) -> dict[str, WatchedShard]:
-        return {name: self._new_shard(name, addresses) for name, addresses in self._addresses.items()}
-
-    def _new_shard(self, name: str, addresses: Sequence[str]) -> WatchedShard:
-        qualified = f"{self.keyspace}/{name}"
-        servers = [WatchedServer(address, qualified, self._watch, self._connect) for address in addresses]
-        return WatchedShard(qualified, servers, self.max_lag)
+        shards = {}
+        for name, addresses in self._addresses.items():
+            qualified = f"{self.keyspace}/{name}"
+            servers = [WatchedServer(address, qualified, self._watch, self._connect) for address in addresses]
+            shards[name] = WatchedShard(qualified, servers, self.max_lag)
+        return shards
 
     def _servers(self) -> list[WatchedServer]:
         return [server for shard in self._shards.values() for server in shard.servers]
