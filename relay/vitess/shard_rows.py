@@ -131,10 +131,8 @@ class ShardRows:
             except (ValueError, ArithmeticError, KeyError):
                 why = decoder.explain_change(change)
                 raise RelayError(f"shard {self.shard.qualified}: a row of {table.name} in {gtid}: {why}") from None
-            if after is None and before is not None and decoder.may_lack_columns(before):
-                row(table, before, after, size or 1, only_key_is_sure=True)
-            else:
-                row(table, before, after, size or 1)
+            only_key = after is None and before is not None and decoder.may_lack_columns(before)
+            row(table, before, after, size or 1, only_key_is_sure=only_key)
             self.records += 1
 
     def truncate(self, table: Table) -> None:

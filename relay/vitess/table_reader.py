@@ -130,6 +130,7 @@ class _OpenCopy:
     """
 
     copy: TableCopy
+    tablets: Tablets
     order: KeyOrder
     opened_at: float
     alive_at: float
@@ -218,7 +219,7 @@ class CopiedTableReader:
         if self._published is None or self._shown_at or self._published.shard != rest.shard:
             self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
         shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
-        tablets = self._tablets_of(shard)
+        tablets = Tablets(self.vtgate, shard, settings.tablet_type, settings.cells)
         order = tablets.key_order(self.table)
         if rest.after is not None and (why := _why_again(rest, order)):
             log.warning(
@@ -236,14 +237,11 @@ class CopiedTableReader:
         start = tablets.at("", [] if rest.after is None else [rest.after])
         call = tablets.stream([start], {self.table: select_all(self.table)}, settings.heartbeat, copy=[self.table])
         copy, now = TableCopy(call, shard, self._tables, resumes=order.resumes), time.monotonic()
-        return _OpenCopy(copy, order, opened_at, now, now)
-
-    def _tablets_of(self, shard: VitessShard) -> Tablets:
-        return Tablets(self.vtgate, shard, self.settings.tablet_type, self.settings.cells)
+        return _OpenCopy(copy, tablets, order, opened_at, now, now)
 
     def _check_order(self, opened: _OpenCopy) -> None:
         """Raises ``Unavailable`` if the key was altered while the copy was opened, which may have left rows out."""
-        if not opened.is_same_order and self._tablets_of(opened.copy.shard).key_order(self.table) != opened.order:
+        if not opened.is_same_order and opened.tablets.key_order(self.table) != opened.order:
             raise Unavailable(
                 f"source {self.stream.source}: the primary key of table {self.table} was altered: copying again"
             )
@@ -314,7 +312,7 @@ class CopiedTableReader:
             waited = f"no row of table {self.table} came for {patience:g} s"
         else:
             return None
-        return f"{waited}: {self._tablets_of(opened.copy.shard).explain_silence()}"
+        return f"{waited}: {opened.tablets.explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
         """Return why the copy has ended, or None if its table was dropped, and nothing is left of it.
