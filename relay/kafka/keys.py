@@ -10,7 +10,8 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import orjson
 from confluent_kafka import murmur2
@@ -18,6 +19,8 @@ from confluent_kafka import murmur2
 from relay.errors import RelayError
 from relay.table import TableSchema
 from relay.types.columns import ColumnKind
+
+T = TypeVar("T")
 
 
 def partition(hash_bytes: bytes, partitions: int) -> int:
@@ -72,13 +75,13 @@ def _canonical(kind: str) -> Callable[[Any], bytes]:
     if kind in ("S", "N", ColumnKind.STRING):
         return str.encode
     if kind in ("B", ColumnKind.BYTES):
-        return _raw
+        return partial(_checked, bytes)
     return _sql_bytes
 
 
-def _raw(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"{value!r} is not bytes")
+def _checked(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value
 
 
@@ -103,25 +106,13 @@ def _sql_text(value: Any) -> str:
 
 def _item_json(kind: str) -> Callable[[Any], Any]:
     if kind in ("S", "N"):
-        return lambda value: {kind: _text(value)}
+        return lambda value: {kind: _checked(str, value)}
     if kind == "B":
-        return lambda value: {kind: b64encode(_raw(value)).decode()}
+        return lambda value: {kind: b64encode(_checked(bytes, value)).decode()}
     if kind == ColumnKind.BYTES:
-        return lambda value: b64encode(_raw(value)).decode()
+        return lambda value: b64encode(_checked(bytes, value)).decode()
     if kind == ColumnKind.STRING:
-        return _text
+        return partial(_checked, str)
     if kind in (ColumnKind.INT, ColumnKind.LONG, ColumnKind.BOOLEAN):
-        return _integer
+        return partial(_checked, int)
     return _sql_text
-
-
-def _integer(value: Any) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not an integer")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value

@@ -35,7 +35,12 @@ def statement_record(
         if what:
             log.warning(
                 "source %s: the record of statement %s is too large for %s, which takes %d bytes: without %s it has %d",
-                *(change.source, change.event_id, topic, int(largest), what, size),
+                change.source,
+                change.event_id,
+                topic,
+                int(largest),
+                what,
+                size,
             )
         if size <= largest:
             return value, key, headers
