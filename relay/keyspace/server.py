@@ -70,7 +70,7 @@ class WatchedServer:
         self._stopping = threading.Event()
         self._process = os.getpid()
         # Replaced by the thread, read by any other.
-        self._watcher = self._new_watcher()
+        self.watcher = self._new_watcher()
         self._problem: str | None = "it is not watched yet"
         # It is tried last until this time, in seconds of the monotonic clock. Set by any thread, in one assignment.
         self._avoid_until = -math.inf
@@ -83,7 +83,7 @@ class WatchedServer:
     def stop(self) -> None:
         """Stop watching soon. It does not wait."""
         self._stopping.set()
-        self._watcher.stop()
+        self.watcher.stop()
 
     def close(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the thread, and close the connections that no thread uses.
@@ -99,20 +99,12 @@ class WatchedServer:
     @property
     def token(self) -> EventToken | None:
         """Queries that start after this was read reflect everything up to it. None if nobody watches."""
-        return self._token_of(self._watcher)
-
-    @property
-    def role(self) -> Role | None:
-        return self._watcher.role
-
-    @property
-    def lag(self) -> float:
-        return self._watcher.lag
+        return self._token_of(self.watcher)
 
     @property
     def is_silent(self) -> bool:
         """Whether it is watched and has not been heard of for a while: a query may wait for it in vain."""
-        return self._watcher.silence > _SILENT
+        return self.watcher.silence > _SILENT
 
     @property
     def has_failed(self) -> bool:
@@ -121,8 +113,9 @@ class WatchedServer:
 
     @property
     def state(self) -> ServerState:
-        token, role = self.token, self.role
-        return ServerState(self.address, _named(role), self.lag, token, None if token is not None else self._problem)
+        token, watcher = self.token, self.watcher
+        problem = None if token is not None else self._problem
+        return ServerState(self.address, _named(watcher.role), watcher.lag, token, problem)
 
     def run(self, work: Work[T]) -> T:
         """Return what ``work`` makes of a connection, which no other thread uses, and of a token.
@@ -130,7 +123,7 @@ class WatchedServer:
         Raises ``Unavailable`` if the server cannot be queried, what ``work`` raises otherwise, and ``RelayError`` where
         a token would be wrong.
         """
-        watcher = self._watcher
+        watcher = self.watcher
         try:
             return self._connections.run(partial(self._with_token, watcher, work), _may_be_old)
         except (Unavailable, MySQLError) as error:
@@ -162,7 +155,7 @@ class WatchedServer:
                 raise
         except (MySQLError, OSError) as error:
             raise Unavailable(str(translated(error, self.address))) from error
-        return TokenQueries(connection, self._watcher)
+        return TokenQueries(connection, self.watcher)
 
     # ------------------------------------------------------------------ the thread
 
@@ -172,7 +165,7 @@ class WatchedServer:
     def _keep_watching(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
-            self._watcher = watcher = self._new_watcher()
+            self.watcher = watcher = self._new_watcher()
             if self._stopping.is_set():
                 return
             try:

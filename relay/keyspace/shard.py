@@ -47,7 +47,7 @@ class WatchedShard:
         """
         if token is None or not _is_mariadb(token):
             return token
-        roles = [server.role for server in self.servers]
+        roles = [server.watcher.role for server in self.servers]
         primaries = sum(role is not None and role.is_primary for role in roles)
         return token if primaries <= 1 else None  # I6
 
@@ -65,7 +65,7 @@ class WatchedShard:
         token = server.token
         if token is None:
             return 3  # its rows are as good, but nothing says how fresh they are
-        if server.lag > self.max_lag or server.is_silent:
+        if server.watcher.lag > self.max_lag or server.is_silent:
             return 2
         return 0 if is_fresh(token) else 1
 
