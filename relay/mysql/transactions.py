@@ -253,7 +253,7 @@ class ShardTransactions:
         for table in tables:
             self._use(table)
         gtid, position, timestamp = last
-        self._ended(TransactionBegin(gtid, position, timestamp, None, False), consumed)
+        self._ended(TransactionBegin(gtid, position, timestamp, None), consumed)
         return self._changes.size >= STREAMED_PAGE
 
     def _takes_whole(self, scanned: ScannedTransactions) -> bool:

@@ -141,7 +141,7 @@ def binlogs(draw: st.DrawFn, tables: list[Logged]) -> list[BinlogEvent]:
         gtid = f"{draw(st.sampled_from(['0-1-'] * 6 + [LOCAL]))}{number}"
         time = 1000 + draw(st.integers(-5, 5))
         committed_at = draw(st.none() | st.just(time * 1_000_000 + 7))
-        events.append(TransactionBegin(gtid, f"MariaDB/{gtid}", time, committed_at, False))
+        events.append(TransactionBegin(gtid, f"MariaDB/{gtid}", time, committed_at))
         for _ in range(draw(st.integers(0, 4))):
             logged = draw(st.sampled_from(tables))
             operation = draw(st.sampled_from([WRITE, UPDATE, DELETE]))

@@ -31,4 +31,4 @@ class Binlog:
 
 def transaction(gtid: str, position: str, at: int = 1_700_000_000) -> list[BinlogEvent]:
     row = int(gtid.replace(":", "-").rpartition("-")[2])
-    return [TransactionBegin(gtid, position, at, None, False), Rows(TABLE, [(None, (row,))], 10), COMMIT]
+    return [TransactionBegin(gtid, position, at, None), Rows(TABLE, [(None, (row,))], 10), COMMIT]

@@ -183,7 +183,7 @@ def test_a_block_gives_no_records_under_the_schema_of_other_columns(own: list[Ca
 
 
 def begin(number: int) -> TransactionBegin:
-    return TransactionBegin(f"0-1-{number}", f"MariaDB/0-1-{number}", 1000 + number, None, False)
+    return TransactionBegin(f"0-1-{number}", f"MariaDB/0-1-{number}", 1000 + number, None)
 
 
 def test_usual_transactions_make_no_objects() -> None:

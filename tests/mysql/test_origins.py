@@ -67,7 +67,7 @@ def replicated(number: int, position: str, before: str, shard: str = "-", size: 
     row = ["1", source(shard), position, "1700000000"]
     was = ["1", source(shard), before, "1699999999"]
     return [
-        TransactionBegin(f"{TARGET}:{number}", f"MySQL56/{TARGET}:1-{number}", 1_800_000_000, None, False),
+        TransactionBegin(f"{TARGET}:{number}", f"MySQL56/{TARGET}:1-{number}", 1_800_000_000, None),
         Rows(TABLE, [(None, (number,))], size),
         Rows(VREPLICATION, [(was, row)], 100),
         COMMIT,
@@ -147,7 +147,7 @@ def test_a_name_is_the_same_after_a_restart() -> None:
 
 def test_transactions_made_on_the_target_have_no_origin() -> None:
     own: list[BinlogEvent] = [
-        TransactionBegin(f"{TARGET}:2", f"MySQL56/{TARGET}:1-2", 1, None, False),
+        TransactionBegin(f"{TARGET}:2", f"MySQL56/{TARGET}:1-2", 1, None),
         Rows(TABLE, [(None, (1,))], 9),
         COMMIT,
     ]
@@ -159,14 +159,14 @@ def test_transactions_made_on_the_target_have_no_origin() -> None:
 
 def test_a_transaction_that_was_replicated_without_a_checkpoint_is_refused() -> None:
     """I1, I3: it is not known whether its parent published it."""
-    begun = TransactionBegin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None, False)
+    begun = TransactionBegin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None)
     with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication, .*reshard_checkpoint_table"):
         read(Stream([begun, Rows(TABLE, [(None, (1,))], 9), COMMIT]))
 
 
 def stated(gtid: str, sql: str) -> list[BinlogEvent]:
     return [
-        TransactionBegin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None, True),
+        TransactionBegin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None),
         Statement(sql, "shop", 1, False),
         COMMIT,
     ]

@@ -56,7 +56,7 @@ class Shard:
 
 
 def begin(number: int, server: int = 1) -> TransactionBegin:
-    return TransactionBegin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None, False)
+    return TransactionBegin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None)
 
 
 def inserted(number: int, table: Table, size: int = 10) -> list[BinlogEvent]:
@@ -196,7 +196,7 @@ def test_a_transaction_that_only_a_replica_has_is_required_of_no_other_server() 
     shard = Shard()
     table = shard.layout("id")
     shard.local = "9-"
-    local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
+    local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None)
     shard.pages(local, Rows(table, [(None, (1,)), (None, (2,))], 10))
     position = shard.transactions.position.to_json()
     assert (position["transaction"], position["rows_done"]) == ("9-7-3", 1)
@@ -213,8 +213,8 @@ def test_tokens_name_only_transactions_that_every_server_of_the_shard_has() -> N
     shard = Shard()
     table = shard.layout("id")
     shard.local = "9-"
-    local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
-    shared = TransactionBegin("0-1-101", "MariaDB/0-1-101,9-7-3", 1002, None, False)
+    local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None)
+    shared = TransactionBegin("0-1-101", "MariaDB/0-1-101,9-7-3", 1002, None)
     for begun in (local, shared):
         shard.transactions.feed([begun, Rows(table, [(None, (1,))], 10), COMMIT])
     shard.transactions.consume()

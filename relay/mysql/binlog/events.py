@@ -55,7 +55,7 @@ SILENT = frozenset(
 LOADS = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
 THREAD_SPECIFIC_FLAG, IGNORABLE_FLAG = 0x04, 0x80
 
-STANDALONE, IS_DDL, PREPARED_XA = 1, 32, 64
+STANDALONE, PREPARED_XA = 1, 64
 _GROUP_COMMIT, _XA = 2, 64 | 128
 _START_ALTER, _ROLLBACK_ALTER = 2, 8  # of the flags after these
 
@@ -80,7 +80,6 @@ class TransactionBegin(msgspec.Struct, gc=False):
     position: str
     timestamp: int
     committed_at: int | None
-    is_ddl: bool
     made_here: bool = False
     origin: Origin | None = None
 
@@ -148,7 +147,7 @@ class RawTransactions(msgspec.Struct):
         """Take the first of them; return its events."""
         gtid, position, timestamp, committed_at, rows = self.scanned.pop()
         made_here, buffer = gtid.split("-")[1] == str(self.own), self.scanned.buffer
-        begin = TransactionBegin(gtid, position, timestamp, committed_at, False, made_here)
+        begin = TransactionBegin(gtid, position, timestamp, committed_at, made_here)
         logged = (
             RawRows(
                 known.table, known.decoder, kind, buffer, start, end, BinlogPlace(self.address, self.file, at, gtid)

@@ -56,16 +56,14 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 class _OpenTransaction:
     """The transaction that is being read. ``gtid``: "" between two.
 
-    ``tables``: by the ids that the server gives them in it. ``pending``: for one of MySQL whose beginning was not
-    returned yet, since only the next event says whether it is DDL: its timestamp, and when it was committed.
-    ``is_statement``: whether it is a single statement; ``alters_nothing``: one that does nothing yet. ``rows_of``: a
-    table that it has rows of. ``is_prepared``: it is prepared only. ``xa_rows``, ``xa_size``: its rows and their bytes,
-    while it is an XA transaction that may not commit.
+    ``tables``: by the ids that the server gives them in it. ``is_statement``: whether it is a single statement, in
+    MySQL until something else comes; ``alters_nothing``: one that does nothing yet. ``rows_of``: a table that it has
+    rows of. ``is_prepared``: it is prepared only. ``xa_rows``, ``xa_size``: its rows and their bytes, while it is an XA
+    transaction that may not commit.
     """
 
     gtid: str = ""
     tables: dict[bytes, KnownTable | None] = field(default_factory=dict)
-    pending: tuple[int, int | None] | None = None
     is_statement: bool = False
     alters_nothing: bool = False
     rows_of: str = ""
@@ -208,13 +206,13 @@ class BinlogEvents:
                 self._open.is_statement = bool(bits & events.STANDALONE)
                 self._open.is_prepared = bool(bits & events.PREPARED_XA)
                 self._open.alters_nothing = self._open.is_statement and events.alters_nothing(buffer[start:end])
-                is_ddl, made_here = bool(bits & events.IS_DDL), server_id == self._own
-                out.append(TransactionBegin(self._open.gtid, reached, timestamp, None, is_ddl, made_here))
+                out.append(TransactionBegin(self._open.gtid, reached, timestamp, None, server_id == self._own))
             elif kind == events.GTID:
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
                 self._new_transaction(f"{server}:{number}")
-                self._executed.add_mysql(server, number)
-                self._open.pending = (timestamp, committed_at)
+                reached = self._executed.add_mysql(server, number)
+                self._open.is_statement = True
+                out.append(TransactionBegin(self._open.gtid, reached, timestamp, committed_at))
             elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
                 self._query(buffer[start:end], timestamp, flags, kind == events.COMPRESSED_QUERY, out)
             elif kind == events.TRANSACTION_PAYLOAD:
@@ -239,15 +237,8 @@ class BinlogEvents:
             self._executed.restore(self._committed)
         self._open = _OpenTransaction(gtid)
 
-    def _begin_pending(self, out: list[BinlogEvent], is_ddl: bool) -> None:
-        if self._open.pending is not None:
-            timestamp, committed_at = self._open.pending
-            self._open.pending = None
-            out.append(TransactionBegin(self._open.gtid, self._executed.position, timestamp, committed_at, is_ddl))
-
     def _commit(self, out: list[BinlogEvent]) -> None:
         if self._open.gtid:
-            self._begin_pending(out, False)
             self._open.gtid = ""
             self._committed = self._executed.position
             out.append(Commit(self.file, self.position))
@@ -296,11 +287,9 @@ class BinlogEvents:
             end = len(buffer)
         found = RawRows(entry.table, decoder, operation, buffer, at, end, self._at)
         if self._is_raw and self._open.xa_rows is None:
-            self._begin_pending(out, False)
             out.append(found)
             return
         rows = found.decoded()
-        self._begin_pending(out, False)
         if self._open.xa_rows is None:
             out.append(rows)
             return
@@ -314,7 +303,7 @@ class BinlogEvents:
     def _query(self, body: bytes, timestamp: int, flags: int, is_compressed: bool, out: list[BinlogEvent]) -> None:
         raw, encoding, used, ansi_quotes = events.query(body, is_compressed)
         if raw == b"BEGIN":
-            self._begin_pending(out, False)
+            self._open.is_statement = False
             return
         if raw == b"COMMIT" or self._open.alters_nothing:  # I8
             self._commit(out)
@@ -326,8 +315,7 @@ class BinlogEvents:
         statement = Statement(sql, database, timestamp, ansi_quotes, lower_case=lower_case, uses_temporary=is_temporary)
         said = statement.classified
         if said.kind is Kind.XA_START:
-            self._open.xa_rows, self._open.xa_size = [], 0
-            self._begin_pending(out, False)
+            self._open.xa_rows, self._open.xa_size, self._open.is_statement = [], 0, False
             return
         if said.kind in (Kind.SAVEPOINT, Kind.XA_END):
             return
@@ -339,13 +327,10 @@ class BinlogEvents:
             return
         if said.kind is Kind.CHANGE:
             self._refuse(sql, database, said)
-        # In MySQL a statement that is a transaction of its own has no BEGIN.
-        is_alone = self._open.is_statement or (
-            self._open.pending is not None and not sql.rstrip().endswith("START TRANSACTION")
-        )
-        self._begin_pending(out, True)
         out.append(statement)
-        if is_alone:
+        if said.kind is Kind.CREATE and sql.rstrip().endswith("START TRANSACTION"):
+            self._open.is_statement = False  # its rows follow
+        if self._open.is_statement:
             self._commit(out)
 
     def _refuse(self, sql: str, database: str, said: Classified) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from relay.gtid import parse
 from relay.mysql.binlog.events import (
-    IS_DDL,
     MARIADB_GTID,
     STANDALONE,
     Commit,
@@ -51,7 +50,7 @@ from tests.mysql.scripted_binlogs import (
 )
 def test_a_statement_about_a_temporary_table_is_about_no_other(sql: bytes, is_temporary: bool) -> None:
     """I7: a flag of MariaDB's event says that it uses one. A table that is filled from one is none."""
-    begins = [event(MARIADB_GTID, struct.pack("<QIB6x", number, 0, STANDALONE | IS_DDL)) for number in (10, 11)]
+    begins = [event(MARIADB_GTID, struct.pack("<QIB6x", number, 0, STANDALONE)) for number in (10, 11)]
     events = [begins[0], event(QUERY, query(sql), flags=4), begins[1], event(QUERY, query(sql))]
     settings = {**SETTINGS, "gtid_domain_id": "0"}
     with reading_events(events, "MariaDB/0-1-9", settings=settings) as (stream, _):
@@ -100,7 +99,7 @@ class TestATransaction:
         assert insert.changes == [(None, (1, b"x")), (None, (2, b"x"))]
         assert update.changes == [((1, b"x"), (1, b"y"))]
         assert delete.changes == [((2, None), None)]
-        assert (begin.is_ddl, begin.timestamp, commit) == (False, 1_700_000_000, Commit("binlog.000001", 1000))
+        assert (begin.timestamp, commit) == (1_700_000_000, Commit("binlog.000001", 1000))
 
     def test_has_the_time_of_its_first_commit(self) -> None:
         """I3: a replica has another time of its own."""
@@ -111,12 +110,18 @@ class TestATransaction:
             first, _, second, _ = read_commits(stream, 2)
         assert (first.committed_at, second.committed_at) == (1_700_000_000_123_456, 1_700_000_000_654_321)
 
-    def test_of_a_ddl_statement_is_marked_at_its_begin(self) -> None:
+    def test_of_a_ddl_statement_ends_with_it(self) -> None:
         events = [event(GTID, gtid(A, 10)), event(QUERY, query(b"ALTER TABLE orders ADD x int")), *transaction(11)]
         with reading_events(events) as (stream, _):
-            begin, statement, _, other, _ = read_commits(stream, 2)
-        assert (begin.is_ddl, statement.sql, statement.database) == (True, "ALTER TABLE orders ADD x int", "shop")
-        assert other.is_ddl is False
+            found = read_commits(stream, 2)
+        assert [type(each) for each in found] == [TransactionBegin, Statement, Commit, TransactionBegin, Commit]
+        assert (found[1].sql, found[1].database) == ("ALTER TABLE orders ADD x int", "shop")
+
+    def test_that_makes_a_procedure_which_begins_transactions_ends_with_it(self) -> None:
+        made = event(QUERY, query(b"CREATE DEFINER=`root`@`%` PROCEDURE `p`() START TRANSACTION"))
+        with reading_events([event(GTID, gtid(A, 10)), made, *transaction(11)]) as (stream, _):
+            found = read_commits(stream, 2)
+        assert [type(each) for each in found] == [TransactionBegin, Statement, Commit, TransactionBegin, Commit]
 
     def test_that_creates_a_table_from_a_query_ends_with_its_rows(self) -> None:
         made = event(QUERY, query(b"CREATE TABLE `orders` (`id` int) START TRANSACTION"))
