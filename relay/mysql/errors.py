@@ -31,7 +31,3 @@ class Diverged(Unavailable):
 
 class NotCarried(RelayError):
     """An event that cannot become changes without losing or inventing some (I8). Names table and position."""
-
-
-class IncidentEvent(NotCarried):
-    """The server reports that changes may be missing from its binlog at this position."""

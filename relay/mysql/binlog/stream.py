@@ -34,7 +34,7 @@ from relay.mysql.binlog.events import (
 from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Wanted
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import IncidentEvent, Interrupted, NotCarried
+from relay.mysql.errors import Interrupted, NotCarried
 from relay.mysql.executed import Executed
 from relay.mysql_dialect.statement_text import shown
 from relay.mysql_dialect.statements import Classified, Kind
@@ -364,7 +364,7 @@ class BinlogEvents:
             self._commit(out)
         elif kind == events.INCIDENT:
             text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "it gives no reason"
-            raise IncidentEvent(
+            raise NotCarried(
                 f"{self._place}: the server reports that changes may be missing from its binlog here: {text}"
             )
         else:
