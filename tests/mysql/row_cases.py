@@ -150,19 +150,6 @@ CASES = [
         st.tuples(st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31)),
         lambda value: f"{value[0]:04d}-{value[1]:02d}-{value[2]:02d}",
     ),
-    Case(
-        ColumnType(12, b"", lambda value: struct.pack("<q", int("".join(value)))),
-        "string",
-        st.just(("2024", "02", "29", "23", "59", "58")),
-        lambda value: "2024-02-29 23:59:58",
-    ),
-    Case(
-        ColumnType(11, b"", lambda value: value.to_bytes(3, "little", signed=True)),
-        "string",
-        st.sampled_from((-8385959, 0, -1, 123456)),
-        {-8385959: "-838:59:59", 0: "00:00:00", -1: "-00:00:01", 123456: "12:34:56"}.get,
-    ),
-    Case(fixed("I", 7), "timestamp", whole(32, True), lambda value: value * 1_000_000),
     *(each(places) for each in (datetime2, time2, timestamp2) for places in range(7)),
     *(
         decimals(*each)

@@ -98,12 +98,6 @@ def _time(column: ColumnLayout) -> ColumnReader:
         return ColumnReader("date", 3, values.memo_of("date").__getitem__)
     if kind == table_map.YEAR:
         return ColumnReader("year", 1, values.year)
-    if kind == table_map.TIMESTAMP:
-        return ColumnReader("timestamp", 4, lambda stored: _unsigned(stored) * 1_000_000)
-    if kind == table_map.DATETIME:
-        return ColumnReader("datetime", 8, values.old_datetime)
-    if kind == table_map.TIME:
-        return ColumnReader("time", 3, values.old_time)
     sizes = {table_map.TIMESTAMP2: ("timestamp", 4), table_map.DATETIME2: ("datetime", 5), table_map.TIME2: ("time", 3)}
     if kind not in sizes or decimals > 6:
         raise BadTableMap(f"its column {column.name} has the unknown type {kind}")

@@ -127,20 +127,6 @@ def timestamp_reader(decimals: int) -> Callable[[bytes], int]:
     return read
 
 
-def old_datetime(stored: bytes) -> str:
-    day, second = divmod(int.from_bytes(stored, "little", signed=True), 1_000_000)
-    return (
-        f"{day // 10000:04d}-{day // 100 % 100:02d}-{day % 100:02d}"
-        f" {second // 10000:02d}:{second // 100 % 100:02d}:{second % 100:02d}"
-    )
-
-
-def old_time(stored: bytes) -> str:
-    raw = int.from_bytes(stored, "little", signed=True)
-    sign, raw = ("-", -raw) if raw < 0 else ("", raw)
-    return f"{sign}{raw // 10000:02d}:{raw // 100 % 100:02d}:{raw % 100:02d}"
-
-
 # ------------------------------------------------------------------ compressed
 
 
