@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from relay.mysql_dialect.charsets import BINARY, charset
@@ -130,19 +130,8 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
             raise BadTableMap(f"the members of its column {name} are not in the binlog: {_SET_METADATA}")
         if shape.kind in _TEXT and not set_:
             raise BadTableMap(f"the character set of its column {name} is not in the binlog: {_SET_METADATA}")
-        columns.append(
-            ColumnLayout(
-                name,
-                shape.kind,
-                shape.size,
-                shape.width if set_ in ("", BINARY) else 0,
-                shape.decimals,
-                shape.precision,
-                number in unsigned and shape.kind in _NUMERIC,
-                set_,
-                members=texts,
-            )
-        )
+        width, is_unsigned = shape.width if set_ in ("", BINARY) else 0, number in unsigned and shape.kind in _NUMERIC
+        columns.append(replace(shape, name=name, width=width, unsigned=is_unsigned, charset=set_, members=texts))
     hidden = _hidden(columns) if is_mariadb else frozenset()
     return TableMap(database, table, tuple(columns), tuple(names[at] for at in _primary(options)), hidden)
 
