@@ -8,8 +8,10 @@ from __future__ import annotations
 import struct
 import time
 import uuid
+from bisect import bisect_left
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache, partial
 
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
@@ -85,7 +87,6 @@ class TooOld(BinlogPurged):
 
     def __init__(self, address: str, oldest: int) -> None:
         super().__init__(f"{address}: its oldest binlog begins after the wanted time")
-        self.address = address
         self.oldest = oldest
 
 
@@ -118,19 +119,10 @@ def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
 
 def _file_before(server: ServerConnection, wanted: int) -> Binlog:
     """Return the newest file that was started before ``wanted``: everything in earlier ones is older."""
+    look = cache(partial(look_into, server))
     names = server.binlogs()
-    found = None
-    low, high = 0, len(names)
-    while low < high:
-        middle = (low + high) // 2
-        file = look_into(server, names[middle])
-        if file.begun < wanted:
-            found, low = file, middle + 1
-        else:
-            high = middle
-    if found is not None:
-        return found
-    oldest = look_into(server, names[0])
-    if not oldest.before:
-        return oldest  # nothing precedes it
-    raise TooOld(server.account.address, oldest.begun)
+    at = bisect_left(names, wanted, key=lambda name: look(name).begun)
+    found = look(names[max(at - 1, 0)])
+    if at == 0 and found.before:  # something precedes the oldest
+        raise TooOld(server.account.address, found.begun)
+    return found
