@@ -18,7 +18,7 @@ def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, li
 
     ``position``: the end of the payload in the file, for all of them. ``place``: for errors. Raises ``NotCarried``.
     """
-    compression, _, data = events.payload(body)
+    compression, data = events.payload(body)
     if compression == 255:
         chunks: Any = (data[at : at + _INFLATED] for at in range(0, len(data), _INFLATED))
     elif compression == 0:

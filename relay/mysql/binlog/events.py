@@ -298,14 +298,14 @@ def rotate(body: bytes) -> Rotate:
     return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"))
 
 
-def payload(body: bytes) -> tuple[int, int, bytes]:
-    """Read MySQL's TRANSACTION_PAYLOAD: compression (0: zstd, 255: none), uncompressed size, and the bytes."""
+def payload(body: bytes) -> tuple[int, bytes]:
+    """Read MySQL's TRANSACTION_PAYLOAD: compression (0: zstd, 255: none), and the bytes."""
     at = 0
     fields: dict[int, int] = {}
     while True:
         kind, at = packed(body, at)
         if kind == 0:
-            return fields.get(2, 255), fields.get(3, 0), body[at:]
+            return fields.get(2, 255), body[at:]
         size, at = packed(body, at)
         fields[kind], _ = packed(body, at)
         at += size
