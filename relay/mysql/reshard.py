@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
+from relay.mysql.chunks import quoted
 from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import Denied, NoTable
 from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointRow, CheckpointTable
 from relay.mysql.positions import BinlogPosition
@@ -226,13 +229,9 @@ class HandoverCheck:
         return found
 
     def _connect_to(self, names: Iterable[str]) -> dict[str, ServerConnection]:
-        found: dict[str, ServerConnection] = {}
-        try:
-            for name in names:
-                found[name] = self._connect(name)
-        except BaseException:
-            _close(found)
-            raise
+        with ExitStack() as stack:
+            found = {name: stack.enter_context(closing(self._connect(name))) for name in names}
+            stack.pop_all()
         return found
 
     def _ask(self, reshard: Reshard) -> _Targets:
@@ -270,20 +269,14 @@ def _close(servers: Mapping[str, ServerConnection]) -> None:
 
 def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> list[CheckpointRow]:
     """Return the rows of a target's checkpoint table. Raises ``Unavailable``."""
-    columns = server.execute(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        " ORDER BY ORDINAL_POSITION",
-        (checkpoints.database, checkpoints.table),
-    )
-    names = [str(name) for (name,) in columns]
-    if not names:
+    try:
+        rows = server.named_rows(f"SELECT * FROM {quoted(checkpoints.database)}.{quoted(checkpoints.table)}")
+    except (Denied, NoTable):
         raise Unavailable(
             f"{server.account.address} has no table {checkpoints}, or {server.account.user} may not read it: the relay "
             "follows a reshard by what its replication writes to that table. Set `reshard_checkpoint_table`"
-        )
-    listed = ", ".join(f"`{name}`" for name in names)
-    rows = server.execute(f"SELECT {listed} FROM `{checkpoints.database}`.`{checkpoints.table}`")
-    return [found for row in rows if (found := checkpoints.read(names, row)) is not None]
+        ) from None
+    return [found for row in rows if (found := checkpoints.read(list(row), list(row.values()))) is not None]
 
 
 def start_of_target(shard: str, parents: Mapping[str, ShardCheckpoint]) -> GtidSet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -112,12 +112,10 @@ class Target(FakeServer):
         super().__init__("target", f"{B}:1-9")
         self.position = position
 
-    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
-        if "information_schema" in statement:
-            return [("source_shard",), ("pos",), ("state",)]
-        if statement.startswith("SELECT `"):
-            return [("-", self.position, "Running")]
-        return super().execute(statement, arguments)
+    def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
+        if statement.startswith("SELECT *"):
+            return [{"source_shard": "-", "pos": self.position, "state": "Running"}]
+        return super().named_rows(statement)
 
 
 def test_a_shard_does_not_hand_over_in_the_middle_of_what_a_running_replication_groups() -> None:
