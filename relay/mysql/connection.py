@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl as tls
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cached_property
 from typing import Any, Literal
 
@@ -315,9 +315,7 @@ def connect(
 ) -> ServerConnection:
     """Connect to a server. ``clock``: see `ServerConnection`. Raises ``Interrupted``, ``Denied``, ``Unavailable``."""
     account = Login(host, port, user, password, ssl)
-    connection = account.connect()
-    try:
-        return ServerConnection(account, connection, clock)
-    except BaseException:
-        connection.close()
-        raise
+    with ExitStack() as stack:
+        server = ServerConnection(account, stack.enter_context(closing(account.connect())), clock)
+        stack.pop_all()
+    return server

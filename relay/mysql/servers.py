@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from relay.errors import RelayError, Unavailable
@@ -134,17 +134,12 @@ class ShardServers:
         """
         survey = self._survey(position)
         best = min(survey.found, key=lambda each: each.role.lag > self.max_lag, default=None)
-        keep = best
-        try:
-            if best is not None:
-                self._lacking_since = None
-                return best
-            return self._lost(survey, position, sequences_read)
-        except BaseException:
-            keep = None
-            raise
-        finally:
-            survey.close(keep=keep)
+        if best is None:
+            with closing(survey):
+                return self._lost(survey, position, sequences_read)
+        survey.close(keep=best)
+        self._lacking_since = None
+        return best
 
     def better(self, current: str, position: BinlogPosition) -> str | None:
         """Return the address of a server that should be read instead of ``current``, None to stay there.
@@ -190,9 +185,9 @@ class ShardServers:
 
     def _survey(self, position: BinlogPosition) -> _Survey:
         """Ask the servers, up to the first that can continue and is not too far behind."""
-        survey = _Survey()
         needed, unfinished = position.needed, position.unfinished
-        try:
+        with ExitStack() as stack:
+            survey = stack.enter_context(closing(_Survey()))
             for address in self._ordered():
                 try:
                     self._ask(address, needed, unfinished, survey)
@@ -201,14 +196,12 @@ class ShardServers:
                     survey.has_silent = True
                 if survey.found and survey.found[-1].role.lag <= self.max_lag:
                     break
-        except BaseException:
-            survey.close()
-            raise
+            stack.pop_all()
         return survey
 
     def _ask(self, address: str, needed: GtidSet, unfinished: Sequence[str], survey: _Survey) -> None:
-        server = self._connect(address)
-        try:
+        with ExitStack() as stack:
+            server = stack.enter_context(closing(self._connect(address)))
             server.verify()
             if needed and needed.flavour != server.flavour:
                 raise RelayError(
@@ -223,9 +216,7 @@ class ShardServers:
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
             is_waiting = is_behind and standing is Standing.PRIMARY and _awaits_its_own(server, needed)
-        except BaseException:
-            server.close()
-            raise
+            stack.pop_all()
         history = ServerHistory.BEHIND if is_behind else ServerHistory.COMPLETE
         refusal, until = self._refusals.get(address, (None, 0.0))
         if refusal is not None and until >= self._clock():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -253,14 +253,12 @@ class MySQLSource(SqlSource):
         problems = []
         for address in self._addresses(shard):
             try:
-                server = self._connect(address)
-                try:
+                with ExitStack() as stack:
+                    server = stack.enter_context(closing(self._connect(address)))
                     if verified:
                         self._verify(server)
-                except BaseException:
-                    server.close()
-                    raise
-                return server
+                    stack.pop_all()
+                    return server
             except Unavailable as error:
                 problems.append(str(error))
         reasons = "; ".join(problems) or "`shards` lists none"

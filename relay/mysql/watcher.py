@@ -11,8 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
-from types import TracebackType
+from contextlib import ExitStack, closing
 from typing import NamedTuple, Self
 
 from relay.errors import RelayError
@@ -114,8 +113,8 @@ class ReplicationWatcher:
         self._stopping.set()
 
     def _open(self) -> _Opened:
-        server = self._connect()
-        try:
+        with ExitStack() as stack:
+            server = stack.enter_context(closing(self._connect()))
             server.verify()
             role = role_of(server)
             self.identity = server.identity
@@ -123,9 +122,7 @@ class ReplicationWatcher:
             # The next transactions are not much older than the newest binlog file.
             timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
             events = BinlogEvents(server, executed, None)
-        except BaseException:
-            server.close()
-            raise
+            stack.pop_all()
         self._seen = role, time.monotonic()
         self._token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
         return _Opened(server, role, events, executed, timestamp)
@@ -140,9 +137,7 @@ class ReplicationWatcher:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ the thread
