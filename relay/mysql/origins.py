@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Origin, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Rows, Statement, TransactionBegin
 from relay.mysql.gtids import origin_server, origin_servers
+from relay.mysql.layouts import Layouts
+from relay.mysql_dialect.streamed_transaction import Origin
 from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import OriginToken
@@ -122,8 +124,7 @@ class ReplicatedEvents:
     """The events of a target, without what its parents' streams had; the rest says where it was made.
 
     ``parents``: by their names in the checkpoint table. ``open_at``: opens the binlog after a GTID set, with the
-    checkpoint table. ``empties``: whether a statement empties relayed tables; ``defines``: whether it is published as
-    such. ``own``: the server id or UUID of the server that is read. ``held``: instead of ``HELD``.
+    checkpoint table. ``own``: the server id or UUID of the server that is read. ``held``: instead of ``HELD``.
     """
 
     def __init__(
@@ -132,17 +133,15 @@ class ReplicatedEvents:
         checkpoints: CheckpointTable,
         start: GtidSet,
         open_at: Callable[[GtidSet], EventStream],
+        layouts: Layouts,
         *,
-        empties: Callable[[Statement], bool],
-        defines: Callable[[Statement], bool] = lambda _: False,
         own: str = "",
         held: int | None = None,
     ) -> None:
         self._parents = parents
         self._checkpoints = checkpoints
         self._open_at = open_at
-        self._empties = empties
-        self._defines = defines
+        self._layouts = layouts
         self._limit = HELD if held is None else held
         self._events = open_at(start)
         # The executed position after the last transaction that was returned.
@@ -169,7 +168,8 @@ class ReplicatedEvents:
                 if self._commit(event, out):
                     break  # it and the transactions after it are read again
             elif self._open.begun is not None and self._open.is_published is None:
-                self._open.has_emptied |= isinstance(event, Statement) and self._empties(event)
+                if isinstance(event, Statement) and self._layouts.emptied(event.classified):
+                    self._open.has_emptied = True
                 self._open.held.append(event)
             elif isinstance(event, Statement) and self._open.is_published is False:
                 out += self._unpublished([event])
@@ -261,7 +261,7 @@ class ReplicatedEvents:
         return [
             replace(event, is_published=False)
             for event in events
-            if isinstance(event, Statement) and self._defines(event)
+            if isinstance(event, Statement) and self._layouts.defined(event.classified)
         ]
 
     def _is_finished(self, gtid: str) -> bool:

@@ -17,7 +17,7 @@ from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.mysql import connection
 from relay.mysql.binlog.dump import Dump
-from relay.mysql.binlog.events import EventStream, Statement
+from relay.mysql.binlog.events import EventStream
 from relay.mysql.binlog.files import TooOld, executed_before
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
@@ -318,19 +318,11 @@ class MySQLSource(SqlSource):
         def wanted(database: str, table: str) -> bool:
             return self._checkpoints.matches(database, table) or self.layouts.wanted(database, table)
 
-        def empties(event: Statement) -> bool:
-            return bool(self.layouts.emptied(event.classified))
-
-        def defines(event: Statement) -> bool:
-            return self.layouts.defined(event.classified)
-
         def open_events(server: ServerConnection, executed: GtidSet) -> EventStream:
             def open_at(start: GtidSet) -> EventStream:
                 return BinlogEvents(server, start, layout, wanted)
 
-            return ReplicatedEvents(
-                ended, self._checkpoints, executed, open_at, empties=empties, defines=defines, own=server.identity
-            )
+            return ReplicatedEvents(ended, self._checkpoints, executed, open_at, self.layouts, own=server.identity)
 
         return open_events
 

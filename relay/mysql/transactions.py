@@ -77,7 +77,6 @@ class ShardTransactions:
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
     ) -> None:
-        self.layouts = layouts
         self.executed_position = position.gtid
         self.local = position.local
         self._is_local = is_local
@@ -102,7 +101,6 @@ class ShardTransactions:
 
     @property
     def executed(self) -> GtidSet:
-        """The transactions that were read completely."""
         if self._executed[0] != self.executed_position:
             self._executed = self.executed_position, parse(self.executed_position)
         return self._executed[1]
@@ -146,7 +144,6 @@ class ShardTransactions:
         return changes, size, tables, behind
 
     def take_schema_changes(self) -> list[SchemaChange]:
-        """Return the statements that are ready. Call it with `take`."""
         return self._changes.take_schema_changes()
 
     def take_last_gtids(self) -> list[str]:
@@ -297,14 +294,12 @@ class ShardTransactions:
         return True
 
     def _are_compiled(self, event: RawRows) -> bool:
-        """Whether the compiled core has made the changes of the rows."""
         if event.size > STREAMED_PAGE:  # which Python divides among pages
             return False
         rows = self._compiled(event.table, event.decoder)
         return rows is not None and self._changes.rows(rows, event.operation, event.buffer, event.start, event.end)
 
     def _use(self, table: Table) -> None:
-        """The page has rows of ``table``."""
         self._tables[table.name] = table
         if self.statements.followed.layouts.get(table.name) is not table:
             self.statements.followed.read(table)
@@ -316,14 +311,12 @@ class ShardTransactions:
         if self._is_local(begun.gtid):
             # Now, so that no other server is asked for the rest of it.
             self.local = self.local | parse(begun.gtid)
-        origin = begun.origin
         self._changes.begin(
             begun.gtid,
             self._shared_position(begun),
             begun.timestamp,
             committed_at=begun.committed_at,
-            origin=origin.token if origin else None,
-            origin_gtid=origin.gtid if origin else None,
+            origin=begun.origin,
             skip=self._partial.rows(begun.gtid),
         )
         self._is_open = True
@@ -350,7 +343,7 @@ class ShardTransactions:
             # The page may hold rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
         for applied in statements.published:
-            self._changes.statement(self.layouts.database, applied)
+            self._changes.statement(statements.layouts.database, applied)
         statements.begin()
         if self._is_open:
             self._changes.end()
@@ -361,7 +354,6 @@ class ShardTransactions:
         self._ended(begun, consumed)
 
     def _ended(self, begun: TransactionBegin, consumed: Consumed) -> None:
-        """A transaction was read to its end."""
         self.statements.followed.keep()
         if ":" not in begun.gtid:
             self._last_gtids[begun.gtid.rpartition("-")[0]] = begun.gtid

@@ -14,9 +14,9 @@ from relay.change import Change, ChangeParts, SchemaChange, event_id
 from relay.errors import RelayError
 from relay.mysql_dialect.followed_tables import AppliedStatement
 from relay.mysql_dialect.makers import CompiledMaker, PlainMaker
-from relay.mysql_dialect.streamed_transaction import PublishedRows, StreamedTransaction, Tally
+from relay.mysql_dialect.streamed_transaction import Origin, PublishedRows, StreamedTransaction, Tally
 from relay.mysql_dialect.tables import Table
-from relay.token import EventToken, OriginToken
+from relay.token import EventToken
 
 if TYPE_CHECKING:
     from relay.native._core import ChangeBlock, CompiledRows, ScannedTransactions
@@ -56,28 +56,25 @@ class TransactionChanges:
         timestamp: int,
         *,
         committed_at: int | None = None,
-        origin: OriginToken | None = None,
-        origin_gtid: str | None = None,
+        origin: Origin | None = None,
         skip: PublishedRows | None = None,
     ) -> None:
         """Begin the transaction ``gtid``.
 
         ``position``: the executed set up to and including it, flavour in front. ``timestamp``: its GTID or BEGIN
         event's, in seconds. ``committed_at``: microseconds, if known more exactly. ``skip``: its rows that were
-        published before. ``origin`` and ``origin_gtid``: where it was first made, and its GTID there; its changes then
-        have the same event ids as there. Raises ValueError for one without the other.
+        published before. ``origin``: where it was first made; its changes then have the same event ids as there.
         """
-        if (origin is None) != (origin_gtid is None):
-            raise ValueError("give origin and origin_gtid together")
         self.tally.rows_of = {}
         self.tally.held_size = 0  # left by a transaction that had no end
         is_behind = timestamp < self.floor
         # Timestamps never decrease along a lineage, so a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
-        shard, id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
+        token = None if origin is None else origin.token
+        shard, id_position = (self.shard, gtid) if origin is None else (origin.token.shard, origin.gtid)
         self._transaction = StreamedTransaction(
             gtid,
-            EventToken(self.floor, self.shard, position, origin),
+            EventToken(self.floor, self.shard, position, token),
             timestamp * 1_000_000 if committed_at is None else committed_at,
             shard,
             id_position,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from relay.token import EventToken
+from relay.token import EventToken, OriginToken
 
 PublishedRows = Mapping[str, int]
 """How many rows of a partly published transaction were published, by table. Checkpoints hold this.
@@ -18,6 +18,13 @@ PublishedRows = Mapping[str, int]
 The counts are by table, because other tables may be relayed by the time the rest is read: all rows of a new table
 remain, and a dropped table's are not read again.
 """
+
+
+class Origin(NamedTuple):
+    """``token``: the transaction's position on the shard where it was made. ``gtid``: its GTID there."""
+
+    token: OriginToken
+    gtid: str
 
 
 @dataclass(slots=True)

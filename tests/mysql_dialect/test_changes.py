@@ -14,7 +14,7 @@ from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.snapshot_times import reads
-from relay.mysql_dialect.streamed_transaction import furthest, position_fields
+from relay.mysql_dialect.streamed_transaction import Origin, furthest, position_fields
 from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import EventToken, OriginToken
@@ -115,7 +115,7 @@ def test_a_change_that_a_reshard_replicated_has_the_event_id_of_its_origin() -> 
     for table, before, after in rows:
         there.row_of(table)(table, before, after)
     there.end()
-    here = play(TransactionChanges("s", SHARD), 4, rows, origin=origin, origin_gtid="0-7-9")
+    here = play(TransactionChanges("s", SHARD), 4, rows, origin=Origin(origin, "0-7-9"))
     assert [c.event_id for c in here] == [c.event_id for c in there.take()]
     assert {c.token and c.token.origin for c in here} == {origin}
 

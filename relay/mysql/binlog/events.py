@@ -18,8 +18,8 @@ from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.charsets import charset, decoder, is_single_byte
 from relay.mysql_dialect.statement_text import with_plain_blanks
 from relay.mysql_dialect.statements import Classified, Kind, classify
+from relay.mysql_dialect.streamed_transaction import Origin
 from relay.mysql_dialect.tables import Table
-from relay.token import OriginToken
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
@@ -58,13 +58,6 @@ THREAD_SPECIFIC_FLAG, IGNORABLE_FLAG = 0x04, 0x80
 STANDALONE, PREPARED_XA = 1, 64
 _GROUP_COMMIT, _XA = 2, 64 | 128
 _START_ALTER, _ROLLBACK_ALTER = 2, 8  # of the flags after these
-
-
-class Origin(NamedTuple):
-    """``token``: the transaction's position on the shard where it was made. ``gtid``: its GTID there."""
-
-    token: OriginToken
-    gtid: str
 
 
 class TransactionBegin(msgspec.Struct, gc=False):
