@@ -55,7 +55,6 @@ def lay_out(
     *,
     key: Sequence[str] = (),
     hash_key: Sequence[str] = (),
-    keyspace_id: Callable[[Row], bytes | None] | None = None,
     rules: ColumnRules = MappingProxyType({}),
     where: Conditions = MappingProxyType({}),
 ) -> Table:
@@ -107,7 +106,7 @@ def lay_out(
     names = tuple(column.name for column in columns)
     at = tuple(names.index(column) for column in ordered)
     shown, is_wanted = replacements(columns, rules), wanted_rows(schema, names, where)
-    return Table(schema, names, at, keyspace_id, shown, is_wanted, tuple(columns), tuple(primary))
+    return Table(schema, names, at, None, shown, is_wanted, tuple(columns), tuple(primary))
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:

@@ -238,10 +238,10 @@ class VitessSource(SqlSource):
             primary,
             key=key,
             hash_key=hash_key,
-            keyspace_id=compute,
             rules=self.config.rules(table),
             where=self.config.conditions(table),
         )
+        found = replace(found, keyspace_id=compute)
         self._seen.setdefault(table, found)
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -97,9 +97,8 @@ class Shape:
 
         compute = of_row if self.has_keyspace_id else None
         hashed = ["c0"] if self.has_keyspace_id else []
-        return lay_out(
-            "s", self.name, columns, primary, hash_key=hashed, keyspace_id=compute, rules=self.rules, where=self.where
-        )
+        made = lay_out("s", self.name, columns, primary, hash_key=hashed, rules=self.rules, where=self.where)
+        return replace(made, keyspace_id=compute)
 
 
 @st.composite
