@@ -135,9 +135,6 @@ class ChunkQuery:
                 selects.append(column.compared.format(quoted(column.name)))
         self._selects = ", ".join(selects)
 
-    def __repr__(self) -> str:
-        return f"<ChunkQuery[{self.table}]>"
-
     @property
     def cells(self) -> list[Cell]:
         """How the compiled core reads the columns."""
@@ -178,23 +175,25 @@ class ChunkQuery:
 
     def row(self, raw: Raw) -> Row:
         """Decode a row. Raises ``NotCarried`` for a value that cannot be carried exactly (I8)."""
+        values: list[Any] = []
         try:
-            columns = zip(raw[: len(self._columns)], self._columns, strict=True)  # what follows is the key once more
-            return tuple(None if value is None else column.read.decode(value) for value, column in columns)
-        except (ValueError, ArithmeticError, KeyError):
-            raise NotCarried(self._explain(raw)) from None
+            # What follows the columns is the key once more.
+            for value, column in zip(raw[: len(self._columns)], self._columns, strict=True):
+                values.append(None if value is None else column.read.decode(value))
+        except (ValueError, ArithmeticError, KeyError) as error:
+            raise NotCarried(self._explain(raw, len(values), error)) from None
+        return tuple(values)
 
-    def _explain(self, raw: Raw) -> str:
+    def _explain(self, raw: Raw, at: int, error: Exception) -> str:
+        """Return why a row is not carried: the first ``at`` columns of it are."""
         key = {column.name: raw[at] for column, at in zip(self._key, self._at, strict=True)}
-        for column, value in zip(self._columns, raw, strict=False):
-            try:
-                _ = None if value is None else column.read.decode(value)
-            except (ValueError, ArithmeticError, KeyError) as error:
-                if not self._shows_values:
-                    return f"the table {self.table}, row {key}, column {column.name}: {NOT_SHOWN}"
-                shown = value if len(value or b"") <= 60 else (value or b"")[:60] + b"..."
-                return f"the table {self.table}, row {key}, column {column.name}: {shown!r} cannot be carried: {error}"
-        return f"the table {self.table}, row {key}: it cannot be carried"
+        if at >= min(len(raw), len(self._columns)):
+            return f"the table {self.table}, row {key}: it cannot be carried"
+        place, value = f"the table {self.table}, row {key}, column {self._columns[at].name}", raw[at] or b""
+        if not self._shows_values:
+            return f"{place}: {NOT_SHOWN}"
+        shown = value if len(value) <= 60 else value[:60] + b"..."
+        return f"{place}: {shown!r} cannot be carried: {error}"
 
 
 def quoted(name: str) -> str:
