@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar
 
 from relay.mysql_dialect.statement_parts import after_table, closing, is_sign, outside, parts_of
@@ -87,21 +86,6 @@ def _words(sql: str, ansi_quotes: bool) -> Sequence[Token]:
     if "\\" in sql:  # I8: it depends on the session whether a literal ends after it, and what follows is part of it
         raise _NotUnderstood
     return list(tokens(sql, ansi_quotes))
-
-
-def only_if_absent(sql: str, ansi_quotes: bool) -> bool:
-    """Whether a CREATE TABLE does nothing if there is such a table already."""
-    words = list(tokens(sql, ansi_quotes))
-    return any(word.is_word("TABLE") and after.is_word("IF") for word, after in pairwise(words))
-
-
-def drops_primary(sql: str, ansi_quotes: bool) -> bool:
-    """Whether a DROP INDEX drops the primary key."""
-    words = [word for word in tokens(sql, ansi_quotes) if not word.is_word("IF", "EXISTS")]
-    return any(
-        word.is_word("INDEX") and after.text.upper() == "PRIMARY" and words[0].is_word("DROP")
-        for word, after in pairwise(words)
-    )
 
 
 def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
 from relay.gtid import GtidSet
-from relay.mysql_dialect.altered import Shape, altered, created, drops_primary, only_if_absent
+from relay.mysql_dialect.altered import Shape, altered, created
 from relay.mysql_dialect.protection import published_columns, rules_of
 from relay.mysql_dialect.statement_text import without_values
 from relay.mysql_dialect.statements import Classified, Kind, Name
@@ -110,7 +110,6 @@ class FollowedTables:
         self._before.clear()
 
     def forget(self) -> None:
-        """Forget all tables."""
         self._known.clear()
         self._before.clear()
         self.layouts.clear()
@@ -170,7 +169,7 @@ class FollowedTables:
         if said.temporary:
             return []
         if said.indexed is not None:
-            drops = drops_primary(sql, ansi_quotes)
+            drops = said.drops_primary
             return self._each([said.indexed], lambda name, before: _without_primary(before) if drops else before)
         if said.kind is Kind.TRUNCATE:
             return self._each(said.tables, lambda name, before: before)
@@ -185,7 +184,7 @@ class FollowedTables:
         if said.kind is Kind.RENAME:
             return self._rename(said)
         if said.kind is Kind.CREATE:
-            if not said.replaces and not only_if_absent(sql, ansi_quotes):
+            if not said.replaces and not said.if_absent:
                 for database, name in said.tables:
                     if database == self._database:
                         self._set(name, _GONE)  # or the statement would have failed
@@ -235,7 +234,7 @@ class FollowedTables:
         return [replace(renamed[0], before=was.before, before_by=was.before_by)]
 
     def _created(self, before: _Known | None, said: Classified, sql: str, ansi_quotes: bool) -> _Known | None:
-        if only_if_absent(sql, ansi_quotes) and not said.replaces and (before is None or before.shape is not None):
+        if said.if_absent and not said.replaces and (before is None or before.shape is not None):
             return before
         if said.copied is None:
             shape = created(sql, ansi_quotes, self._text())

@@ -47,7 +47,8 @@ class Classified:
     ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
     ``calls``: a CHANGE by a function, which may be to tables that it does not name.
     ``replaces``: a CREATE OR REPLACE, which leaves the table empty. ``indexed``: the table that an OTHER statement,
-    CREATE INDEX or DROP INDEX, is about. ``copied``: the table that a CREATE TABLE names after LIKE.
+    CREATE INDEX or DROP INDEX, is about; ``drops_primary``: it drops the primary key. ``copied``: the table that a
+    CREATE TABLE names after LIKE. ``if_absent``: a CREATE TABLE that does nothing if there is such a table already.
     """
 
     kind: Kind
@@ -59,6 +60,8 @@ class Classified:
     indexed: Name | None = None
     calls: bool = False
     copied: Name | None = None
+    if_absent: bool = False
+    drops_primary: bool = False
 
     @property
     def about(self) -> tuple[Name, ...]:
@@ -108,10 +111,12 @@ class StatementScanner:
             return True
         return False
 
-    def skip_if_exists(self) -> None:
-        if self.skip("IF"):
+    def skip_if_exists(self) -> bool:
+        found = self.skip("IF")
+        if found:
             self.skip("NOT")
             self.skip("EXISTS")
+        return found
 
     def skip_wait(self) -> None:
         while self.now.is_word("WAIT", "NOWAIT") or self.now.text.isdigit():
@@ -135,7 +140,6 @@ class StatementScanner:
         return name.lower() if self._lower_case else name  # I1
 
     def names(self) -> list[Name]:
-        """Read a list of names."""
         found = []
         while (name := self.name()) is not None:
             found.append(name)
@@ -146,7 +150,6 @@ class StatementScanner:
         return found
 
     def all_names(self) -> tuple[Name, ...]:
-        """Return every name in the rest of the statement."""
         found: dict[Name, None] = {}
         while self.now is not END:
             is_number = not self.now.is_quoted and self.now.text.isascii() and self.now.text.isdigit()
@@ -227,7 +230,7 @@ def _drop(reader: StatementScanner) -> Classified:
         reader.skip_if_exists()
         return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
     if not reader.skip("TABLE", "TABLES"):
-        return _index(reader)
+        return _index(reader, drops=True)
     reader.skip_if_exists()
     return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
 
@@ -309,7 +312,7 @@ def _create(reader: StatementScanner) -> Classified:
         return Classified(Kind.DROP, tuple(reader.names()))
     if not reader.skip("TABLE"):
         return _index(reader)
-    reader.skip_if_exists()
+    if_absent = reader.skip_if_exists()
     table = reader.name()
     if reader.at("("):
         reader.step()
@@ -317,18 +320,21 @@ def _create(reader: StatementScanner) -> Classified:
     while table is not None and not temporary and reader.now is not END:
         if reader.step().is_word("SELECT"):  # I1: logged as rows, it is a CREATE without this
             return Classified(Kind.CHANGE, names=(table,))
-    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces, copied=copied)
+    tables = (table,) if table else ()
+    return Classified(Kind.CREATE, tables, temporary=temporary, replaces=replaces, copied=copied, if_absent=if_absent)
 
 
-def _index(reader: StatementScanner) -> Classified:
+def _index(reader: StatementScanner, *, drops: bool = False) -> Classified:
     """Read the rest of CREATE INDEX or DROP INDEX, or of a statement about something else that is not a table."""
     while reader.now.is_word("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
         reader.step()
     if not reader.skip("INDEX"):
         return _object(reader)
+    reader.skip_if_exists()
+    drops_primary = drops and reader.now.text.upper() == "PRIMARY"
     while reader.now is not END and not reader.skip("ON"):
         reader.step()
-    return Classified(Kind.OTHER, indexed=reader.name())
+    return Classified(Kind.OTHER, indexed=reader.name(), drops_primary=drops_primary)
 
 
 def _object(reader: StatementScanner) -> Classified:

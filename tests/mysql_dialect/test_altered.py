@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.altered import Shape, altered, created, drops_primary, only_if_absent
+from relay.mysql_dialect.altered import Shape, altered, created
 from relay.table import Column
 
 BEFORE = Shape((Column("id", "int"), Column("a", "string")), ("id",), True)
@@ -30,8 +30,6 @@ def test_nothing_in_a_statement_raises(words: list[str], first: str) -> None:
         for shape in (altered(BEFORE, sql, False), created(sql, False, True)):
             if shape is not None:
                 assert set(shape.primary) <= {column.name for column in shape.columns}
-        only_if_absent(sql, False)
-        drops_primary(sql, False)
 
 
 def test_parts_are_read_in_any_order() -> None:
