@@ -27,10 +27,6 @@ class Executed:
     def __repr__(self) -> str:
         return f"<Executed {self.position}>"
 
-    @property
-    def set(self) -> GtidSet:
-        return parse(self.position)
-
     def restore(self, position: str) -> None:
         """Go back to an earlier ``position``."""
         self.position = position

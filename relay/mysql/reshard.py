@@ -169,10 +169,6 @@ class HandoverCheck:
         # Why the targets that were asked last are not ready.
         self._waits_for: str | None = None
 
-    @property
-    def is_connecting(self) -> bool:
-        return self._connecting.is_asking
-
     def close(self) -> None:
         self._connecting.close()
         _close(self._servers)

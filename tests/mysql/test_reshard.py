@@ -287,7 +287,7 @@ def decided(end: HandoverCheck, position: str) -> Handover | None:
 
     def is_connected() -> bool:
         found[:] = [end(parse(position))]
-        return found[0] is not None or not end.is_connecting
+        return found[0] is not None or not end._connecting.is_asking
 
     wait_until(is_connected)
     return found[0]

@@ -53,6 +53,7 @@ _HEADER = 19
 _CHECKSUM = struct.Struct("<I")
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID = 4
+_START = 4  # of a file: its first event
 
 
 class Dump:
@@ -88,15 +89,15 @@ class Dump:
     def from_gtid(cls, server: ServerConnection, start: GtidSet) -> Dump:
         """Ask for what is not in ``start``. Raises ``Unavailable``; only ``read`` raises that the server lacks it."""
         if server.is_mariadb:
-            return cls(server, start, _dump("", 4))
+            return cls(server, start, _dump(""))
         block = sid_block(start)
-        body = struct.pack("<HII", _THROUGH_GTID, _server_id(), 0) + struct.pack("<QI", 4, len(block)) + block
+        body = struct.pack("<HII", _THROUGH_GTID, _server_id(), 0) + struct.pack("<QI", _START, len(block)) + block
         return cls(server, start, bytes([_DUMP_GTID]) + body)
 
     @classmethod
-    def from_file(cls, server: ServerConnection, name: str, position: int) -> Dump:
-        """Ask for a file from a position on, and the files after it. 4 is the start of a file."""
-        return cls(server, None, _dump(name, position))
+    def from_file(cls, server: ServerConnection, name: str) -> Dump:
+        """Ask for a file, and the files after it."""
+        return cls(server, None, _dump(name))
 
     def _begin(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         connection, period = self._connection, int(HEARTBEAT * 1e9)
@@ -311,5 +312,5 @@ def _server_id() -> int:
     return random.randrange(1 << 31, 1 << 32)
 
 
-def _dump(name: str, position: int) -> bytes:
-    return struct.pack("<BIHI", _DUMP, position, 0, _server_id()) + name.encode()
+def _dump(name: str) -> bytes:
+    return struct.pack("<BIHI", _DUMP, _START, 0, _server_id()) + name.encode()

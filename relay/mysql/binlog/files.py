@@ -37,7 +37,7 @@ def look_into(server: ServerConnection, name: str) -> Binlog:
     """Read the header of a file, on a connection of its own. Raises ``Unavailable``, ``BinlogPurged`` if it is gone."""
     begun = 0
     deadline = time.monotonic() + _TIMEOUT
-    with closing(Dump.from_file(server, name, 4)) as dump:
+    with closing(Dump.from_file(server, name)) as dump:
         while time.monotonic() < deadline:
             buffer, events = dump.read(1.0)
             for kind, timestamp, _, _, _, start, end in events:
