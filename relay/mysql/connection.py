@@ -172,7 +172,6 @@ class ServerConnection:
         return {str(name).lower(): str(value) for name, value in rows}
 
     def refresh(self) -> None:
-        """Ask for the settings again."""
         self.settings = self._settings()
 
     @property

@@ -80,13 +80,11 @@ class CurrentServer:
         return None
 
     def read(self, timeout: float) -> list[BinlogEvent]:
-        """Return the events that have arrived, after at most ``timeout`` seconds. Raises ``RelayError``."""
         if self._events is None:
             raise RelayError(f"source {self.source}: shard {self.shard} has no open server")
         return self._events.read(timeout)
 
     def advanced(self, gtids: Iterable[str]) -> None:
-        """Remember transactions that were read."""
         self._sequences_read.add(gtids)
         self.servers.advanced()
 

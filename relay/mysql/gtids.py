@@ -48,9 +48,6 @@ class SequencesRead:
     def __init__(self) -> None:
         self.by_domain: dict[str, dict[str, int]] = {}
 
-    def __repr__(self) -> str:
-        return f"<SequencesRead {self.by_domain}>"
-
     def learn(self, binlog_state: str, executed: GtidSet) -> None:
         """Take over a server's ``gtid_binlog_state`` as far as ``executed`` covers it."""
         read = {gtid.domain: gtid.sequence for gtid in split_mariadb(str(executed))}

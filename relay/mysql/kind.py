@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
 
+from relay.config import MySQLConfig
 from relay.errors import Unavailable
 from relay.mysql.source import MySQLSource
 from relay.mysql.table_rows import MySQLTableRows
 from relay.mysql_dialect.sources import check_tables
 from relay.source import CheckedSource, Finding, SourceKind
-
-if TYPE_CHECKING:
-    from relay.config import MySQLConfig
 
 
 def _find_tables(entry: MySQLConfig) -> list[str]:

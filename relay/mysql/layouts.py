@@ -7,8 +7,8 @@ that are emptied before any of their rows was read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from relay.config import MySQLConfig
 from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
@@ -22,9 +22,6 @@ from relay.mysql_dialect.statements import Classified, Kind
 from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys
 from relay.records import StreamId
 from relay.table import Column, TableSchema
-
-if TYPE_CHECKING:
-    from relay.config import MySQLConfig
 
 
 class Layouts:
@@ -47,9 +44,6 @@ class Layouts:
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
         # `describe`.
         self.text: bool | None = None
-
-    def __repr__(self) -> str:
-        return f"<Layouts[{self.source}: {len(self._last)} tables]>"
 
     def wanted(self, database: str, table: str) -> bool:
         """Whether a table is relayed; any of the database for ""."""
@@ -105,11 +99,9 @@ class Layouts:
         return found
 
     def seen(self) -> list[TableSchema]:
-        """Return the last schemas of the tables that are known."""
         return [table.schema for table in list(self._last.values())]
 
     def known(self) -> list[str]:
-        """Return the names of the tables that are known."""
         return [*self._last, *(name for name in self._relayed if name not in self._last and self._is_named(name))]
 
     def now(self, server: ServerConnection) -> TablesNow:

@@ -28,11 +28,7 @@ class LoggedStatements:
         self.emptied: list[Table] = []
         self.published: list[AppliedStatement] = []
 
-    def __repr__(self) -> str:
-        return f"<LoggedStatements[{self.source}: {len(self.published)} to publish]>"
-
     def begin(self) -> None:
-        """Begin another transaction."""
         self.emptied = []
         self.published = []
 

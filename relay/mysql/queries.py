@@ -43,7 +43,6 @@ class TokenQueries:
         return f"<TokenQueries[{self.watcher.shard}]>"
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
     def token(self) -> EventToken | None:

@@ -44,9 +44,6 @@ class MySQLTableRows:
             self._stack = stack.pop_all()
         self.schema: TableSchema = self._shards[0].layout.schema
 
-    def __repr__(self) -> str:
-        return f"<MySQLTableRows[{self._database}.{self.schema.table}]>"
-
     def close(self) -> None:
         self._stack.close()
 

@@ -189,7 +189,6 @@ def charset(collation: int) -> str:
 
 
 def is_single_byte(name: str) -> bool:
-    """Whether each character of a character set is one byte."""
     return name in _SINGLE
 
 

@@ -69,7 +69,6 @@ class CompiledMaker:
             self._tally.release(self._transaction.token)
 
     def take(self) -> list[ChangeBlock]:
-        """Return, and remove, what is ready, as blocks."""
         return self.builder.take()
 
 
@@ -170,7 +169,6 @@ class PlainMaker:
             self._left_out[name] = self._left_out.get(name, 0) + 1
 
     def truncate(self, table: Table) -> None:
-        """Make the change of a TRUNCATE of ``table``."""
         if self._before is not None:
             self._take_over(self._before)
         transaction, schema = self._transaction, table.schema
@@ -205,7 +203,6 @@ class PlainMaker:
         self._counts.clear()
 
     def take(self) -> list[Change]:
-        """Return, and remove, the changes that are ready."""
         ready, held = self._ready, self._held
         self._ready = ready[len(ready) - held :]
         if held:

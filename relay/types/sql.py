@@ -66,7 +66,6 @@ class SqlType:
     is_national: bool = False
 
     def carried(self, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
-        """Return the column type that carries it."""
         if self.kind is ColumnKind.DECIMAL:
             return f"decimal({precision},{scale})"
         return (unsigned and self.unsigned) or str(self.kind)

@@ -50,9 +50,6 @@ class KnownTables:
         self._scanner = scanner
         self._is_mariadb = is_mariadb
 
-    def __repr__(self) -> str:
-        return f"<KnownTables[{len(self.by_map)}]>"
-
     def learn(self, raw: bytes, place: BinlogPlace) -> None:
         """Decode the new TABLE_MAP ``raw`` at ``place``. Raises ``NotCarried``, also for what ``layout`` refuses."""
         if len(self.by_map) >= _MOST:

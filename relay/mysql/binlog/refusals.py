@@ -27,7 +27,6 @@ def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
 
 
 def rolled_back(place: str, table: str) -> NotCarried:
-    """Return the error for rows that are rolled back after they were logged."""
     return NotCarried(
         f"{place}: rows of {table} are logged and then rolled back, except rows of tables without transactions, and "
         "the binlog does not say which tables those are. Start after this position"

@@ -161,9 +161,6 @@ class RowDecoder:
         self._mask = (1 << self.width) - 1
         self.full = (self._mask.to_bytes(self.bitmap, "little"), b"\xff" * self.bitmap)
 
-    def __repr__(self) -> str:
-        return f"<RowDecoder[{self.name}: {self.width} columns]>"
-
     def is_full(self, bitmap: bytes) -> bool:
         """Whether an event with this bitmap has all columns. Bits past the last column have no meaning."""
         return bitmap in self.full or int.from_bytes(bitmap, "little") & self._mask == self._mask
@@ -179,7 +176,6 @@ class RowDecoder:
         return list(zip(images[::2], images[1::2], strict=True))
 
     def _images(self, buffer: bytes, at: int, end: int) -> list[Row]:
-        """Return the images of rows in an event."""
         readers, hidden, images = self.readers, self.table.hidden, list[Row]()
         while at < end:
             nulls, at = self._nulls(buffer, at), at + self.bitmap

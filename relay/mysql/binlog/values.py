@@ -21,7 +21,6 @@ _BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 def decimal_size(precision: int, scale: int) -> int:
-    """Return the bytes of a DECIMAL."""
     whole = precision - scale
     return whole // 9 * 4 + _BYTES_OF_DIGITS[whole % 9] + scale // 9 * 4 + _BYTES_OF_DIGITS[scale % 9]
 
@@ -83,8 +82,6 @@ def fraction_size(decimals: int) -> int:
 
 
 def datetime_reader(decimals: int) -> Callable[[bytes], str]:
-    """Return the reader of a DATETIME of MySQL 5.6.4 and later."""
-
     def read(stored: bytes) -> str:
         raw = int.from_bytes(stored[:5], "big")
         if not raw & 0x8000000000:
@@ -100,7 +97,6 @@ def datetime_reader(decimals: int) -> Callable[[bytes], str]:
 
 
 def time_reader(decimals: int) -> Callable[[bytes], str]:
-    """Return the reader of a TIME of MySQL 5.6.4 and later."""
     width = 8 * fraction_size(decimals)
     zero = 0x800000 << width
 
