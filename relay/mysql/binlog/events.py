@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from relay.mysql.binlog.rows import Change, RowDecoder
+from relay.config.protection import NOT_SHOWN
+from relay.mysql.binlog.rows import Change, RowDecoder, UnreadableColumn
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.charsets import charset, decoder, is_single_byte
@@ -115,14 +116,14 @@ class RawRows(msgspec.Struct, gc=False):
 
     def decoded(self) -> Rows:
         """Decode them. Raises ``NotCarried``, with the column that cannot be read."""
-        decoder, at, end = self.decoder, self.start, self.end
         try:
-            changes = getattr(decoder, self.operation)(self.buffer, at, end)
-        except Exception:
-            # Malformed bytes may raise anything: decode again, slowly, to say where.
-            reason = decoder.explain(self.buffer, at, end, shows_values=not self.table.schema.protected)
-            raise NotCarried(f"{self.place}: rows of {decoder.name} cannot be read: {reason}") from None
-        return Rows(self.table, changes, end - at)
+            changes = getattr(self.decoder, self.operation)(self.buffer, self.start, self.end)
+        except ValueError as fault:
+            reason = str(fault)
+            if isinstance(fault, UnreadableColumn) and self.table.schema.protected:
+                reason = f"{fault.where}: {NOT_SHOWN}"
+            raise NotCarried(f"{self.place}: rows of {self.decoder.name} cannot be read: {reason}") from None
+        return Rows(self.table, changes, self.size)
 
 
 class RawTransactions(msgspec.Struct):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
 from relay.mysql_dialect.charsets import BINARY, decoder, is_utf8
@@ -145,10 +144,18 @@ def columns_of(table: TableMap) -> list[Column]:
     return carried
 
 
+class UnreadableColumn(ValueError):
+    """A value cannot be read. ``where``: the column; the text also shows bytes, which may be of other columns."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where}: {why}")
+        self.where = where
+
+
 class RowDecoder:
     """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates``: called with ``(buffer, start, end)``.
 
-    They raise any exception on malformed bytes; ``explain`` then says which column is at fault.
+    They raise ValueError on malformed bytes, `UnreadableColumn` if a column is at fault.
     """
 
     def __init__(self, table: TableMap) -> None:
@@ -173,6 +180,8 @@ class RowDecoder:
 
     def updates(self, buffer: bytes, start: int, end: int) -> list[Change]:
         images = self._images(buffer, start, end)
+        if len(images) % 2:
+            raise ValueError("the last row has no image after its update")
         return list(zip(images[::2], images[1::2], strict=True))
 
     def _images(self, buffer: bytes, at: int, end: int) -> list[Row]:
@@ -183,35 +192,18 @@ class RowDecoder:
             for number, reader in enumerate(readers):
                 value = None
                 if not nulls >> number & 1:
-                    value, at = reader.read(buffer, at)
+                    start = at
+                    try:
+                        value, at = reader.read(buffer, at)
+                    except Exception as fault:  # malformed bytes may raise anything
+                        where = f"column {self.table.columns[number].name} of image {len(images) + 1} of the event"
+                        raise UnreadableColumn(where, f"{fault} ({buffer[start : start + 40]!r}...)") from None
                 if number not in hidden:
                     row.append(value)
             images.append(tuple(row))
         if at != end:
-            raise ValueError("the last row does not end with the event")
+            raise ValueError(f"the last row ends {at - end} bytes after the event")
         return images
-
-    def explain(self, buffer: bytes, at: int, end: int, *, shows_values: bool = True) -> str:
-        """Return which column of which row cannot be read, and why.
-
-        Without ``shows_values``, it shows no part of the row: the bytes of another column may follow a column's.
-        """
-        row = 0
-        while at < end:
-            row += 1
-            nulls, at = self._nulls(buffer, at), at + self.bitmap
-            for number, reader in enumerate(self.readers):
-                if nulls >> number & 1:
-                    continue
-                start = at
-                try:
-                    _, at = reader.read(buffer, at)
-                except Exception as fault:
-                    where = f"column {self.table.columns[number].name} of image {row} of the event"
-                    if not shows_values:
-                        return f"{where}: {NOT_SHOWN}"
-                    return f"{where}: {fault} ({buffer[start : start + 40]!r}...)"
-        return f"the last row ends {at - end} bytes after the event" if at > end else "the event is malformed"
 
     def _nulls(self, buffer: bytes, at: int) -> int:
         """Return which columns of the row at ``at`` are NULL, the first in the lowest bit."""
