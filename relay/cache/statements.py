@@ -9,8 +9,7 @@ from collections.abc import Collection, Sequence
 
 import orjson
 
-from relay.mysql_dialect.statement_parts import after_table, is_sign, outside, parts_of
-from relay.mysql_dialect.statement_text import MASKED, Token, tokens
+from relay.mysql_dialect.statement_text import MASKED, Token, after_table, is_sign, outside, parts_of, tokens
 
 # Kinds of statements that leave rows as they are. A table that is created in place of another is emptied, too.
 _LEAVES_ROWS = ("CREATE", "INDEX")

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from relay.mysql_dialect.statement_parts import after_table, closing, is_sign, outside, parts_of
-from relay.mysql_dialect.statement_text import Token, tokens
+from relay.mysql_dialect.statement_text import Token, after_table, closing, is_sign, outside, parts_of, tokens
 from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.types.sql import Defined, Form, named
