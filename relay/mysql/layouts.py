@@ -119,7 +119,10 @@ class Layouts:
 
         Raises ``Unavailable``, ``RelayError`` for tables of the config that cannot be relayed.
         """
-        found = self._definitions(server)
+        try:
+            found = ask(server.execute, self.database, self._named or None)
+        except ValueError as error:
+            raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
         self.text = text_by_default(server.execute, self.database)
         warn_of_cascades(self.source, server, self.database, found)
         check_versioned(self.source, server, self.database, found, self._named, self._config.key_columns)
@@ -131,12 +134,6 @@ class Layouts:
         if table is not None:
             self._last.setdefault(name, table)  # a layout from the binlog fits the rows that come next
         return table
-
-    def _definitions(self, server: ServerConnection) -> Mapping[str, Definition]:
-        try:
-            return ask(server.execute, self.database, self._named or None)
-        except ValueError as error:
-            raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
         key = self._config.key_columns(table)
