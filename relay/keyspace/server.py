@@ -17,7 +17,7 @@ from pymysql.err import InterfaceError, MySQLError
 
 from relay.errors import RelayError, Unavailable
 from relay.mysql.connection import ServerConnection
-from relay.mysql.faults import translated
+from relay.mysql.errors import translated
 from relay.mysql.queries import TokenQueries
 from relay.mysql.roles import Role
 from relay.mysql.watcher import ReplicationWatcher

@@ -14,8 +14,7 @@ from pymysql.cursors import Cursor, DictCursor
 
 from relay.errors import Unavailable
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.errors import Denied, Interrupted, NotCarried
-from relay.mysql.faults import FAULTS, translated
+from relay.mysql.errors import FAULTS, Denied, Interrupted, NotCarried, translated
 from relay.mysql.login import Login, Password
 from relay.mysql.text_rows import row_packets, values_of
 from relay.process.service_clock import ServiceClock

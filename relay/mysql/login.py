@@ -13,8 +13,7 @@ from pymysql.cursors import Cursor
 
 from relay.aws import Refused
 from relay.errors import Unavailable
-from relay.mysql.errors import Denied, Interrupted
-from relay.mysql.faults import FAULTS, translated
+from relay.mysql.errors import FAULTS, Denied, Interrupted, translated
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 30.0  # seconds

@@ -7,8 +7,7 @@ from contextlib import closing
 import pytest
 
 from relay.mysql.connection import connect
-from relay.mysql.errors import Interrupted
-from relay.mysql.faults import translated
+from relay.mysql.errors import Interrupted, translated
 from tests.mysql.scripted import Scripted, running
 
 ERRORS = [b"\xff", b"\xff\x15", b"\xff\x15\x04", b"\xff\x15\x04#\xfe\xfe\xfe"]

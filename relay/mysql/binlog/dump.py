@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, overload
 from zlib import crc32
 
 from relay.gtid import GtidSet
-from relay.mysql.errors import Closed, Interrupted, NotCarried
+from relay.mysql.errors import FAULTS, Closed, Interrupted, NotCarried, refusal, translated
 from relay.mysql.executed import sid_block
-from relay.mysql.faults import FAULTS, refusal, translated
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
