@@ -29,8 +29,7 @@ from relay.mysql.compiled_rows import rows_of
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.logged_statements import LoggedStatements
-from relay.mysql.partly_read import PartlyRead
-from relay.mysql.positions import BinlogPosition
+from relay.mysql.positions import BinlogPosition, PartlyRead
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.tables import Table
