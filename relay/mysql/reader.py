@@ -23,7 +23,6 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
-from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.process.seldom import Seldom
 from relay.records import Gap, Shard
@@ -40,7 +39,7 @@ _ROUNDING = 1.0  # seconds: binlogs have whole seconds
 class BinlogShardReader:
     """The reader of one shard. ``server``: the one that is being read. ``transactions``: what was read.
 
-    ``open_events``: opens the events of a server. ``look``: asks one for its tables, once.
+    ``open_events``: opens the events of a server.
     """
 
     streams = True
@@ -55,7 +54,6 @@ class BinlogShardReader:
         *,
         floor: int = 0,
         find_handover: HandoverCheck | None = None,
-        look: Callable[[ServerConnection], TablesNow] | None = None,
         clock: Callable[[], float],
     ) -> None:
         self.stream = layouts.stream
@@ -65,8 +63,7 @@ class BinlogShardReader:
         self.head = ShardHead(servers, clock)
         self.transactions = ShardTransactions(shard.id, layouts, position, floor, self._is_local, clock)
         self._find_handover = find_handover
-        # None once it has been called.
-        self._look = look
+        self._has_looked = False
         # Seconds up to which the shard was read.
         self._progress: float | None = None
         # Seconds by the clock of the server: the last heartbeat. What it has executed and logs no longer, when that was
@@ -243,11 +240,11 @@ class BinlogShardReader:
 
     def _look_at_tables(self, server: ServerConnection) -> None:
         """Ask for the tables, once. Reading does not depend on the answer."""
-        look, self._look = self._look, None
-        if look is None:
+        if self._has_looked:
             return
+        self._has_looked, statements = True, self.transactions.statements
         try:
-            self.transactions.statements.followed.look(look(server))
+            statements.followed.look(statements.layouts.now(server))
         except Unavailable as error:
             log.warning(
                 "source %s: shard %s: the columns before its next statements may not be known: %s",

@@ -182,7 +182,6 @@ class MySQLSource(SqlSource):
             self._open_replicated(parents) if shard.parents else self._open_binlog,
             floor=floor_of(opening),
             find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
-            look=self.layouts.now,
             clock=self.clock,
         )
 
