@@ -32,6 +32,11 @@ _INTEGERS = {
 }
 _BLOBS = (table_map.BLOB, table_map.BLOB_COMPRESSED)
 _TEXTS = (table_map.VARCHAR, table_map.VAR_STRING, table_map.VARCHAR_COMPRESSED, table_map.STRING)
+_TIMES: dict[int, tuple[str, int, Callable[[int], Callable[[bytes], Any]]]] = {
+    table_map.TIMESTAMP2: ("timestamp", 4, values.timestamp_reader),
+    table_map.DATETIME2: ("datetime", 5, values.datetime_reader),
+    table_map.TIME2: ("time", 3, values.time_reader),
+}
 _DOUBLE = struct.Struct("<d")
 
 _unsigned = partial(int.from_bytes, byteorder="little")
@@ -68,10 +73,11 @@ def _column_reader(column: ColumnLayout) -> ColumnReader:
     if kind in _TEXTS or kind in _BLOBS:
         return _text(column)
     if kind == table_map.NEWDECIMAL:
-        size = values.decimal_size(column.precision, column.decimals)
-        return ColumnReader("decimal", size, values.memo_of("decimal", column.precision, column.decimals).__getitem__)
+        digits = column.precision, column.decimals
+        memo = values.memo_of(values.decimal_reader, *digits)
+        return ColumnReader("decimal", values.decimal_size(*digits), memo.__getitem__)
     if kind == table_map.FLOAT:
-        return ColumnReader("float", 4, values.memo_of("float").__getitem__)
+        return ColumnReader("float", 4, values.FLOATS.__getitem__)
     if kind == table_map.DOUBLE:
         return ColumnReader("double", 8, lambda stored: _DOUBLE.unpack(stored)[0])
     if kind == table_map.ENUM:
@@ -94,14 +100,13 @@ def _column_reader(column: ColumnLayout) -> ColumnReader:
 def _time(column: ColumnLayout) -> ColumnReader:
     kind, decimals = column.kind, column.decimals
     if kind in (table_map.DATE, table_map.NEWDATE):
-        return ColumnReader("date", 3, values.memo_of("date").__getitem__)
+        return ColumnReader("date", 3, values.DATES.__getitem__)
     if kind == table_map.YEAR:
         return ColumnReader("year", 1, values.year)
-    sizes = {table_map.TIMESTAMP2: ("timestamp", 4), table_map.DATETIME2: ("datetime", 5), table_map.TIME2: ("time", 3)}
-    if kind not in sizes or decimals > 6:
+    if kind not in _TIMES or decimals > 6:
         raise BadTableMap(f"its column {column.name} has the unknown type {kind}")
-    base, size = sizes[kind]
-    memo = values.memo_of(base, decimals)
+    base, size, reader = _TIMES[kind]
+    memo = values.memo_of(reader, decimals)
     # Times with milliseconds rarely repeat.
     return ColumnReader(base, size + values.fraction_size(decimals), memo.__getitem__ if decimals < 3 else memo.make)
 

@@ -121,9 +121,12 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
     charsets |= _charsets(kinds, frozenset({ENUM, SET}), options.get(10), options.get(11))
     members = _members(kinds, SET, options.get(5)) | _members(kinds, ENUM, options.get(6))
     columns = []
-    if is_mariadb:
-        _refuse_old_times(names, kinds)
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+        if is_mariadb and shape.kind in (TIMESTAMP, DATETIME, TIME):  # I8: it does not log how many decimals they have
+            raise BadTableMap(
+                f"its column {name} is in the format of MariaDB 5.3: run `SET GLOBAL mysql56_temporal_format = ON`, "
+                "then `ALTER TABLE ... FORCE`"
+            )
         texts = members.get(number, ())
         set_ = charsets.get(number, "")
         if shape.kind in (ENUM, SET) and not (texts and set_):
@@ -144,16 +147,6 @@ def _hidden(columns: Sequence[ColumnLayout]) -> frozenset[int]:
 
 def _is_hash(column: ColumnLayout) -> bool:
     return column.kind == LONGLONG and column.unsigned and _HASH.fullmatch(column.name) is not None
-
-
-def _refuse_old_times(names: Sequence[str], kinds: Sequence[int]) -> None:
-    """I8: MariaDB does not log how many decimals they have, so their values would be silently wrong."""
-    for name, kind in zip(names, kinds, strict=True):
-        if kind in (TIMESTAMP, DATETIME, TIME):
-            raise BadTableMap(
-                f"its column {name} is in the format of MariaDB 5.3: run `SET GLOBAL mysql56_temporal_format = ON`, "
-                "then `ALTER TABLE ... FORCE`"
-            )
 
 
 def _shapes(types: bytes, metadata: bytes) -> Iterator[ColumnLayout]:

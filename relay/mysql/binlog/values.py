@@ -141,15 +141,10 @@ def decompressed(stored: bytes) -> bytes:
     return value
 
 
+DATES, FLOATS = Memo(date), Memo(shortest)
+
+
 @cache
-def memo_of(kind: str, *arguments: Any) -> Memo[Any]:
+def memo_of(reader: Callable[..., Callable[[bytes], Any]], *arguments: int) -> Memo[Any]:
     """Return the memo of a type, which all tables share."""
-    makers: dict[str, Callable[..., Callable[[Any], Any]]] = {
-        "decimal": decimal_reader,
-        "datetime": datetime_reader,
-        "time": time_reader,
-        "timestamp": timestamp_reader,
-    }
-    if kind in makers:
-        return Memo(makers[kind](*arguments))
-    return Memo(date) if kind == "date" else Memo(shortest)
+    return Memo(reader(*arguments))
