@@ -58,11 +58,9 @@ def _value(kind: int, data: bytes, at: int, add: Callable[[str], None], depth: i
     elif kind == _DOUBLE:
         add(_double(struct.unpack_from("<d", data, at)[0]))
     elif kind == _STRING:
-        raw, _ = _sized(data, at)
-        add(_quoted(raw.decode()))
+        add(_quoted(_sized(data, at).decode()))
     elif kind == _OPAQUE:
-        raw, _ = _sized(data, at + 1)
-        add(_opaque(data[at], raw))
+        add(_opaque(data[at], _sized(data, at + 1)))
     else:
         raise ValueError(f"binary JSON with the unknown type {kind}")
 
@@ -107,7 +105,7 @@ def _literal(stored: int) -> str:
     return _LITERALS[stored]
 
 
-def _sized(data: bytes, at: int) -> tuple[bytes, int]:
+def _sized(data: bytes, at: int) -> bytes:
     """Read bytes that follow their length, which has seven bits per byte, the lowest first."""
     length = shift = 0
     while True:
@@ -121,7 +119,7 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
             raise ValueError("binary JSON with a length of more than five bytes")
     if at + length > len(data):
         raise ValueError("truncated binary JSON")
-    return data[at : at + length], at + length
+    return data[at : at + length]
 
 
 def _quoted(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from relay.mysql.binlog.dump import RawEvent
 from relay.mysql.errors import NotCarried
 
 _INFLATED = 1 << 20
+_HEADER = struct.Struct("<IBII")  # its beginning
 
 
 def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, list[RawEvent]]]:
@@ -38,11 +40,9 @@ def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, li
         at = 0
         found: list[RawEvent] = []
         while at + 19 <= len(buffer):
-            size = int.from_bytes(buffer[at + 9 : at + 13], "little")
+            timestamp, kind, server_id, size = _HEADER.unpack_from(buffer, at)
             if at + size > len(buffer):
                 break
-            timestamp, kind = int.from_bytes(buffer[at : at + 4], "little"), buffer[at + 4]
-            server_id = int.from_bytes(buffer[at + 5 : at + 9], "little")
             found.append((kind, timestamp, server_id, position, 0, at + 19, at + size))
             at += size
         rest = buffer[at:]
