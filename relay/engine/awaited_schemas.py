@@ -14,23 +14,23 @@ from functools import partial
 from itertools import chain
 
 from relay.engine.topic_writers import TopicWriters
-from relay.errors import NoAnswer
+from relay.errors import ConfigError, NoAnswer, RelayError
 from relay.kafka.topic_writer import TopicWriter
 from relay.process.slow_call import SlowCall, call_all
-from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, backoff
-from relay.source import Page, ReadResult
+from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome, backoff
+from relay.source import Page
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
-Results = Sequence[tuple[OpenShard, ReadResult]]
+Results = Sequence[tuple[OpenShard, ReadOutcome]]
 
 # The first is a warning too: nothing else says that a registry is away.
 _WARN_AT = {1} | WARN_AT_FAILURES
 
 
-_Made = TopicWriter | tuple[TableSchema, NoAnswer]
-"""A writer, or a table and why it has none yet."""
+_Made = TopicWriter | tuple[TableSchema, RelayError]
+"""A writer, or a table and why it has none. After ``NoAnswer`` it may have one later."""
 
 
 class AwaitedSchemas:
@@ -43,15 +43,18 @@ class AwaitedSchemas:
         self._publishing: SlowCall[list[list[_Made]]] | None = None
         self._failures = 0
         self._publish_at = -math.inf
+        # Why no page can have these tables, for the pages that wait for them.
+        self._refused: dict[TableSchema, RelayError] = {}
 
     def forget(self) -> None:
         """Drop the pages: their shards are closed."""
         self._held.clear()
 
-    def let_through(self, results: Results) -> Iterator[tuple[OpenShard, ReadResult]]:
-        """Yield what may be published now of ``results`` and of what was held before. Raises ``RelayError``.
+    def let_through(self, results: Results) -> Iterator[tuple[OpenShard, ReadOutcome]]:
+        """Yield what may be published now of ``results`` and of what was held before.
 
-        Nothing more is read of a shard before its page is published, so its order stays (I2).
+        Instead of a page whose schema is refused, it yields the error (I12). Nothing more is read of a shard before its
+        page is published, so its order stays (I2). Raises ``ConfigError``.
         """
         self._take_published()
         waiting: Results = [*self._held, *results] if self._held else results
@@ -61,15 +64,19 @@ class AwaitedSchemas:
             if shard.closed:
                 continue  # its next owner publishes the schema
             if isinstance(result, Page) and result.tables and (found := self._writers.missing(result.tables)):
+                if refused := next((self._refused[table] for table in found if table in self._refused), None):
+                    yield shard, refused
+                    continue
                 self._held.append((shard, result))
                 missing |= dict.fromkeys(found)
             else:
                 yield shard, result
+        self._refused.clear()
         if missing and self._publishing is None and self._clock() >= self._publish_at:
             self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
 
     def _make(self, tables: Iterable[TableSchema]) -> list[list[_Made]]:
-        """In a thread: make writers, table by table. Raises ``RelayError`` on what is final."""
+        """In a thread: make writers, table by table. Raises ``ConfigError``."""
         schemas: dict[tuple[str, str], list[TableSchema]] = {}
         for table in tables:
             schemas.setdefault((table.source, table.table), []).append(table)
@@ -81,7 +88,9 @@ class AwaitedSchemas:
         for table in schemas:
             try:
                 made.append(self._writers.make(table))
-            except NoAnswer as error:
+            except ConfigError:
+                raise  # the config of all has to change
+            except RelayError as error:
                 return [*made, (table, error)]
         return made
 
@@ -91,7 +100,9 @@ class AwaitedSchemas:
         call, self._publishing = self._publishing, None
         made = list(chain.from_iterable(call.result()))
         self._writers.add(each for each in made if isinstance(each, TopicWriter))
-        unanswered = dict(each for each in made if not isinstance(each, TopicWriter))
+        failed = dict(each for each in made if not isinstance(each, TopicWriter))
+        unanswered = {table: error for table, error in failed.items() if isinstance(error, NoAnswer)}
+        self._refused = {table: error for table, error in failed.items() if table not in unanswered}
         if not unanswered:
             if self._failures:
                 log.warning("the schemas are published now, after %d failures", self._failures)

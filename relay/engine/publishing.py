@@ -18,7 +18,8 @@ from relay.change import Change, ChangeParts, SchemaChange
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
-from relay.kafka.assignment import Assignment
+from relay.kafka.assignment import Assignment, NotAMember
+from relay.kafka.checkpoints import partition_of
 from relay.kafka.limits import record_size
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Aborted, TooSlow
@@ -30,6 +31,7 @@ from relay.reading.open_shard import OpenShard
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
+from relay.stream.set_aside import GapPending
 from relay.stream.source_state import SourceState
 from relay.stream.watermark_records import WatermarkRecords, key_beside
 
@@ -99,6 +101,7 @@ class Publishing:
         return self.open or bool(self._unconfirmed)
 
     def page(self, shard: OpenShard, page: Page) -> None:
+        """Publish ``page`` with its checkpoint, or put its shard aside if a person has to decide about it (I12)."""
         sent = _Sent(shard, page)
         try:
             if page.gap is not None:
@@ -115,18 +118,20 @@ class Publishing:
         self.commit()
         sent.before = None
 
+    def put_aside(self, shard: OpenShard, why: RelayError) -> None:
+        """Commit what came before, and have ``shard`` closed once that is visible: nobody may read it again (I3)."""
+        self.commit()
+        self._view.require_end({partition_of(shard.key)}, self._group.barrier_timeout)
+        self._sources[shard.source].put_aside(shard, why)
+
     def gap(self, source: Source, gap: Gap) -> None:
-        """Publish a gap once (I9). Under ``fail``, write it as pending and stop until a person accepts it."""
+        """Publish a gap once (I9). Raises ``GapPending`` under ``fail``, until a person accepts it."""
         known = gap_decisions.find(self._view, gap)
         policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
         if policy == "fail":
             decision = gap_decisions.decision_about(self.settings, self._view, gap, self._group.barrier_timeout)
             if decision is None:
-                raise RelayError(
-                    f"source {source.name}: changes are missing: {gap} (gap {gap.id}). Nothing was skipped. Run "
-                    f"`relay gaps accept CONFIG {gap.id} skip|resnapshot`: skip records the gap and continues, "
-                    "resnapshot also reads the table again. Set `on_gap` on the source to decide for all future gaps."
-                )
+                raise GapPending(gap)
             policy = decision
         log.warning("source %s: gap %s: %s; policy: %s", source.name, gap.id, gap, policy)
         self.transaction.begin()
@@ -249,8 +254,9 @@ class Publishing:
 
     def _send(self, sent: _Sent) -> None:
         shard, page, owner = sent.shard, sent.page, self._sources[sent.shard.source]
-        if page.gap is not None and not self._is_reported(owner.stream, page.gap):
-            self.gap(owner.source, page.gap)
+        if (why := self._reason_to_wait(owner, page)) is not None:
+            self._refuse(sent, why)
+            return
         if page.changes:
             self._send_changes(owner, page, yields=shard.yields)
         if page.schema_changes:
@@ -264,12 +270,34 @@ class Publishing:
                 if record is not None:
                     self.transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
+    def _reason_to_wait(self, owner: SourceState, page: Page) -> RelayError | None:
+        """Return why nothing of ``page`` may be sent now. Else its gap is, if it has one."""
+        if page.changes and page.tables:
+            try:
+                owner.check_tables(page.tables)
+            except RelayError as error:
+                return error
+        if page.gap is not None and not self._is_reported(owner.stream, page.gap):
+            try:
+                self.gap(owner.source, page.gap)
+            except GapPending as error:
+                return error
+        return None
+
+    def _refuse(self, sent: _Sent, why: RelayError) -> None:
+        """Put the shard of a page aside of which nothing was sent."""
+        self._unconfirmed.remove(sent)
+        try:
+            self.put_aside(sent.shard, why)
+        except (Aborted, NotAMember):
+            self._unconfirmed.append(sent)  # I1: the shard is still open, and its next page may have been read
+            raise
+
     def _send_changes(self, owner: SourceState, page: Page, *, yields: bool) -> None:
         self.transaction.begin()
         resume = owner.resume_timestamp()
         publisher, size = self.transaction.publisher, 0
         if page.tables:
-            owner.check_tables(page.tables)
             self.writers.use(page.tables)
         for (source, table, is_of_item), run in _runs(page.changes):
             writer = self.writers[source, table]

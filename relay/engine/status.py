@@ -45,6 +45,9 @@ def take(
                     for pending in all_pending_gaps(group.view, source.stream.source)
                     if pending.decision is None
                 ),
+                set_aside=tuple(
+                    (each.name, each.since, str(each.error)) for each in source.set_aside.refusals.values()
+                ),
                 has_snapshots=source.snapshots is not None,
             )
             for source in sources

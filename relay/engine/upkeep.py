@@ -11,6 +11,7 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.observe.observer import Observer
 from relay.snapshots.lifecycle import Snapshots
+from relay.stream.set_aside import GapPending
 from relay.stream.source_state import SourceState
 
 _PLANS_AT_ONCE = 16
@@ -74,6 +75,8 @@ class Upkeep:
         planned = [source for source in sources if source.plan is not None]
         for source in planned:
             source.check_plan()  # another worker may have made it
+            source.set_aside.forget(source.stream.plan_key)
+            source.try_again()
             source.close_ended_shards()
             if (plan := source.new_tables.added()) is not None and self._owns(source.stream.plan_key):
                 self._publishing.record(source.stream.plan_key, plan.to_json())
@@ -92,7 +95,7 @@ class Upkeep:
                 self._write_listing(source)
             self._publishing.commit_and_see()
         for source in current:
-            source.shards.open_ready(owned)
+            source.shards.open_ready(owned, source.set_aside.waiting())
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
             if self._record_removal(source.resolved_gaps()):
@@ -103,7 +106,7 @@ class Upkeep:
         if not self._owns(source.stream.plan_key):
             source.planning.drop()
             return False
-        if source.switching.is_waiting:
+        if source.switching.is_waiting or source.stream.plan_key in source.set_aside.waiting():
             return False
         try:
             made = source.planning.make(source.stream)
@@ -116,7 +119,11 @@ class Upkeep:
             return False
         plan, gap = made
         if gap is not None:
-            self._publishing.gap(source.source, gap)
+            try:
+                self._publishing.gap(source.source, gap)
+            except GapPending as error:
+                source.set_aside.add(source.stream.plan_key, None, error)
+                return False
         self._publishing.record(source.stream.plan_key, plan.to_json())
         return True
 
@@ -125,7 +132,12 @@ class Upkeep:
         if (listing := source.discovery.untold) is not None:
             self._publishing.tell(source.stream.listing_key, listing)
         for key, (checkpoint, gap) in source.shards.gone(owned).items():
-            self._publishing.gap(source.source, gap)
+            try:
+                self._publishing.gap(source.source, gap)
+            except GapPending as error:
+                source.set_aside.add(key, gap.shard, error)
+                continue
+            source.set_aside.forget(key)
             self._publishing.record(key, checkpoint.to_json())
         for key in filter(self._owns, source.prunable()):
             self._publishing.forget(key)
@@ -155,7 +167,7 @@ class Upkeep:
             snapshots.sees = self._publishing.commit_and_watch(snapshots.unseen)
             snapshots.unseen.clear()
             return
-        snapshots.open_ready_segments(self._group.owned)
+        snapshots.open_ready_segments(self._group.owned, source.set_aside.waiting())
         bars = self._observer.bars
         snapshots.report_progress(bars.show if bars is not None else None)
 

@@ -31,10 +31,10 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
-from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard
+from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
 from relay.reading.reader_pool import ReaderPool
 from relay.records import StreamId
-from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
+from relay.source import Page, Source, UnknownShard, Unreadable
 from relay.stream.lost_state import LostState
 from relay.stream.source_state import SourceState
 
@@ -80,7 +80,7 @@ class Worker:
         self._is_done = False
         self._ask_done_at = 0.0 if until_caught_up else math.inf
         # Taken from the reader pool and not published yet.
-        self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
+        self._inbox: deque[tuple[OpenShard, ReadOutcome]] = deque()
         self._readers = ReaderPool()
         view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
         self._sources = {
@@ -165,16 +165,8 @@ class Worker:
         return take(self._group, self._sources.values(), self._same_sources, self._readers.delay)
 
     def _receive(self, timeout: float, *, snapshots: bool) -> None:
-        """Put into the inbox what was read and may be published now.
-
-        Raises what a reader raised, after committing what it had read before. The way past a statement that is refused
-        is a reset to a later position: what came before it must be published.
-        """
-        try:
-            self._inbox.extend(self._schemas.let_through(self._readers.take(timeout, snapshots=snapshots)))
-        except RelayError:
-            self._try_to_commit()
-            raise
+        """Put into the inbox what was read and may be published now."""
+        self._inbox.extend(self._schemas.let_through(self._readers.take(timeout, snapshots=snapshots)))
 
     def _drain(self) -> None:
         """Commit what is open, after an abort again. Raises ``NotDrained`` if that takes too long."""
@@ -193,19 +185,24 @@ class Worker:
                 break
         raise NotDrained(f"the open transaction was aborted ({reason}); the next start publishes it again") from reason
 
-    def _try_to_commit(self) -> None:
-        """Commit before the end if possible: whoever starts next reads again what is aborted."""
-        with suppress(Aborted, Fenced, NotAMember):
-            self._publishing.commit()
-
     def _serve(self) -> None:
         self._serve_group()
         self._group.view.poll()
         self._upkeep.serve(list(self._sources.values()))
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources.values()])
         if (now := time.monotonic()) >= self._ask_done_at:
-            self._is_done = all(source.is_caught_up() for source in self._sources.values())
+            self._is_done = self._is_everything_read()
             self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
+
+    def _is_everything_read(self) -> bool:
+        """Whether all is caught up. Raises what is set aside once nothing else is left (I12)."""
+        refusals = [each for source in self._sources.values() for each in source.set_aside.refusals.values()]
+        if not refusals:
+            return all(source.is_caught_up() for source in self._sources.values())
+        if self._inbox or not all(source.is_stuck(self._group.owned) for source in self._sources.values()):
+            return False
+        self._publishing.commit()
+        raise min(refusals, key=lambda each: each.since).error
 
     # ------------------------------------------------------------------ ownership
 
@@ -262,13 +259,15 @@ class Worker:
         self._group.refence()
         self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned | NotAMember))
 
-    def _publish(self, shard: OpenShard, result: ReadResult) -> None:
+    def _publish(self, shard: OpenShard, result: ReadOutcome) -> None:
         if shard.closed:
             return  # since it was read
         state = self._sources[shard.source]
         source = state.source
         self._observer.metrics.count_read(source.name, result)
         match result:
+            case RelayError():
+                self._put_aside(shard, result)
             case Page():
                 if not result.finished:
                     wait = shard.wait_after(result, self._readers.longest_wait)
@@ -288,15 +287,24 @@ class Worker:
                 self._readers.again(shard, wait)
             case UnknownShard():
                 if source.has_journals:
-                    self._try_to_commit()
-                    raise RelayError(
+                    why = (
                         f"source {source.name}: shard {result.shard.id} no longer exists, and no journal says which "
                         "shards continue it: it was resharded and removed before it was read to its end. Run "
                         f"`relay reset CONFIG {source.name} --to ...` to begin with the existing shards and record "
                         "what that skips"
                     )
-                state.list_soon()  # two listings without it make it gone
-                self._readers.again(shard, _ASK_UNKNOWN_AGAIN)
+                    self._put_aside(shard, RelayError(why))
+                else:
+                    state.list_soon()  # two listings without it make it gone
+                    self._readers.again(shard, _ASK_UNKNOWN_AGAIN)
+
+    def _put_aside(self, shard: OpenShard, why: RelayError) -> None:
+        try:
+            self._publishing.put_aside(shard, why)
+        except (Aborted, NotAMember):
+            shard.error = str(why)
+            self._inbox.appendleft((shard, why))  # nothing else says that it is not read any more
+            raise
 
     def _close(self) -> None:
         with suppress(Aborted, Fenced, RelayError):

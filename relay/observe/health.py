@@ -50,7 +50,7 @@ def find_stalls(
     limit: float = STALLED_AFTER,
     liveness: Liveness | None = None,
 ) -> list[Stall]:
-    """Return everything that has made no progress for ``limit`` seconds.
+    """Return everything that has made no progress for ``limit`` seconds, and everything that waits for a person.
 
     ``turned``: the monotonic time of the main loop's last turn, None before the first. ``now``: the monotonic time.
     ``wall``: seconds since the epoch. ``liveness``: what earlier statuses have shown.
@@ -122,6 +122,9 @@ def _unadvanced(
 
 def _source_stalls(source: SourceView, now: float, wall: float, limit: float, delay: float) -> Iterator[Stall]:
     name = source.stream.source
+    for shard, since, why in source.set_aside:  # I12: at once, since only a person can help
+        what = "the shard waits for a person" if shard is not None else "the stream waits for a person"
+        yield Stall(what, now - since, name, source.stream.label, shard, redacted(why))
     # A shard that waits for its parents is not open, so it is not stalled.
     for stream, shard, poll in source.polls():
         # Many shards share the reads of a worker, so the next one may be due late.

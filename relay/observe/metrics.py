@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+from relay.errors import RelayError
 from relay.observe.history import Totals
 from relay.source import Page, ReadResult, Unreadable
 
@@ -142,9 +143,9 @@ class Metrics:
         ):  # fmt: skip
             counter.labels(name)
 
-    def count_read(self, source: str, page: ReadResult) -> None:
+    def count_read(self, source: str, page: ReadResult | RelayError) -> None:
         """Count a read of a shard, or of a segment of a snapshot."""
-        if isinstance(page, Unreadable):
+        if isinstance(page, Unreadable | RelayError):
             self._failed.labels(source).inc()
         elif isinstance(page, Page) and page.records:
             self._records.labels(source).inc(page.records)

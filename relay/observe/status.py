@@ -37,7 +37,8 @@ class SourceView:
     ``relay.records``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
     a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
     connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to decide about, as
-    on the gaps topic. ``has_snapshots``: whether its tables can be read again.
+    on the gaps topic. ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with
+    the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again.
     """
 
     stream: StreamId
@@ -54,6 +55,7 @@ class SourceView:
     listing_took: float = 0.0
     held_up_since: float | None = None
     pending_gaps: tuple[Mapping[str, Any], ...] = ()
+    set_aside: tuple[tuple[str | None, float, str], ...] = ()
     has_snapshots: bool = True
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:

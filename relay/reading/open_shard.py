@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from relay.errors import RelayError
 from relay.records import Position
 from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Unreadable
 
@@ -28,6 +29,9 @@ WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
 _MANY = 20
 _GATHER_SECONDS = 0.005
 _EMPTY_BEFORE_WAITING = 5
+
+ReadOutcome = ReadResult | RelayError
+"""What a read has given, or why the shard cannot be read any further without a person."""
 
 
 def backoff(failures: int) -> float:

@@ -14,7 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard
+from relay.errors import ConfigError, RelayError
+from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ReadOutcome
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
 LONGEST_YIELD = 0.1
@@ -136,11 +137,12 @@ class ReaderPool:
         while self._yielding:
             self._unpack(*self._yielding.popleft()[:2])
 
-    def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadResult]]:
+    def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadOutcome]]:
         """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
 
         Snapshots' results come one at a time, and let others pass, but not for ever (I10); with ``snapshots`` false,
-        for longer. Raises what a reader raised. The caller decides with ``again`` when a shard is read next.
+        for longer. A ``RelayError`` of a reader is the result of its shard (I12). Raises ``ConfigError``,
+        and what a bug raises. The caller decides with `again` when a shard is read next.
         """
         deadline = self.clock() + timeout
         while True:
@@ -204,7 +206,7 @@ class ReaderPool:
                 result = error
             self._done.put((shard, result))
 
-    def _arrived(self) -> list[tuple[OpenShard, ReadResult]]:
+    def _arrived(self) -> list[tuple[OpenShard, ReadOutcome]]:
         results = []
         while True:
             try:
@@ -212,7 +214,7 @@ class ReaderPool:
             except queue.Empty:
                 return results
 
-    def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
+    def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadOutcome]]:
         """Return a result that has arrived, or put it behind the ones that it yields to."""
         if not shard.yields:
             return self._unpack(shard, result)
@@ -220,7 +222,7 @@ class ReaderPool:
         self._yielding.append((shard, result, self.clock()))
         return []
 
-    def _unpack(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadResult]]:
+    def _unpack(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadOutcome]]:
         shard.running = False
         self._running -= 1
         self._behind.discard(id(shard))
@@ -231,9 +233,10 @@ class ReaderPool:
         self._under_way -= shard.largest_page
         if shard.closed:
             self._close_reader(shard)
-        if isinstance(result, BaseException):
-            if shard.closed:
-                return []
+        if shard.closed and isinstance(result, BaseException):
+            return []
+        if isinstance(result, ConfigError) or not isinstance(result, ReadOutcome):
             raise result
-        shard.note(result, self.clock())
+        if not isinstance(result, RelayError):
+            shard.note(result, self.clock())
         return [] if shard.closed else [(shard, result)]

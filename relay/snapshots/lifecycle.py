@@ -223,8 +223,11 @@ class Snapshots:
         checkpoint = self._committed.segments.get(name)
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
 
-    def open_ready_segments(self, owned: set[int]) -> None:
-        """Open segments of ``owned``, after the fence and a few at a time, and close finished ones."""
+    def open_ready_segments(self, owned: set[int], waiting: frozenset[bytes] = frozenset()) -> None:
+        """Open segments of ``owned``, after the fence and a few at a time, and close finished ones.
+
+        ``waiting``: the keys of segments that are set aside.
+        """
         control = self.control
         current = control.segment_names if control is not None and control.state is ShardState.READING else []
         if self.is_stopped or self.unseen:
@@ -239,7 +242,7 @@ class Snapshots:
             if name in self.open or self._has_finished(name):
                 continue
             key = self.stream.segment_key(name)
-            if partition_of(key) not in owned:
+            if partition_of(key) not in owned or key in waiting:
                 continue
             committed = self._committed.segments.get(name)
             snapshot = Snapshot(control.id, control.as_of)
@@ -264,6 +267,10 @@ class Snapshots:
         for name, segment in list(self.open.items()):
             if lost is None or partition_of(segment.key) in lost:
                 self._close(name)
+
+    def put_aside(self, name: str) -> None:
+        """Close a segment that is to be opened again."""
+        self._close(name)
 
     def _close(self, name: str) -> None:
         self.readers.shut(self.open.pop(name))

@@ -39,7 +39,7 @@ class OpenShards:
         # `CommittedStream.endings` when ended shards were last closed.
         self._endings = 0
         # The state in which everything ready was opened.
-        self._opened_in: tuple[int, int, frozenset[int]] | None = None
+        self._opened_in: tuple[int, int, frozenset[int], frozenset[bytes]] | None = None
 
     def first_checkpoints(self, owned: set[int]) -> dict[bytes, ShardCheckpoint]:
         """Return checkpoints for listed shards of the partitions ``owned`` that have none yet."""
@@ -55,17 +55,20 @@ class OpenShards:
             and partition_of(key := self._lineage.stream.shard_key(shard.id)) in owned
         }
 
-    def open_ready(self, owned: set[int]) -> None:
-        """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2)."""
+    def open_ready(self, owned: set[int], waiting: frozenset[bytes] = frozenset()) -> None:
+        """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2).
+
+        ``waiting``: the keys of shards that are set aside.
+        """
         plan = self._committed.plan
-        state = (self._committed.endings, self._lineage.listings, frozenset(owned))
+        state = (self._committed.endings, self._lineage.listings, frozenset(owned), waiting)
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
         known, checkpoints = self._latest.new_tables.known_in(plan), self._committed.checkpoints
         for shard in unpruned(self._lineage.ready(), checkpoints, plan, self.source.clock()):
             key = self._lineage.stream.shard_key(shard.id)
-            if shard.id not in self.open and partition_of(key) in owned:
+            if shard.id not in self.open and key not in waiting and partition_of(key) in owned:
                 self._open(shard, key, plan, known)
 
     def _open(self, shard: Shard, key: bytes, plan: Plan, known: Plan) -> None:
@@ -100,6 +103,11 @@ class OpenShards:
         for name, shard in list(self.open.items()):
             if lost is None or partition_of(shard.key) in lost:
                 self._close(name)
+
+    def put_aside(self, shard: str) -> None:
+        """Close a shard that is to be opened again."""
+        self._opened_in = None
+        self._close(shard)
 
     def close_ended(self) -> bool:
         """Close the shards whose end is committed and visible. Return whether any shard has ended, of any worker."""

@@ -6,9 +6,10 @@ checkpoints topic counts here (I4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
+from relay.errors import RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -34,6 +35,7 @@ from relay.stream.open_shards import OpenShards
 from relay.stream.planning import Planning
 from relay.stream.progress import CommittedProgress
 from relay.stream.pruning import replaced
+from relay.stream.set_aside import SetAside
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.stream.switching import Switching
 from relay.table import TableSchema
@@ -73,6 +75,8 @@ class SourceState:
             else ListedShards(source, lineage, since=self.caught_up.started if self.caught_up is not None else 0.0)
         )
         self.snapshots = Snapshots(self, source.snapshots, self.readers) if source.snapshots is not None else None
+        self.set_aside = SetAside(committed, clock=self.readers.clock)
+        self._waiting: frozenset[bytes] = frozenset()
         self._progress = CommittedProgress(committed)
         self.new_tables = NewTables(source, committed)
         self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
@@ -140,7 +144,8 @@ class SourceState:
             or self.discovery.successor is not None
             or not self._is_snapshot_settled()
         )
-        self.look.end(next_answer=0.0 if is_unsettled else self.discovery.next_at)
+        next_answer = min(self.discovery.next_at, self.set_aside.next_try)
+        self.look.end(next_answer=0.0 if is_unsettled else next_answer)
 
     # ------------------------------------------------------------------ the plan
 
@@ -186,6 +191,36 @@ class SourceState:
         self.shards.close(lost)
         if self.snapshots is not None:
             self.snapshots.close_segments(lost)
+        if lost is not None:
+            self.set_aside.lose(lost)
+
+    # ------------------------------------------------------------------ what is set aside
+
+    def put_aside(self, shard: OpenShard, why: RelayError) -> None:
+        name = shard.reader.shard.id
+        self.set_aside.add(shard.key, name, why)
+        if not shard.yields:
+            self.shards.put_aside(name)
+        elif self.snapshots is not None:
+            self.snapshots.put_aside(name)
+        self.look.soon()
+
+    def try_again(self) -> None:
+        """List again when something that was set aside may be tried again: the stream may have lost that shard."""
+        if (waiting := self.set_aside.waiting()) != self._waiting:
+            self._waiting = waiting
+            self.list_soon()
+
+    def _stuck(self) -> set[str]:
+        """Return the shards that are set aside, and all that can only be read after them."""
+        stuck = {each.name for each in self.set_aside.refusals.values() if each.name is not None}
+        while more := {
+            shard.id
+            for shard in self.lineage.listed.values()
+            if shard.id not in stuck and not stuck.isdisjoint(shard.parents)
+        }:
+            stuck |= more
+        return stuck
 
     def prunable(self) -> list[bytes]:
         """Return the checkpoint keys that nobody needs any longer."""
@@ -196,6 +231,7 @@ class SourceState:
         return [*ended, *replaced(self.view, self.stream, now)]
 
     def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
+        self.set_aside.read(shard.key, has_passed=page.gap is not None or page.has_content or page.finished)
         if shard.yields and self.snapshots is not None:
             return self.snapshots.checkpoint(page)
         return self._latest.covering(page)
@@ -254,6 +290,25 @@ class SourceState:
 
     def is_caught_up(self) -> bool:
         """Whether every shard is published and committed up to the start of the command. False unless that is asked."""
+        return self._is_caught_up(self.lineage.listed, self.lineage.absent) and self._is_snapshot_settled()
+
+    def is_stuck(self, owned: Set[int]) -> bool:
+        """Whether this worker, which owns ``owned``, has nothing left to read here but what is set aside.
+
+        Others may wait for this worker as it would wait for them.
+        """
+        if self.plan is None:
+            return self.stream.plan_key in self.set_aside.refusals or partition_of(self.stream.plan_key) not in owned
+        stuck = self._stuck()
+        shards = {
+            name
+            for name in (*self.lineage.listed, *self.lineage.absent)
+            if name not in stuck and partition_of(self.stream.shard_key(name)) in owned
+        }
+        is_settled = self.snapshots is None or not self.snapshots.open
+        return is_settled and self._is_caught_up(shards & self.lineage.listed.keys(), shards & set(self.lineage.absent))
+
+    def _is_caught_up(self, listed: Collection[str], absent: Collection[str]) -> bool:
         caught_up, checkpoints = self.caught_up, self.committed.checkpoints
         if caught_up is None or self.plan is None:
             return False
@@ -261,16 +316,11 @@ class SourceState:
             return False
         if self.discovery.is_due:
             return False  # I1: the shards that continue an ended one may not be known yet
-        if not self._is_snapshot_settled():
-            return False
-        if any(
-            not has_ended(checkpoints, s) and (s in checkpoints or not self.lineage.is_gone(s))
-            for s in self.lineage.absent
-        ):
+        if any(not has_ended(checkpoints, s) and (s in checkpoints or not self.lineage.is_gone(s)) for s in absent):
             return False  # it was listed before and may be listed again: a listing may be inconsistent
         return all(
-            caught_up.has(shard, checkpoints.get(shard.id), self._listed_with_children(shard.id))
-            for shard in self.lineage.listed.values()
+            caught_up.has(self.lineage.listed[name], checkpoints.get(name), self._listed_with_children(name))
+            for name in listed
         )
 
     def _listed_with_children(self, shard: str) -> float:

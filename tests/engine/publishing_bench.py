@@ -10,6 +10,7 @@ from typing import Any, cast
 from relay.change import Change, Images, Operation
 from relay.engine.publishing import Publishing
 from relay.engine.topic_writers import TopicWriters
+from relay.errors import RelayError
 from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
@@ -119,6 +120,8 @@ class Owner:
         self.stream = STREAM
         self.confirmed: list[Page] = []
         self.before_gap: ShardCheckpoint | None = None
+        # Why shards were put aside.
+        self.aside: list[str] = []
 
     def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint:
         gap = page.gap.id if page.gap else None
@@ -129,6 +132,10 @@ class Owner:
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
     def list_soon(self) -> None: ...
+
+    def put_aside(self, shard: OpenShard, why: RelayError) -> None:
+        shard.closed = True
+        self.aside.append(str(why))
 
     def confirm(self, page: Page) -> None:
         self.confirmed.append(page)

@@ -19,7 +19,7 @@ from relay.services.registry import SchemaRegistry
 from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
 from tests.benchmarks.harness import count_committed
-from tests.scripted_source import LABEL, ScriptedSource, config_of, open_schemas_of, running, worker_of
+from tests.scripted_source import LABEL, ScriptedSource, config_of, running
 from tests.waiting import wait_until
 
 ALTERED = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1, row=(Column("id", "string"),))
@@ -30,12 +30,13 @@ def published(config: Config, source: ScriptedSource, at_least: int = 1) -> int 
     return found if found >= at_least else None
 
 
-def assert_refused(config: Config, source: ScriptedSource, make: Callable[[TableSchema], None]) -> None:
-    """Run a worker, which has to end with what ``make`` raises."""
-    with closing(open_schemas_of(config)) as schemas:
-        worker = worker_of(config, [source], schemas, make=make)
-        with pytest.raises(RelayError, match="the registry refuses it"):
-            worker.run()
+def assert_refused(config: Config, source: ScriptedSource, make: Callable[[TableSchema], None], shard: str) -> None:
+    """Run a worker, which has to put ``shard`` aside for what ``make`` raises, and to go on."""
+    with running(config, [source], make=make) as worker:
+        ((name, error),) = wait_until(
+            lambda: [(each.name, str(each.error)) for each in worker._sources[source.name].set_aside.refusals.values()]
+        )
+        assert (name, error) == (shard, "the registry refuses it")
 
 
 @pytest.mark.services
@@ -73,7 +74,8 @@ def test_a_change_of_columns_holds_only_the_shard_that_needs_its_schema(kafka: A
 
 
 @pytest.mark.services
-def test_a_schema_that_cannot_be_published_ends_the_relay_with_the_reason(kafka: Any, unique: str) -> None:
+def test_a_schema_that_cannot_be_published_stops_its_shard_with_the_reason(kafka: Any, unique: str) -> None:
+    """I12"""
     source = ScriptedSource("orders")
     source.new_tables["shard-00000"] = (ALTERED,)
 
@@ -81,7 +83,7 @@ def test_a_schema_that_cannot_be_published_ends_the_relay_with_the_reason(kafka:
         if table is ALTERED:
             raise RelayError("the registry refuses it")
 
-    assert_refused(config_of(unique, kafka.bootstrap_servers, [source]), source, make)
+    assert_refused(config_of(unique, kafka.bootstrap_servers, [source]), source, make, "shard-00000")
 
 
 @pytest.mark.services
@@ -134,7 +136,8 @@ def test_a_schema_that_no_registry_answers_for_delays_no_other_new_schema(kafka:
 
 
 @pytest.mark.services
-def test_a_schema_that_is_refused_ends_the_relay_also_while_another_is_waited_for(kafka: Any, unique: str) -> None:
+def test_a_schema_that_is_refused_stops_its_shard_also_while_another_is_waited_for(kafka: Any, unique: str) -> None:
+    """I12"""
     source = ScriptedSource("orders", shards=2)
     refused = replace(ALTERED, table="refused")
     source.new_tables |= {"shard-00000": (ALTERED,), "shard-00001": (refused,)}
@@ -145,7 +148,7 @@ def test_a_schema_that_is_refused_ends_the_relay_also_while_another_is_waited_fo
         if table is refused:
             raise RelayError("the registry refuses it")
 
-    assert_refused(config_of(unique, kafka.bootstrap_servers, [source]), source, make)
+    assert_refused(config_of(unique, kafka.bootstrap_servers, [source]), source, make, "shard-00001")
 
 
 @pytest.mark.services

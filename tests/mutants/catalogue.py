@@ -9,7 +9,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-INVARIANTS = tuple(f"I{number}" for number in range(1, 12))
+INVARIANTS = tuple(f"I{number}" for number in range(1, 13))
 
 _KEYS = {"file", "wrong", "replace", "by", "tests", "hangs"}
 
@@ -90,5 +90,5 @@ def chosen(mutants: Iterable[Mutant], wanted: Sequence[str]) -> list[Mutant]:
     mutants = list(mutants)
     known = {mutant.name for mutant in mutants} | set(INVARIANTS)
     if unknown := [each for each in wanted if each not in known]:
-        raise CatalogueError(f"neither an invariant (I1 to I11) nor a mutant: {', '.join(unknown)}")
+        raise CatalogueError(f"neither an invariant (I1 to I12) nor a mutant: {', '.join(unknown)}")
     return [mutant for mutant in mutants if not wanted or {mutant.name, mutant.invariant} & set(wanted)]

@@ -22,6 +22,13 @@ def test_a_shard_without_a_successful_poll_is_a_stall_with_its_name_and_last_err
     assert stall.error == "ThrottlingException at http://***@db:8000/"
 
 
+def test_a_shard_that_waits_for_a_person_is_a_stall_at_once_with_the_reason() -> None:
+    """I12: and so is a stream that is not begun."""
+    known = status(source(set_aside=(("a", NOW - 1, "gap 1 of http://me:secret@db:8000/"), (None, NOW - 2, "gap 2"))))
+    found = [(stall.shard, stall.seconds, stall.error, stall.hangs) for stall in find_stalls(known, NOW, NOW, WALL)]
+    assert found == [("a", 1.0, "gap 1 of http://***@db:8000/", False), (None, 2.0, "gap 2", False)]
+
+
 def test_a_failing_shard_that_was_polled_recently_is_not_stalled() -> None:
     assert find_stalls(status(source(open={"a": polled(STALLED_AFTER, 30, "throttled")})), NOW, NOW, WALL) == []
 

@@ -14,9 +14,9 @@ SOURCE = "orders"
 
 
 class Reads:
-    """A reader that gives what is put into it, once ``may_end`` is set."""
+    """A reader that gives what is put into it, or raises it, once ``may_end`` is set."""
 
-    def __init__(self, *pages: ReadResult, streams: bool = False) -> None:
+    def __init__(self, *pages: ReadResult | Exception, streams: bool = False) -> None:
         self.shard = Shard("s")
         self.streams = streams
         self.pages = iter(pages)
@@ -29,7 +29,10 @@ class Reads:
         self.begun.set()
         assert self.may_end.wait(PATIENCE)
         assert not self.closed
-        return next(self.pages)
+        page = next(self.pages)
+        if isinstance(page, Exception):
+            raise page
+        return page
 
     def close(self) -> None:
         self.closed += 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from relay.engine.status import polls
+from relay.errors import ConfigError, RelayError
 from relay.observe.health import STALLED_AFTER, find_stalls
 from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -16,6 +17,7 @@ from tests import interrupted
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
 from tests.reading.scripted_reads import PAGE, SHARD, SOURCE, Reads
+from tests.waiting import PATIENCE
 
 
 class Idle:
@@ -52,6 +54,24 @@ def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock:
         assert (reading.polled, reading.error) == (polled, error)
 
 
+def test_what_a_reader_refuses_is_the_result_of_its_shard(pump: ReaderPool) -> None:
+    """I12: another shard is read on."""
+    error = RelayError("a statement that is refused")
+    refused = pump.open(Reads(error), b"", SOURCE)
+    read = pump.open(Reads(PAGE), b"", SOURCE)
+    taken: list[tuple[OpenShard, object]] = []
+    while len(taken) < 2:
+        taken += pump.take(PATIENCE)
+    assert dict(taken) == {refused: error, read: PAGE}
+
+
+@pytest.mark.parametrize("error", [ConfigError("the key has changed"), ValueError("a bug")])
+def test_a_wrong_config_and_a_bug_end_the_relay(pump: ReaderPool, error: Exception) -> None:
+    pump.open(Reads(error), b"", SOURCE)
+    with pytest.raises(type(error), match=str(error)):
+        pump.take(PATIENCE)
+
+
 def test_what_a_page_warns_of_is_shown_as_long_as_pages_do(pump: ReaderPool) -> None:
     """I10"""
     reading = pump.open(Reads(replace(PAGE, warning="db2 does not answer"), PAGE), b"", SOURCE)
@@ -70,6 +90,7 @@ def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPoo
     while arrived < len(every):
         assert time.monotonic() < deadline
         for shard, result in pump.take(0.0):
+            assert isinstance(result, Page)
             arrived += 1
             pump.again(shard, shard.wait_after(result, pump.longest_wait))
         time.sleep(0)  # a thread that only asks takes the interpreter from those that read

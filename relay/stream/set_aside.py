@@ -1,0 +1,108 @@
+"""What of a source cannot be relayed until somebody acts, while the rest goes on (I12).
+
+A shard whose reader refuses to go on, a gap that waits for a decision: each stops its shard, or the stream that it
+precedes, and is tried again as soon as a decision is visible, and each minute, since what it lacked may be back.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+
+from relay.errors import RelayError
+from relay.kafka.checkpoints import partition_of
+from relay.records import CommittedStream, Gap
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN = 60.0
+"""Seconds until what was refused is tried again without a decision."""
+
+_GOES_ON_AFTER = 5.0
+"""Seconds of reads after which a shard that was tried again, and has no changes, counts as readable."""
+
+
+class GapPending(RelayError):
+    """Changes are missing, and ``on_gap`` leaves it to a person what becomes of that."""
+
+    def __init__(self, gap: Gap) -> None:
+        super().__init__(
+            f"source {gap.source}: changes are missing: {gap} (gap {gap.id}). Nothing was skipped. Run "
+            f"`relay gaps accept CONFIG {gap.id} skip|resnapshot`: skip records the gap and continues, "
+            "resnapshot also reads the table again. Set `on_gap` on the source to decide for all future gaps."
+        )
+        self.gap = gap
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``name``: the shard, or the segment of a snapshot; None is the whole stream.
+
+    ``since``, ``again_at``: when it was first refused and is tried again, in seconds by the clock.
+    """
+
+    name: str | None
+    error: RelayError
+    since: float
+    again_at: float
+
+
+class SetAside:
+    """Used by the worker's thread. ``clock``: seconds that never go back.
+
+    ``refusals``: by the key of the record that says how far it was read, those that are being tried again included.
+    """
+
+    def __init__(self, committed: CommittedStream, *, clock: Callable[[], float]) -> None:
+        self.refusals: Mapping[bytes, Refusal] = {}
+        self._committed = committed
+        self._clock = clock
+
+    def add(self, key: bytes, name: str | None, error: RelayError) -> None:
+        """Let what has the record ``key`` wait."""
+        now, before = self._clock(), self.refusals.get(key)
+        if before is None or str(before.error) != str(error):
+            log.error("%s; the rest goes on, and this is tried again each minute", error)
+        since = now if before is None else before.since
+        error = error.with_traceback(None)  # I11: its frames have clients of Kafka
+        self.refusals = {**self.refusals, key: Refusal(name, error, since, now + TRY_AGAIN)}
+
+    def forget(self, key: bytes) -> None:
+        """It goes on."""
+        if key in self.refusals:
+            self.refusals = {each: refusal for each, refusal in self.refusals.items() if each != key}
+
+    def lose(self, partitions: Set[int]) -> None:
+        """Other workers own ``partitions`` now, and find out for themselves."""
+        for key in [key for key in self.refusals if partition_of(key) in partitions]:
+            self.forget(key)
+
+    def read(self, key: bytes, *, has_passed: bool) -> None:
+        """A page is published. ``has_passed``: it is not empty, so what was refused is passed."""
+        refusal = self.refusals.get(key)
+        if refusal is not None and (has_passed or self._clock() > refusal.again_at + _GOES_ON_AFTER):
+            log.warning("source %s: %s goes on", self._committed.stream.source, refusal.name)
+            self.forget(key)
+
+    def waiting(self) -> frozenset[bytes]:
+        """Return the keys of what is not to be tried now."""
+        if not self.refusals:
+            return frozenset()
+        now = self._clock()
+        return frozenset(
+            key for key, each in self.refusals.items() if now < each.again_at and not self._is_decided(each)
+        )
+
+    @property
+    def next_try(self) -> float:
+        """When the first of them is tried again without a decision, by the clock; infinity if there are none."""
+        now = self._clock()
+        return min((each.again_at for each in self.refusals.values() if each.again_at > now), default=math.inf)
+
+    def _is_decided(self, refusal: Refusal) -> bool:
+        if not isinstance(refusal.error, GapPending):
+            return False
+        pending = self._committed.pending_gaps.get(refusal.error.gap.id)
+        return pending is not None and pending.decision is not None
