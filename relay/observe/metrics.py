@@ -89,7 +89,7 @@ UNFINISHED = Metric(
 )
 PARTITIONS = Metric("relay_owned_partitions", "Checkpoint partitions that this worker owns, of 64.", ())
 PENDING_GAPS = Metric(
-    "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. The relay stops at them."
+    "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. Their shards wait."
 )
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",
