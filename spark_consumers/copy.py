@@ -18,7 +18,6 @@ from typing import Any
 import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from relay.avro.registry import open_schemas
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
@@ -211,9 +210,8 @@ def _undecided(
         others = found.found.others(found.layouts, found.others)
         heads += _heads(changes.join(F.broadcast(others), ["partition", "offset"], "left_semi"))
     if left:
-        schema = StructType([StructField("left", ArrayType(StringType()), False)])
-        keys = delta.local_frame(changes.sparkSession, ([key] for key in left), schema)
-        heads += _heads(changes.join(F.broadcast(keys), F.col("key_texts") == F.col("left"), "left_semi"))
+        keys = delta.local_frame(changes.sparkSession, ([key] for key in left), {"other": "array<string>"})
+        heads += _heads(changes.join(F.broadcast(keys), F.col("key_texts") == F.col("other"), "left_semi"))
     return heads
 
 

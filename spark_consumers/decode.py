@@ -13,18 +13,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from relay.avro.framing import SINGLE_OBJECT_HEADER
 from spark_consumers.java_classes import new_instance
@@ -32,6 +21,14 @@ from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.typed_columns import TypedTable
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+# What the Java class returns, in its order. Its times are in microseconds.
+_READ = (
+    "status string, layout int, event_id string, operation string, source string, `table` string, key string, "
+    "key_texts array<string>, old string, new string, images string, token string, token_timestamp long, "
+    "token_shard string, token_position string, snapshot_id string, snapshot_as_of long, transaction_id string, "
+    "transaction_order int, transaction_last boolean, keyspace_id binary, resume_timestamp long, committed_at long, "
+    "relayed_at long, attributes map<string, string>"
+)
 
 
 class Decoder:
@@ -56,10 +53,12 @@ class Decoder:
         If the schema of a record is unknown, as it may be for many, ``value`` is the header unless ``in_full``.
         ``key``, ``old`` and ``new`` are JSON; if all schemas are of the one table ``typed``, structs (`TypedTable`).
         """
-        read = records.withColumn("c", self._read_by(records.sparkSession))
+        struct = StructType.fromDDL(_READ)
+        assert isinstance(struct, StructType)
+        read = records.withColumn("c", self._read_by(records.sparkSession, struct))
         is_gap = F.col("topic") == self.gaps
         read = read.withColumn("status", F.when(is_gap, DecodeStatus.GAP).otherwise(F.col("c.status")))
-        columns = {name: F.col(f"c.{name}") for name in _COLUMNS}
+        columns = {name: F.col(f"c.{name}") for name in struct.names if name != "status"}
         columns |= {name: F.timestamp_micros(f"c.{name}") for name in ("committed_at", "relayed_at")}
         if typed is not None:
             read, structs = self._typed(read, typed)
@@ -73,8 +72,8 @@ class Decoder:
             *(column.alias(name) for name, column in columns.items()),
         )
 
-    def _read_by(self, session: SparkSession) -> Column:
-        """Return a struct of the columns ``_READ`` for each value; the layout is the place among the schemas."""
+    def _read_by(self, session: SparkSession, struct: StructType) -> Column:
+        """Return a ``struct`` for each value; the layout is the place among the schemas."""
         context = session.sparkContext
         jvm: Any = context._jvm
         reader = new_instance(context, "ChangeReader", self.registry)
@@ -82,7 +81,7 @@ class Decoder:
             reader.add(header, _dumps(schema), number)
         for header in self.given_up:
             reader.giveUp(header)
-        function = reader.into(jvm.org.apache.spark.sql.types.DataType.fromJson(_READ.json()))
+        function = reader.into(jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json()))
         return Column(function.apply(jvm.PythonUtils.toSeq([F.col("value")._jc])))
 
     def _typed(self, read: DataFrame, table: str) -> tuple[DataFrame, dict[str, Column]]:
@@ -119,34 +118,3 @@ def _kept_value() -> Column:
 
 def _dumps(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, ensure_ascii=False)
-
-
-_STRING, _LONG = StringType(), LongType()
-_COLUMNS: dict[str, DataType] = {
-    "layout": IntegerType(),
-    "event_id": _STRING,
-    "operation": _STRING,
-    "source": _STRING,
-    "table": _STRING,
-    "key": _STRING,
-    "key_texts": ArrayType(_STRING),
-    "old": _STRING,
-    "new": _STRING,
-    "images": _STRING,
-    "token": _STRING,
-    "token_timestamp": _LONG,
-    "token_shard": _STRING,
-    "token_position": _STRING,
-    "snapshot_id": _STRING,
-    "snapshot_as_of": _LONG,
-    "transaction_id": _STRING,
-    "transaction_order": IntegerType(),
-    "transaction_last": BooleanType(),
-    "keyspace_id": BinaryType(),
-    "resume_timestamp": _LONG,
-    "committed_at": _LONG,
-    "relayed_at": _LONG,
-    "attributes": MapType(_STRING, _STRING),
-}
-# What the Java class returns, in its order. Its times are in microseconds.
-_READ = StructType([StructField("status", _STRING), *(StructField(name, kind) for name, kind in _COLUMNS.items())])

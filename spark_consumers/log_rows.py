@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
 
 from relay.config import Config
 from spark_consumers.kept_rows import KeptRow
@@ -53,9 +52,8 @@ class LoggedRows:
 
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
         names = [field.name for field in self._layout.key]
-        schema = StructType([StructField("key", StringType())])
         texts = ((orjson.dumps(dict(zip(names, key, strict=True))).decode(),) for key in keys)
-        wanted = delta.local_frame(self._session, texts, schema).selectExpr(f"{_ITEM} AS item")
+        wanted = delta.local_frame(self._session, texts, {"key": "string"}).selectExpr(f"{_ITEM} AS item")
         wanted.createOrReplaceTempView("relay_wanted")
         # Read once, and not for each place that `relay_as_of` names the log in.
         found = self._session.sql(self._rows(f"(key IS NULL OR {_ITEM} IN (SELECT item FROM relay_wanted))")).persist()

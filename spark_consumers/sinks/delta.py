@@ -71,17 +71,17 @@ def without_dictionaries(columns: Iterable[str]) -> dict[str, str]:
     return {f"parquet.enable.dictionary#{name}": "false" for name in columns}
 
 
-def local_frame(session: SparkSession, rows: Iterable[Sequence[object]], schema: StructType) -> DataFrame:
-    """Return rows of plain values as a frame.
+def local_frame(session: SparkSession, rows: Iterable[Sequence[object]], columns: Mapping[str, str]) -> DataFrame:
+    """Return rows of plain values as a frame. ``columns``: SQL types by name.
 
     Spark knows its size, and needs no Python worker to read it, as it does to read what ``createDataFrame`` returns.
     """
-    names = schema.names
-    lines = b"\n".join(orjson.dumps(dict(zip(names, row, strict=True))) for row in rows)
+    lines = b"\n".join(orjson.dumps(dict(zip(columns, row, strict=True))) for row in rows)
     jvm: Any = session.sparkContext._jvm
     listed = jvm.org.apache.commons.io.IOUtils.readLines(jvm.java.io.ByteArrayInputStream(lines), "UTF-8")
     text = session._jsparkSession.createDataset(listed, jvm.org.apache.spark.sql.Encoders.STRING()).toDF()
-    return DataFrame(text, session).select(F.from_json("value", schema).alias("row")).select("row.*")
+    typed = ", ".join(f"{name} {sql}" for name, sql in columns.items())
+    return DataFrame(text, session).select(F.from_json("value", typed).alias("row")).select("row.*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from itertools import islice
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from relay.errors import RelayError
 from relay.types.columns import ColumnKind
@@ -50,7 +49,6 @@ _ALL_DIFFERENT = ("_relay_token", "_relay_event_id")
 _ROWS_OF_A_FILE = 5_000  # up to which a batch inserts one file
 _PARTS = 50  # that `write_all` writes in one statement
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
-_STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
 
 class DeltaTable(TargetTable):
@@ -131,8 +129,8 @@ class DeltaTable(TargetTable):
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         session, wanted = batch.sparkSession, list(keys)
-        schema = StructType([StructField("n", IntegerType()), *self._key_fields()])
-        numbered = delta.local_frame(session, ((n, *key) for n, key in enumerate(wanted)), schema)
+        typed = {"n": "INT", **dict.fromkeys(self._key_names(), "STRING")}
+        numbered = delta.local_frame(session, ((n, *key) for n, key in enumerate(wanted)), typed)
         self._with_key_types(numbered).createOrReplaceTempView("relay_keys")
         listed = ", ".join(f"t.{name}" for name in STATE)
         rows = session.sql(
@@ -177,7 +175,10 @@ class DeltaTable(TargetTable):
         return self._decided(session, writes).coalesce(1).localCheckpoint(), len(writes)
 
     def _decided(self, session: SparkSession, writes: Sequence[Write]) -> DataFrame:
-        found = delta.local_frame(session, map(_decided, writes), self._write_schema())
+        typed = dict.fromkeys(self._key_names(), "STRING")
+        typed |= {"item_partition": "INT", "item_offset": "BIGINT", "keep": "BOOLEAN", "existed": "BOOLEAN"}
+        typed |= {f"{prefix}{name}": OURS[name] for prefix in ("", "read") for name in STATE}
+        found = delta.local_frame(session, map(_decided, writes), typed)
         return self._with_key_types(found.withColumns({f"text_{name}": F.col(name) for name in self._key_names()}))
 
     def _without_images(self, decided: DataFrame) -> DataFrame:
@@ -257,25 +258,8 @@ class DeltaTable(TargetTable):
         casts_fail = is_ansi(found)
         return [from_image(column, casts_fail).alias(f"c{n}") for n, column in enumerate(self._plan.row)]
 
-    def _write_schema(self) -> StructType:
-        read = [StructField(f"read{name}", _STATE_TYPES[kind]) for name, kind in STATE.items()]
-        return StructType(
-            [
-                *self._key_fields(),
-                StructField("item_partition", IntegerType()),
-                StructField("item_offset", LongType()),
-                StructField("keep", BooleanType()),
-                StructField("existed", BooleanType()),
-                *(StructField(name, _STATE_TYPES[kind]) for name, kind in STATE.items()),
-                *read,
-            ]
-        )
-
     def _key_names(self) -> list[str]:
         return [f"k{n}" for n in range(len(self._plan.keys))]
-
-    def _key_fields(self) -> list[StructField]:
-        return [StructField(name, StringType(), False) for name in self._key_names()]
 
     def _with_key_types(self, frame: DataFrame) -> DataFrame:
         """Turn the text of the key columns k0, k1, ... into the types of the table."""

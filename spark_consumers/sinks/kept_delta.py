@@ -9,7 +9,7 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType
 
 from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
@@ -61,8 +61,7 @@ class KeptInDelta(KeptRows):
         if rows is None or not keys:
             return iter(())
         names = [f"_relay_wanted_{n}" for n in range(len(self._key))]
-        schema = StructType([StructField(name, StringType()) for name in names])
-        wanted = F.broadcast(delta.local_frame(self._session, keys, schema))
+        wanted = F.broadcast(delta.local_frame(self._session, keys, dict.fromkeys(names, "string")))
         conditions = []
         for n, (name, kind) in enumerate(self._key):
             column, part = F.col(delta.quoted(name)), F.col(names[n])

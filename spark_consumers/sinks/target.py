@@ -158,16 +158,10 @@ class TargetTable(Protocol):
         """Store a text in place of ``before``, None if there was none; return False if another one is stored by now."""
 
 
-STATE = {
-    "_relay_token": str,
-    "_relay_deleted": bool,
-    "_relay_event_id": str,
-    "_relay_incomplete": bool,
-    "_relay_read_as_of": int,
-    "_relay_topic": str,
-    "_relay_partition": int,
-    "_relay_offset": int,
-}
+PLACE = ("_relay_topic", "_relay_partition", "_relay_offset")
+"""The columns that hold the place of a row's change."""
+
+STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete", "_relay_read_as_of", *PLACE)
 """The columns that hold the state of a row, in the order of `state`."""
 
 IS_BEHIND = (
@@ -186,9 +180,6 @@ IS_OLDER_THAN_READ = (
 
 OF_CHANGE = tuple(name for name in STATE if name != "_relay_read_as_of")
 """Those that a change of a stream sets."""
-
-PLACE = ("_relay_topic", "_relay_partition", "_relay_offset")
-"""Those that hold the place of the change."""
 
 
 def state(row: StoredRow) -> tuple[object, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from relay.change import MARK, Images, Operation, Snapshot
 from relay.token import EventToken
@@ -87,9 +86,8 @@ class Batch:
 
 def in_spark(session: SparkSession, changes: Sequence[Published]) -> DataFrame:
     """Return a decoded batch of ``shop.orders`` in Spark, with the columns that a copy reads."""
-    schema = StructType.fromDDL(COLUMNS)
-    assert isinstance(schema, StructType)
-    return delta.local_frame(session, map(row_of, changes), schema).persist()
+    columns = dict(column.split(" ") for column in COLUMNS.split(", "))
+    return delta.local_frame(session, map(row_of, changes), columns).persist()
 
 
 COLUMNS = (
