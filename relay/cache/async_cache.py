@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from relay.cache.entry import LoadedValue, Tokens
-from relay.cache.reads import Cached
-from relay.cache.steps import LoadCall, Step, StoreCall
+from relay.cache.reads import Cached, Calls
 from relay.cache.token_cache import TokenCache
 from relay.token import EventToken
+
+T = TypeVar("T")
 
 AsyncLoad = Callable[[str, Tokens | None], Awaitable[LoadedValue]]
 """``Load``, as a coroutine function."""
@@ -40,27 +41,22 @@ class AsyncTokenCache:
         self, keys: Iterable[str], load_many: AsyncLoadMany, *, refused: bytes | None = None
     ) -> dict[str, Cached]:
         """Like ``TokenCache.get_many``."""
-        steps = self.cache.steps(keys, refused)
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    answer = await self._take(step, load_many)
-                except BaseException as error:  # also of a task that is cancelled, whose leases have to be released
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as end:
-            results: dict[str, Cached] = end.value
-            return results
+        return await self.cache.read(keys, _AwaitedCalls(load_many), refused)
 
     async def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
         """Like ``TokenCache.invalidate``."""
         return await asyncio.to_thread(self.cache.invalidate, *keys, token=token)
 
-    async def _take(self, step: Step, load_many: AsyncLoadMany) -> Any:
-        if isinstance(step, StoreCall):
-            return await asyncio.to_thread(step.call)
-        if isinstance(step, LoadCall):
-            return await load_many(step.wanted)
-        return await asyncio.sleep(step.seconds)
+
+class _AwaitedCalls(Calls):
+    def __init__(self, load_many: AsyncLoadMany) -> None:
+        self._load_many = load_many
+
+    async def store(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
+    async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+        return await self._load_many(wanted)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

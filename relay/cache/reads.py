@@ -1,11 +1,15 @@
-"""What a read through the cache returns, and what it has found so far."""
+"""What a read through the cache returns, the calls that it makes, and what it has found so far."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
-from relay.cache.entry import Entry
+from relay.cache.entry import Entry, LoadedValue, Tokens
+
+T = TypeVar("T")
 
 
 class Outcome(StrEnum):
@@ -30,6 +34,18 @@ class Cached:
     outcome: Outcome
 
 
+class Calls(Protocol):
+    """The outside calls of a read, which threads make in one way and coroutines in another."""
+
+    async def store(self, call: Callable[[], T]) -> T:
+        """Call the store."""
+
+    async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+        """Do what ``LoadMany`` does."""
+
+    async def pause(self, seconds: float) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """``is_first``: there was no entry before it."""
@@ -46,6 +62,7 @@ class Reads:
     ``adds``: values stored where there was no entry. ``too_old``: values whose reads were not fresh enough to store.
     """
 
+    calls: Calls
     refused: bytes | None
     found: dict[str, Cached] = field(default_factory=dict)
     adds: int = 0

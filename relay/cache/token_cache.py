@@ -1,8 +1,8 @@
 """The cache as an application uses it: read values, and fill the cache without storing stale ones.
 
 ``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock, with a lease around every
-load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. A generator's
-steps give the order. Threads take them here, and coroutines in ``relay.cache.async_cache``.
+load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. A coroutine
+gives the order. Threads make its calls here, and coroutines in ``relay.cache.async_cache``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, emptied, encode, filled, leased
 from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
 from relay.cache.keys import row_keys
-from relay.cache.reads import Cached, Lease, Outcome, Reads
-from relay.cache.steps import LoadCall, Pause, Step, Steps, StoreCall
+from relay.cache.reads import Cached, Calls, Lease, Outcome, Reads
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import StoreFull, Unavailable
 from relay.process.seldom import Seldom
@@ -35,6 +34,8 @@ Load = Callable[[str, Tokens | None], LoadedValue]
 
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
+
+T = TypeVar("T")
 
 _CLOCK_SLACK = 2  # lease times, since clocks and settings of other processes may differ by one
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds before a key that another reader fills is read again; doubles
@@ -105,19 +106,13 @@ class TokenCache:
 
     def get_many(self, keys: Iterable[str], load_many: LoadMany, *, refused: bytes | None = None) -> dict[str, Cached]:
         """Return each key's value; keys without one are loaded together. Raises what the loader raises."""
-        steps = self.steps(keys, refused)
+        reading = self.read(keys, _CallsInThread(load_many, self._sleep), refused)
         try:
-            step = next(steps)
-            while True:
-                try:
-                    answer = self._take(step, load_many)
-                except BaseException as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
+            reading.send(None)
         except StopIteration as end:
             results: dict[str, Cached] = end.value
             return results
+        raise RuntimeError("a read waits for something that no thread can wait for")
 
     def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
         """Serve no value of these keys that was read before, also none that is being loaded now.
@@ -161,26 +156,19 @@ class TokenCache:
                 conflicts = self._invalidator.delete(drops, full)
             keys = [key for key in keys if self._name(key) in conflicts]
 
-    def _take(self, step: Step, load_many: LoadMany) -> Any:
-        if isinstance(step, StoreCall):
-            return step.call()
-        if isinstance(step, LoadCall):
-            return load_many(step.wanted)
-        return self._sleep(step.seconds)
-
-    def steps(self, keys: Iterable[str], refused: bytes | None = None) -> Steps[dict[str, Cached]]:
-        """Return the steps of ``get_many``."""
+    async def read(self, keys: Iterable[str], calls: Calls, refused: bytes | None = None) -> dict[str, Cached]:
+        """Do as ``get_many``, by ``calls``."""
         pending = list(dict.fromkeys(keys))
-        reads = Reads(refused)
+        reads = Reads(calls, refused)
         waited, pause = 0.0, _FIRST_PAUSE
         while pending:
-            pending = yield from self._serve(pending, reads)
+            pending = await self._serve(pending, reads)
             if not pending or waited >= (longest := self._longest_wait()):
                 break
             pause = min(pause, longest - waited)
-            yield Pause(pause)
+            await calls.pause(pause)
             waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
-        yield from self._load_only(pending, reads)
+        await self._load_only(pending, reads)
         self._count(reads)
         return reads.found
 
@@ -191,19 +179,19 @@ class TokenCache:
         with self._lock:
             return self._fill_time.longest(self.lease_ttl)
 
-    def _serve(self, keys: list[str], reads: Reads) -> Steps[list[str]]:
+    async def _serve(self, keys: list[str], reads: Reads) -> list[str]:
         """Read the keys, fill the ones that lack a value, and return the ones that another reader is filling."""
         # The generation comes with the entries, before anything is loaded: a value loaded across a bump has the old
         # generation and is never served (I6).
         try:
             read = partial(self.store.read, [self._name(k) for k in keys], generation_key(self.namespace))
-            found, generation = yield StoreCall(read)
+            found, generation = await reads.calls.store(read)
             missing = self._served(keys, found, generation, reads)
             if missing and self._floors.must_be_read(found):
-                yield StoreCall(partial(self._floors.read, generation))
+                await reads.calls.store(partial(self._floors.read, generation))
         except Unavailable as error:
             self._note_unreachable(error)
-            yield from self._load_only([key for key in keys if key not in reads.found], reads)
+            await self._load_only([key for key in keys if key not in reads.found], reads)
             return []
         now = self._clock()
         busy: list[str] = []
@@ -220,11 +208,11 @@ class TokenCache:
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
         if not leases:
             return busy
-        conflicts, unmade = yield from self._write(writes)
+        conflicts, unmade = await self._write(writes, reads)
         busy += [key for key in leases if self._name(key) in conflicts]
         # First, so that no failed load leaves these leases behind.
-        yield from self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts | unmade}, reads)
-        yield from self._load_only([key for key in leases if self._name(key) in unmade], reads)
+        await self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts | unmade}, reads)
+        await self._load_only([key for key in leases if self._name(key) in unmade], reads)
         return busy
 
     def _served(
@@ -241,12 +229,12 @@ class TokenCache:
                 missing[key] = stored, entry
         return missing
 
-    def _load_only(self, keys: list[str], reads: Reads) -> Steps[None]:
+    async def _load_only(self, keys: list[str], reads: Reads) -> None:
         if keys:
-            loaded = yield LoadCall(dict.fromkeys(keys))
+            loaded = await reads.calls.load(dict.fromkeys(keys))
             reads.found.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
 
-    def _fill(self, leases: dict[str, Lease], reads: Reads) -> Steps[None]:
+    async def _fill(self, leases: dict[str, Lease], reads: Reads) -> None:
         """Load the leased keys, and store each value whose lease has not been replaced."""
         if not leases:
             return
@@ -254,11 +242,11 @@ class TokenCache:
         generation = next(iter(leases.values())).entry.generation
         try:
             # I6: after the leases were written. An invalidation from here on replaces its lease.
-            floors = yield from self._read_floors(generation)
-            loaded = yield LoadCall({key: _held(lease.entry, floors) for key, lease in leases.items()})
+            floors = await self._read_floors(generation, reads)
+            loaded = await reads.calls.load({key: _held(lease.entry, floors) for key, lease in leases.items()})
             values = {key: loaded[key] for key in leases}
         except (Exception, CancelledError):
-            yield from self._write([self._emptied(key, lease.entry, lease.meta) for key, lease in leases.items()])
+            await self._write([self._emptied(key, lease.entry, lease.meta) for key, lease in leases.items()], reads)
             raise
         now = self._clock()
         with self._lock:
@@ -275,13 +263,13 @@ class TokenCache:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
                 fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
-        conflicts, unmade = yield from self._write([*fills.values(), *releases])
+        conflicts, unmade = await self._write([*fills.values(), *releases], reads)
         for key, lease in leases.items():
             stored = key in fills and self._name(key) not in conflicts | unmade
             reads.adds += stored and lease.is_first
             reads.found[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
-    def _write(self, writes: list[ConditionalWrite]) -> Steps[tuple[set[str], set[str]]]:
+    async def _write(self, writes: list[ConditionalWrite], reads: Reads) -> tuple[set[str], set[str]]:
         """Write; return the names of the conflicts, and of what was not written for another reason.
 
         A store that is full or cannot be reached must not fail the application.
@@ -289,7 +277,7 @@ class TokenCache:
         if not writes:
             return set(), set()
         try:
-            return set((yield StoreCall(partial(self.store.compare_and_set, writes)))), set()
+            return set(await reads.calls.store(partial(self.store.compare_and_set, writes))), set()
         except StoreFull as full:
             self._note_unreachable(full)
             return set(full.conflicts), set(full.refused)
@@ -316,13 +304,12 @@ class TokenCache:
         # Until its end a value discards invalidations that it reflects. After that it stands for their tombstones.
         return self.value_ttl + self._floors.longest if entry.tokens or entry.kept else self.value_ttl
 
-    def _read_floors(self, generation: str) -> Steps[Tokens]:
+    async def _read_floors(self, generation: str, reads: Reads) -> Tokens:
         try:
-            floors: Tokens = yield StoreCall(partial(self._floors.read, generation))
+            return await reads.calls.store(partial(self._floors.read, generation))
         except Unavailable as error:
             self._note_unreachable(error)
             return {}
-        return floors
 
     def _name(self, key: str) -> str:
         return entry_key(self.namespace, key)
@@ -346,6 +333,23 @@ class TokenCache:
             self.compare_and_sets += fills - reads.adds
             self.no_ops += misses - fills
             self.too_old += reads.too_old
+
+
+class _CallsInThread(Calls):
+    """Makes the calls in the thread that waits for them, so no coroutine ever has to wait."""
+
+    def __init__(self, load_many: LoadMany, sleep: Callable[[float], None]) -> None:
+        self._load_many = load_many
+        self._sleep = sleep
+
+    async def store(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+        return self._load_many(wanted)
+
+    async def pause(self, seconds: float) -> None:
+        self._sleep(seconds)
 
 
 def _held(lease: Entry, floors: Tokens) -> Tokens | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
-from typing import Any
+from types import coroutine
+from typing import Any, TypeVar
 
 import boto3
 import pytest
@@ -15,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.cache import ConditionalWrite, LoadedValue, MemoryStore, Outcome, StoredEntry, TokenCache
-from relay.cache.steps import LoadCall, StoreCall
+from relay.cache.entry import Tokens
+from relay.cache.reads import Calls
 from relay.dynamodb.models import Attribute, ConstraintViolation, Engine, InvalidModel, Model, hash_key
 from tests.dynamodb.models.shop import Counter, Mirror
 from tests.examples import examples, is_quick
 
+T = TypeVar("T")
 KEY = "counter:a"
 
 
@@ -77,23 +80,36 @@ class Reader:
         self._steps = self._read()
 
     def step(self) -> None:
-        next(self._steps)
+        self._steps.send(None)
 
-    def _read(self) -> Iterator[None]:
+    async def _read(self) -> None:
         while True:
-            steps = self.cache.steps([KEY])
-            try:
-                step = next(steps)
-                while True:
-                    answer = None
-                    if isinstance(step, StoreCall):
-                        answer = step.call()
-                    elif isinstance(step, LoadCall):
-                        answer = {KEY: self._world.load(KEY, None)}
-                    yield
-                    step = steps.send(answer)
-            except StopIteration:
-                pass
+            await self.cache.read([KEY], Stepped(self._world))
+
+
+class Stepped(Calls):
+    """Makes one call of a read at a time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def store(self, call: Callable[[], T]) -> T:
+        answer = call()
+        await one_step()
+        return answer
+
+    async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+        answer = {KEY: self._world.load(KEY, None)}
+        await one_step()
+        return answer
+
+    async def pause(self, seconds: float) -> None:
+        await one_step()
+
+
+@coroutine
+def one_step() -> Iterator[None]:
+    yield
 
 
 def save_while(world: World, schedule: Sequence[Sequence[int]]) -> None:
