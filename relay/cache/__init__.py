@@ -10,8 +10,7 @@ from relay.cache.codec import BYTES, JSON, TEXT, Codec
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.keys import key_text
-from relay.cache.keyspace_loader import KeyspaceLoader
-from relay.cache.loaders import DynamoDBLoader, PrimaryLoader, QueriesLoader, VitessLoader
+from relay.cache.loaders import DynamoDBLoader, KeyspaceLoader, PrimaryLoader, QueriesLoader, VitessLoader
 from relay.cache.memcached_store import MemcachedStore
 from relay.cache.memory_store import MemoryStore
 from relay.cache.reads import Cached, Outcome
