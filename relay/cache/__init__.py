@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay.cache.async_cache import AsyncLoad, AsyncLoadMany, AsyncTokenCache
-from relay.cache.cached_function import AsyncCachedFunction, CachedFunction, cached
-from relay.cache.codec import BYTES, JSON, TEXT, Codec
+from relay.cache.cached_function import BYTES, JSON, TEXT, AsyncCachedFunction, CachedFunction, Codec, cached
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.keys import key_text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
+import orjson
+
 from relay.cache.async_cache import AsyncTokenCache
-from relay.cache.codec import JSON, Codec
 from relay.cache.entry import LoadedValue, Tokens
 from relay.cache.function_key import FunctionKey, KeyedCall
 from relay.cache.reads import Cached, Outcome
@@ -16,7 +18,28 @@ from relay.cache.token_cache import TokenCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
+V = TypeVar("V")
 C = TypeVar("C", bound=TokenCache | AsyncTokenCache)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[V]):
+    """How values of an application become the bytes in the cache, and values again.
+
+    ``decode`` raises, whatever it likes, for bytes that are not of ``encode``. These are loaded again, so a new version
+    of an application may have another codec.
+    """
+
+    encode: Callable[[V], bytes]
+    decode: Callable[[bytes], V]
+
+
+JSON: Codec[Any] = Codec(orjson.dumps, orjson.loads)
+"""Values of JSON, and what orjson writes as JSON: datetimes, UUIDs and dataclasses come back as text and dicts."""
+
+TEXT: Codec[str] = Codec(str.encode, bytes.decode)
+
+BYTES: Codec[bytes] = Codec(bytes, bytes)
 
 
 @overload
