@@ -1,27 +1,32 @@
-"""The consumer of changes on Spark: what the change log, the copy and consumers of one's own have in common."""
+"""The consumer of changes on Spark: what the change log, the copy and consumers of one's own have in common.
+
+Besides the rule for changes these are the other records: schemas to wait for, gaps, and dead letters.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from relay.avro.framing import SINGLE_OBJECT_HEADER
 from relay.config import Config
 from relay.kafka.committed import times_at
 from relay.kafka.group_offsets import Offsets
-from spark_consumers import kafka_source, non_changes
+from spark_consumers import kafka_source
 from spark_consumers.applied import NOT_KNOWN, AppliedNotes, Start
 from spark_consumers.batch_parts import cut_batch
 from spark_consumers.consumer import Consumer
-from spark_consumers.dead_letters import DeadLetterTopic
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.locks import Lock, lock_of
-from spark_consumers.records import Layout
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.running import log_event
 
 
@@ -52,8 +57,10 @@ class TableBatch:
 Rule = Callable[[TableBatch], BatchPlan]
 """Decides what a batch writes. Takes one Spark action to plan; a batch may come again."""
 
-
 _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
+_HEAD = ("status", "topic", "partition", "offset")
+_SENT_AT_ONCE = 32 << 20  # bytes of dead letters that are on the driver
+_EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 class TableConsumer(Consumer):
@@ -142,13 +149,54 @@ class TableConsumer(Consumer):
         part.records.persist()
         try:
             with closing(self._rule(part)) as plan:
-                heads = non_changes.heads(part.records, plan.statuses)
+                heads = _heads(part.records, plan.statuses)
                 records = [record for record, _ in heads]
                 dead_letters.refuse_unknown_schemas(records)
                 gaps = lost_changes(records)
                 counts = plan.write(gaps)
                 # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-                holes = {"gaps": len(gaps), "dead_letters": non_changes.send(part.records, heads, dead_letters)}
+                holes = {"gaps": len(gaps), "dead_letters": _send(part.records, heads, dead_letters)}
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             part.records.unpersist()
+
+
+def _heads(batch: DataFrame, statuses: Iterable[str]) -> list[tuple[NonChangeRecord, int]]:
+    """Return the records that are not changes, with their sizes: gaps in full, and the header of others.
+
+    ``batch``: with the columns of `Decoder.changes`. ``statuses``: all that its records have.
+    """
+    if set(statuses) <= set(_EXPECTED):
+        return []
+    value = F.col("value")
+    head = F.when(F.col("status") == DecodeStatus.GAP, value).otherwise(F.substring(value, 1, SINGLE_OBJECT_HEADER))
+    rows = batch.where(~F.col("status").isin(*_EXPECTED)).select(*_HEAD, head, F.octet_length(value))
+    return [(NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])), r[5]) for r in rows.collect()]
+
+
+def _send(batch: DataFrame, found: Iterable[tuple[NonChangeRecord, int]], dead_letters: DeadLetterTopic) -> int:
+    """Send the undecodable records among ``_heads``; return their number. Raises ``Unavailable``."""
+    undecodable = [(record, size) for record, size in found if record.is_undecodable]
+    return sum(dead_letters.send(_complete(batch, part)) for part in in_parts(undecodable, _SENT_AT_ONCE))
+
+
+def _complete(batch: DataFrame, heads: Sequence[NonChangeRecord]) -> list[NonChangeRecord]:
+    """Return some records with their values in full."""
+    places = [(head.topic, head.partition, head.offset) for head in heads]
+    wanted = F.broadcast(batch.sparkSession.createDataFrame(places, "topic STRING, `partition` INT, `offset` BIGINT"))
+    rows = batch.join(wanted, ["topic", "partition", "offset"]).select(*_HEAD, "value").collect()
+    return [NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows]
+
+
+def in_parts(sized: Iterable[tuple[NonChangeRecord, int]], at_most: int) -> Iterator[list[NonChangeRecord]]:
+    """Split records into parts of ``at_most`` bytes, or of one record."""
+    part: list[NonChangeRecord] = []
+    total = 0
+    for record, size in sized:
+        if part and total + size > at_most:  # I11
+            yield part
+            part, total = [], 0
+        part.append(record)
+        total += size
+    if part:
+        yield part

@@ -9,8 +9,8 @@ import pytest
 from relay.config import Config
 from spark_consumers import dead_letters
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
-from spark_consumers.non_changes import in_parts
 from spark_consumers.records import DecodeStatus
+from spark_consumers.table_consumer import in_parts
 from tests.spark_consumers.topic import NoSchemas
 
 
