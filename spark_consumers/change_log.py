@@ -33,7 +33,6 @@ from spark_consumers.sinks import delta
 from spark_consumers.sinks.delta_target import DeltaPlace
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
-from spark_consumers.times import utc_day
 
 _COLUMNS = {
     # The columns that queries filter on come first: Delta keeps minima and maxima of them, which takes time.
@@ -143,7 +142,7 @@ class ChangeLog:
         if groups:
             changes = (
                 given.records.where(F.col("status") == DecodeStatus.CHANGE)
-                .withColumn("day", utc_day(F.col("committed_at")))
+                .withColumn("day", delta.utc_day(F.col("committed_at")))
                 .selectExpr(*map(delta.quoted, _COLUMNS))
             )
             newest = {_name(group): group["last"] for group in groups}

@@ -1,4 +1,4 @@
-"""Delta tables by path: the SQL to name them, to type them and to merge into them."""
+"""Delta tables by path: the SQL to name them, to type them and to merge into them, and times in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
@@ -18,6 +18,7 @@ from relay.types.columns import TYPES, ColumnKind
 _TYPES = {each.kind.value: each.spark for each in TYPES if each.kind is not ColumnKind.DECIMAL}
 _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 
+_DAY = 86_400_000_000  # microseconds
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
 
 
@@ -82,6 +83,25 @@ def local_frame(session: SparkSession, rows: Iterable[Sequence[object]], columns
     text = session._jsparkSession.createDataset(listed, jvm.org.apache.spark.sql.Encoders.STRING()).toDF()
     typed = ", ".join(f"{name} {sql}" for name, sql in columns.items())
     return DataFrame(text, session).select(F.from_json("value", typed).alias("row")).select("row.*")
+
+
+def utc_day(time: Column) -> Column:
+    """Return the date in UTC of a timestamp, whatever the time zone of the session is."""
+    of_epoch = F.unix_micros(time)
+    days = _quotient(of_epoch - F.pmod(of_epoch, F.lit(_DAY)), _DAY)
+    return F.date_add(F.lit("1970-01-01").cast("date"), days.cast("int"))
+
+
+def iso_utc(time: Column) -> Column:
+    """Return a timestamp as ISO text in UTC, whatever the time zone of the session is."""
+    of_day = F.pmod(F.unix_micros(time), F.lit(_DAY))
+    seconds = _quotient(of_day, 1_000_000)
+    parts = [_quotient(seconds, 3600), _quotient(seconds, 60) % 60, seconds % 60, of_day % 1_000_000]
+    return F.concat(utc_day(time).cast("string"), F.format_string("T%02d:%02d:%02d.%06dZ", *parts))
+
+
+def _quotient(number: Column, by: int) -> Column:
+    return F.call_function("div", number, F.lit(by).cast("bigint"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from pyspark.sql import functions as F
 from relay.types.columns import MAX_AVRO_PRECISION, ColumnKind, column_type
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import CopiedColumn, Naming
-from spark_consumers.times import iso_utc
 
 VARIANT = "variant"
 """The kind of JSON that Spark has taken apart."""
@@ -76,7 +75,7 @@ def text_of(value: Column, kind: str) -> Column:
     if kind == ColumnKind.BYTES:
         return F.translate(F.base64(value), "\r\n", "")
     if kind == ColumnKind.TIMESTAMP:
-        return iso_utc(value)
+        return delta.iso_utc(value)
     return F.to_json(value) if kind in (ColumnKind.SET, VARIANT) else value.cast("string")
 
 
