@@ -19,16 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.crc import key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -39,13 +30,6 @@ Command = tuple[Any, ...]
 
 _CALLS_PER_PIPELINE = 32
 _KEYS_PER_SCAN = 1000
-_CLUSTER_ERRORS = {
-    "ASK": AskError,
-    "CLUSTERDOWN": ClusterDownError,
-    "CROSSSLOT": ClusterCrossSlotError,
-    "MOVED": MovedError,
-    "TRYAGAIN": TryAgainError,
-}
 _REDIRECTIONS = 8  # of a call in a cluster
 _PAUSE = 0.02  # seconds before the second of them; longer before each further one
 
@@ -363,15 +347,7 @@ def _answer(connection: Any) -> Any:
     try:
         return connection.read_response()
     except redis.ResponseError as error:
-        return _named(error)
-
-
-def _named(answer: Any) -> Any:
-    """Return an answer, but an error of clusters as its own class, which older redis-py does not know."""
-    if type(answer) is not redis.ResponseError:
-        return answer
-    code, _, text = str(answer).partition(" ")
-    return _CLUSTER_ERRORS[code](text) if code in _CLUSTER_ERRORS else answer
+        return error
 
 
 def _command(script: Script, call: ScriptCall) -> Command:
