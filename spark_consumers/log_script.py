@@ -1,7 +1,7 @@
 """The statements that query the change log, for Spark 4 and DuckDB: ``python -m spark_consumers.log_script``.
 
-In Spark, a function declares the types that it takes and returns, and a few functions have other names. Everything else
-is in the template ``sql/log.sql``.
+In Spark, a function declares the types that it takes, and a few functions have other names. Everything else is in the
+template ``sql/log.sql``.
 """
 
 from __future__ import annotations
@@ -14,39 +14,15 @@ from spark_consumers.fold import READ_WITHIN
 
 _TEMPLATE = Path(__file__).parent / "sql" / "log.sql"
 
-_FUNCTION = """CREATE OR REPLACE TEMPORARY FUNCTION {name}({given})
-RETURNS TABLE ({returned})
-RETURN"""
-
 _IN_SPARK = {
     "engine": "Spark 4",
     "view": "CREATE TEMPORARY VIEW relay_log AS SELECT * FROM delta.`file:///var/lib/relay/log`",
     "moment": "TIMESTAMP. End each statement at its semicolon",
-    "relay_history": _FUNCTION.format(
-        name="relay_history",
-        given="of_table STRING, of_key STRING",
-        returned="""
-    number INT, operation STRING, committed_at TIMESTAMP, key STRING, old STRING, new STRING, images STRING,
-    token STRING, event_id STRING, source STRING, topic STRING, partition INT, offset BIGINT, relayed_at TIMESTAMP
-""",
-    ),
-    "relay_between": _FUNCTION.format(
-        name="relay_between",
-        given="since DOUBLE, until DOUBLE",
-        returned="""
-    source STRING, `table` STRING, committed_at TIMESTAMP, event_id STRING, operation STRING, key STRING, old STRING,
-    new STRING, images STRING, token STRING, transaction_id STRING, transaction_order INT, transaction_last BOOLEAN,
-    topic STRING, partition INT, offset BIGINT
-""",
-    ),
-    "relay_as_of": _FUNCTION.format(
-        name="relay_as_of",
-        given="of_table STRING, moment TIMESTAMP",
-        returned="""
-    source STRING, `table` STRING, key STRING, new STRING, incomplete BOOLEAN, event_id STRING, token STRING,
-    committed_at TIMESTAMP
-""",
-    ),
+    "function": "TEMPORARY FUNCTION",
+    "text": " STRING",
+    "seconds": " DOUBLE",
+    "time": " TIMESTAMP",
+    "as": "RETURNS TABLE RETURN",
     "offset": "offset",
     "table": "`table`",
     "key": "to_json(from_json(key, 'map<string,string>'))",
@@ -61,9 +37,11 @@ _IN_DUCKDB = {
     "engine": "DuckDB",
     "view": "CREATE VIEW relay_log AS SELECT * FROM delta_scan('file:///var/lib/relay/log')",
     "moment": "TIMESTAMPTZ",
-    "relay_history": "CREATE OR REPLACE MACRO relay_history(of_table, of_key) AS TABLE",
-    "relay_between": "CREATE OR REPLACE MACRO relay_between(since, until) AS TABLE",
-    "relay_as_of": "CREATE OR REPLACE MACRO relay_as_of(of_table, moment) AS TABLE",
+    "function": "MACRO",
+    "text": "",
+    "seconds": "",
+    "time": "",
+    "as": "AS TABLE",
     "offset": '"offset"',
     "table": '"table"',
     "key": """from_json(key, '"MAP(VARCHAR, VARCHAR)"')""",

@@ -27,7 +27,8 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     if config.log is None:
         raise ConfigError("the config has no `log:` section: there is no log to look into")
     path = spark_path(config.log.path)
-    statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}", *_functions()]
+    statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}"]
+    statements += filter(None, map(str.strip, _COMMENT.sub("", script("spark")).split(";")))
     current = spark.catalog.currentDatabase()
     if schema is not None:
         spark.catalog.setCurrentDatabase(schema)
@@ -42,8 +43,3 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     finally:
         if schema is not None:
             spark.catalog.setCurrentDatabase(current)
-
-
-def _functions() -> list[str]:
-    text = _COMMENT.sub("", script("spark"))
-    return [each.strip() for each in text.split(";") if each.strip()]

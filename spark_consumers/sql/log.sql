@@ -7,7 +7,7 @@
 -- A moment is a {moment}. README.md of spark_consumers says what the results mean.
 
 -- All changes of one item, and the rows that snapshots have read of it, numbered in their order.
-{relay_history}
+CREATE OR REPLACE {function} relay_history(of_table{text}, of_key{text}) {as}
 SELECT
     row_number() OVER (
         PARTITION BY source
@@ -21,7 +21,7 @@ WHERE {table} = of_table
     AND {key} = {of_key};
 
 -- The changes that were committed at the source from one watermark on until before another one, in seconds.
-{relay_between}
+CREATE OR REPLACE {function} relay_between(since{seconds}, until{seconds}) {as}
 SELECT
     source, {table}, committed_at, event_id, operation, key, old, new, images, token, transaction_id,
     transaction_order, transaction_last, topic, partition, {offset}
@@ -32,7 +32,7 @@ WHERE operation <> 'READ'
     AND day BETWEEN CAST({since} AS DATE) - 1 AND CAST({until} AS DATE) + 1;
 
 -- The rows that a table had at a time. incomplete: a later change is known, and what it has made of the row is not.
-{relay_as_of}
+CREATE OR REPLACE {function} relay_as_of(of_table{text}, moment{time}) {as}
 WITH changes AS (
     SELECT *,
         operation = 'READ' AS is_read,
