@@ -47,6 +47,10 @@ class Decoder:
         self.gaps = gaps
         self.given_up = [header for header in given_up if header not in schemas]
 
+    def lookup(self, header: bytes) -> Mapping[str, Any] | None:
+        """Return the schema that wrote the values with a header, if it is known."""
+        return self.schemas.get(header)
+
     def changes(self, records: DataFrame, *, typed: str | None = None, in_full: bool = False) -> DataFrame:
         """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
 

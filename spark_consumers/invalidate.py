@@ -3,15 +3,12 @@
 The values are decoded in Python, since Spark takes longer to plan the decoding of a small batch than Python to do it.
 On one machine the driver does it; on a cluster Spark's Python workers take the large batches, all partitions at once.
 They also take a batch whose values would not fit into the driver.
-``relay.cache.keys`` decides which keys a change invalidates, ``relay.cache.entry`` what that makes of an entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,16 +32,6 @@ _LARGE_BATCH = 10_000
 _DRIVER_BYTES = 160 << 20  # of the values of a batch in the driver
 
 
-@dataclass(frozen=True)
-class KnownSchemas:
-    """Schemas by header, as far as they are known."""
-
-    by_header: Mapping[bytes, Mapping[str, Any]]
-
-    def lookup(self, header: bytes) -> Mapping[str, Any] | None:
-        return self.by_header.get(header)
-
-
 class CacheConsumer(Consumer):
     """Invalidates the changed entries of one cache namespace. Several drivers may do so."""
 
@@ -60,16 +47,15 @@ class CacheConsumer(Consumer):
         self.continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
         self._alarm = LagAlarm(cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.
-        self._schemas: KnownSchemas
-        self._given_up: tuple[bytes, ...]
+        self._decoder: Decoder
         self._reader: ValueReader
 
     def begin(self, session: SparkSession, start: Start) -> None:
         self.continuity.begin(start.ids, start.first, start.ends)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._schemas, self._given_up = KnownSchemas(decoder.schemas), tuple(decoder.given_up)
-        self._reader = self._work.reader(self._schemas)
+        self._decoder = decoder
+        self._reader = self._work.reader(decoder)
         return records
 
     def apply(
@@ -86,7 +72,7 @@ class CacheConsumer(Consumer):
         if outcome is None:
             outcome = BatchOutcome()
             since = self.continuity.published_since
-            for part in records.on_workers(partial(_apply_on_worker, self._work, self._schemas, self._given_up, since)):
+            for part in records.on_workers(partial(_apply_on_worker, self._work, self._decoder, since)):
                 outcome.add(part)
         if outcome.failure is not None:
             raise outcome.failure
@@ -100,17 +86,17 @@ class CacheConsumer(Consumer):
         most = _DRIVER_BYTES // max(1, expected)
         try:
             found = records.together(most) if expected < _LARGE_BATCH else records.by_partition(most)
-            return _apply(self._work, self._reader, self._given_up, self.continuity.published_since, found)
+            return _apply(self._work, self._reader, self._decoder.given_up, self.continuity.published_since, found)
         except LargeValueError:
             return None
 
 
 def _apply_on_worker(
-    work: CacheWork, schemas: KnownSchemas, given_up: Collection[bytes], since: str, records: Iterable[KafkaRecord]
+    work: CacheWork, decoder: Decoder, since: str, records: Iterable[KafkaRecord]
 ) -> list[BatchOutcome]:
     """Apply the records of one partition. Returns a failure, since Spark only passes on an exception's text."""
     try:
-        return [_apply(work, work.reader(schemas), given_up, since, records)]
+        return [_apply(work, work.reader(decoder), decoder.given_up, since, records)]
     except RelayError as failure:
         return [BatchOutcome(failure=failure)]
 
