@@ -17,11 +17,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, emptied, encode, filled, leased
-from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
 from relay.cache.keys import row_keys
-from relay.cache.reads import Cached, Calls, Lease, Outcome, Reads
+from relay.cache.reads import Cached, Calls, FillTime, Lease, Outcome, Reads
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import StoreFull, Unavailable
 from relay.process.seldom import Seldom

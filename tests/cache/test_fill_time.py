@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from relay.cache.fill_time import FillTime
+from relay.cache.reads import FillTime
 
 
 def test_before_any_load_is_known_it_is_the_bound() -> None:
