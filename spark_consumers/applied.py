@@ -45,11 +45,6 @@ class Start:
         """What Kafka has removed before it was applied."""
         return holes(self.resume, self.first)
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether it begins at other offsets than the checkpoint's."""
-        return bool(self.removed or holes(self.first, self.resume))
-
     def lacking(self, name: str, applied: Offsets | None) -> list[Hole]:
         """Return what the target of ``name`` lacks for good, to be noted before anything is applied (I9).
 

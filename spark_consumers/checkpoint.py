@@ -70,10 +70,6 @@ class ConsumerCheckpoint:
         return below(self.folder.uri, self._query)
 
     @property
-    def is_being_swapped(self) -> bool:
-        return self.folder.read(SWAP) is not None
-
-    @property
     def exists(self) -> bool:
         return self.folder.read(_START) is not None
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from spark_consumers.running import log_event
 
-_CONSUMER = "cache"
 _CALM = 60.0  # seconds without a late batch that end it, since the batches of one source may be late and others not
 
 
@@ -38,22 +37,14 @@ class LagAlarm:
         if lag > self._tombstone_ttl / 2:
             is_first, self._late_at = self._late_at is None, now
             if is_first:
-                self._warn(lag)
+                said = (
+                    f"changes are applied {lag} s after their commit, which is more than half of cache.tombstone_ttl "
+                    f"({self._tombstone_ttl:g} s): until then the cache serves what they replaced. `relay status` "
+                    "shows whether the relay is behind; if not, this consumer or the cache is too slow. Where such a "
+                    "lag is expected, set tombstone_ttl to more than twice as much"
+                )
+                self._log("behind", "cache", lag=lag, tombstone_ttl=self._tombstone_ttl, error=said)
         elif self._late_at is not None and not 0 <= now - self._late_at < _CALM:  # the clock may have been set back
             self._late_at = None
-            self._log("no longer behind", _CONSUMER, lag=lag, tombstone_ttl=self._tombstone_ttl)
+            self._log("no longer behind", "cache", lag=lag, tombstone_ttl=self._tombstone_ttl)
         return {"lag": lag}
-
-    def _warn(self, lag: int) -> None:
-        self._log(
-            "behind",
-            _CONSUMER,
-            lag=lag,
-            tombstone_ttl=self._tombstone_ttl,
-            error=(
-                f"changes are applied {lag} s after their commit, which is more than half of cache.tombstone_ttl "
-                f"({self._tombstone_ttl:g} s): until then the cache serves what they replaced. `relay status` "
-                "shows whether the relay is behind; if not, this consumer or the cache is too slow. Where such a "
-                "lag is expected, set tombstone_ttl to more than twice as much"
-            ),
-        )

@@ -161,7 +161,9 @@ class _PythonConsumer:
                 now = time.monotonic()
                 if batch.reached != submitted:
                     advanced_at = now
-                    self._decode_ahead(batch)
+                    # What fails here fails again where it is repeated.
+                    with contextlib.suppress(RelayError), no_garbage_collection():
+                        batch.decoded = self._reader.read(batch.records)
                     if not running.result():
                         return
                     running = applying.submit(self._repeat, partial(self._apply_batch, batch))
@@ -214,11 +216,6 @@ class _PythonConsumer:
                 "invalidates the namespace, and give the topic a longer retention"
             )
         return Unavailable(f"{_NAME}: cannot read {where}: {error.str()}")
-
-    def _decode_ahead(self, batch: _Batch) -> None:
-        # What fails here fails again where it is repeated.
-        with contextlib.suppress(RelayError), no_garbage_collection():
-            batch.decoded = self._reader.read(batch.records)
 
     def _apply_batch(self, batch: _Batch) -> None:
         """Apply what was read, and store that it is applied."""

@@ -30,9 +30,9 @@ from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
-from spark_consumers.applied import Start
+from spark_consumers.applied import Start, holes
 from spark_consumers.causes import cause, with_full_disk
-from spark_consumers.checkpoint import ConsumerCheckpoint
+from spark_consumers.checkpoint import SWAP, ConsumerCheckpoint
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
@@ -120,7 +120,7 @@ class Runner:
 
     def begin(self, start: str | None, stack: ExitStack) -> None:
         """Note where a new checkpoint starts. Raises ``ConfigError`` if the checkpoint does not fit its target."""
-        if self.checkpoint.is_being_swapped:
+        if self.checkpoint.folder.read(SWAP) is not None:
             raise ConfigError(
                 f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
                 "the checkpoint and the target may not fit: run that command again first"
@@ -190,7 +190,7 @@ class Runner:
             try:
                 start = self._start()
                 self.consumer.begin(session, start)
-                if start.is_elsewhere:
+                if start.removed or holes(start.first, start.resume):
                     self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only goes on at its own offsets
                 break
             except (Unavailable, PySparkException, Py4JError, OSError) as error:

@@ -78,8 +78,9 @@ class CacheRules:
         self.tables = frozenset(self._by_table)
         complete = {source.name: source.has_complete_streams for source in sources}
         self.sources = frozenset(complete)
-        # A copy of Vitess begins where the cache may be in use already, and nothing tells what changed before.
-        self._with_complete_streams = frozenset(name for name in complete if complete[name])
+        # Others, such as a copy of Vitess, begin where the cache may be in use already, and nothing tells what changed
+        # before: a READ may be the only sign of a change.
+        self.with_complete_streams = frozenset(name for name in complete if complete[name])
 
     @property
     def keys(self) -> str:
@@ -104,10 +105,6 @@ class CacheRules:
                 )
         return None
 
-    def is_news(self, read: ReducedChange) -> bool:
-        """Whether a READ may be the only sign of a change."""
-        return read.source not in self._with_complete_streams
-
 
 @lru_cache(maxsize=1024)
 def _key_template(text: str) -> KeyTemplate:
@@ -123,7 +120,7 @@ def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invali
     result = Invalidations()
     for change in changes:
         is_read = change.operation is Operation.READ
-        if is_read and not rules.is_news(change):
+        if is_read and change.source in rules.with_complete_streams:
             continue
         if change.key is None:
             # I6: nothing tells which rows a truncation has removed, or which went away before they were copied.
