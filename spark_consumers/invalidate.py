@@ -39,7 +39,7 @@ class CacheConsumer(Consumer):
     at_most = 50_000
     continuity: Continuity
     # They apply the large batches there.
-    executor_modules = ("spark_consumers.invalidate", "relay.cache.urls")
+    executor_modules = ("spark_consumers.invalidate",)
 
     def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._work = CacheWork.of(config, cache)

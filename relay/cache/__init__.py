@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from relay.cache.async_cache import AsyncLoad, AsyncLoadMany, AsyncTokenCache
 from relay.cache.cached_function import BYTES, JSON, TEXT, AsyncCachedFunction, CachedFunction, Codec, cached
@@ -15,8 +16,7 @@ from relay.cache.memory_store import MemoryStore
 from relay.cache.reads import Cached, Outcome
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.cache.token_cache import Load, LoadMany, TokenCache
-from relay.cache.urls import open_store
-from relay.extras import lazily
+from relay.extras import lazily, needs
 
 if TYPE_CHECKING:
     from relay.cache.redis_store import RedisStore
@@ -65,3 +65,15 @@ __all__ = [
 
 if not TYPE_CHECKING:  # or a type checker would take any name
     __getattr__ = lazily(__name__, {"relay.cache.redis_store": "RedisStore"}, "redis")
+
+
+def open_store(url: str, *, timeout: float = 5.0) -> RedisStore | MemcachedStore:
+    """Return the store of a URL, as ``cache.url`` of the config names it. ``timeout``: seconds per answer.
+
+    It connects when it is first used. Raises ``MissingExtra`` for a Redis without its extra.
+    """
+    if urlsplit(url).scheme in ("memcached", "memcacheds"):
+        return MemcachedStore(url, timeout=timeout)
+    with needs("redis", "`cache`"):
+        from relay.cache.redis_store import RedisStore
+    return RedisStore(url, timeout=timeout)

@@ -20,9 +20,9 @@ from relay.cache import (
     TokenCache,
     entry_key,
     generation_key,
+    open_store,
 )
 from relay.cache.entry import encode
-from relay.cache.urls import open_store
 from tests.cache.sources import create_orders
 from tests.command_line import relay
 
