@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from relay.avro.registry import open_schemas
 from relay.change import MARK
@@ -35,7 +38,6 @@ from spark_consumers.launch import session_for, state_folder
 from spark_consumers.locks import Lock
 from spark_consumers.records import DecodeStatus
 from spark_consumers.replay import bounds
-from spark_consumers.replay.progress import ReplayProgress
 from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
 from spark_consumers.replay.swap import Swap
 from spark_consumers.replay.target import ReplayTarget
@@ -58,6 +60,47 @@ class ReplayOutcome:
     total: int | None
     end: Offsets
     kept: Sequence[str] | None = None
+
+
+class ReplayProgress:
+    """A bar with the time left on a terminal, otherwise a line of JSON for each batch, inside of a ``with``.
+
+    ``total``: offsets to read; an earlier run has read ``done`` of them.
+    """
+
+    def __init__(self, consumer: str, total: int, done: int) -> None:
+        self._consumer = consumer
+        self._total = total
+        self._before = done
+        self._began = time.monotonic()
+        self._is_shown = sys.stderr.isatty()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("records, left:"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self._is_shown,
+        )
+        self._task = self._bar.add_task(f"replay of the {consumer}", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:  # older versions print a line break even if they are disabled
+            self._bar.stop()
+
+    def show(self, done: int, counts: Mapping[str, int]) -> None:
+        """Show that ``done`` offsets are read. ``counts``: what the last batch has done."""
+        if self._is_shown:
+            self._bar.update(self._task, completed=done)
+            return
+        seconds = time.monotonic() - self._began
+        left = (self._total - done) * seconds / max(1, done - self._before)
+        log_event("progress", self._consumer, done=done, total=self._total, seconds_left=round(left, 1), **counts)
 
 
 class _CountedDeadLetters(DeadLetterTopic):

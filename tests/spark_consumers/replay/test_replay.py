@@ -220,7 +220,7 @@ def test_a_replay_with_a_schema_registry_finds_its_end_and_its_snapshots(topic: 
 
 STOPPED = """
 import os, signal
-from spark_consumers.replay.progress import ReplayProgress
+from spark_consumers.replay.rebuild import ReplayProgress
 show = ReplayProgress.show
 def stop(self, done, counts):
     show(self, done, counts)
