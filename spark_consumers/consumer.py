@@ -12,7 +12,6 @@ from relay.kafka.group_offsets import Offsets
 from spark_consumers.applied import Start
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
-from spark_consumers.locks import Lock
 
 
 class Consumer(ABC):
@@ -20,9 +19,10 @@ class Consumer(ABC):
 
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, or None.
     ``apply_every``: how many seconds records wait until there are ``at_most``, or None if they do not wait.
-    ``delta``: whether it writes Delta tables. ``location``: where they are, None if that is not known or there are
-    none. ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date;
-    None means a sink that stays right if changes are missed. Only `apply` runs in a thread of Spark's.
+    ``delta``: whether it writes Delta tables. ``location``: where they are, for one driver at a time; None if that is
+    not known or there are none. ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its
+    sink is up to date; None means a sink that stays right if changes are missed. Only `apply` runs in a thread of
+    Spark's.
     """
 
     name: str
@@ -34,10 +34,6 @@ class Consumer(ABC):
     location: str | None = None
     executor_modules: Sequence[str] = ()
     continuity: Continuity | None = None
-
-    def lock(self) -> Lock | None:
-        """Return the lock that excludes a second driver, or None if the sink supports several, or is not known."""
-        return None
 
     @abstractmethod
     def begin(self, session: SparkSession, start: Start) -> None:

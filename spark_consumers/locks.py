@@ -57,9 +57,9 @@ class Lock:
         self.descriptor = -1
 
 
-def lock_of(location: str) -> Lock | None:
+def lock_of(location: str | None) -> Lock | None:
     """Return the lock of a local ``location``, where Delta does not exclude a second writer; None for other stores."""
-    folder = local_folder(location)
+    folder = None if location is None else local_folder(location)
     if folder is None:
         return None
     folder = folder.absolute()

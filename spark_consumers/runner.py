@@ -36,7 +36,7 @@ from spark_consumers.checkpoint import SWAP, ConsumerCheckpoint
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
-from spark_consumers.locks import Lock
+from spark_consumers.locks import Lock, lock_of
 from spark_consumers.running import RETRY_DELAYS, log_event
 from spark_consumers.schema_wait import SchemaWait
 
@@ -177,7 +177,7 @@ class Runner:
         """
         folder = self.checkpoint.local
         own = None if folder is None else Lock(folder / "lock", f"the checkpoint {folder}")
-        return [stack.enter_context(lock) for lock in (own, self.consumer.lock()) if lock is not None]
+        return [stack.enter_context(lock) for lock in (own, lock_of(self.consumer.location)) if lock is not None]
 
     def _begin(self, session: SparkSession) -> Offsets:
         """Compare where the consumer resumes with Kafka and with its target, and let it make up for what it misses.

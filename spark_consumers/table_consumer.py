@@ -25,7 +25,6 @@ from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.gaps import LostChanges, lost_changes
-from spark_consumers.locks import Lock, lock_of
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.running import log_event
 
@@ -98,9 +97,6 @@ class TableConsumer(Consumer):
         self._bytes_at_most = bytes_at_most
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._decoder: Decoder | None = None
-
-    def lock(self) -> Lock | None:
-        return None if self.location is None else lock_of(self.location)
 
     def begin(self, session: SparkSession, start: Start) -> None:
         is_known = self._notes is not NOT_KNOWN

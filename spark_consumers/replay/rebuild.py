@@ -35,7 +35,7 @@ from spark_consumers.causes import cause
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.launch import session_for, state_folder
-from spark_consumers.locks import Lock
+from spark_consumers.locks import Lock, lock_of
 from spark_consumers.records import DecodeStatus
 from spark_consumers.replay import bounds
 from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
@@ -179,7 +179,7 @@ class _Replay:
         self._schema_wait = SchemaWait(self._schemas, self._consumer.name)
         self._dead_letters = _CountedDeadLetters(self._config, self._consumer.name, self._schemas)
         self._target.refuse_cluster()
-        lock = self._consumer.lock()
+        lock = lock_of(self._consumer.location)
         locks = [] if lock is None else [self._stack.enter_context(lock)]
         found = self._files.read()
         if found is not None:
