@@ -84,9 +84,8 @@ def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     return TableConsumer(
         "log",
         config,
-        rule.plan,
+        rule,
         notes=AppliedNotes({"": topics}, ids, DeltaPlace(log.path).change_note),
-        note_gaps=rule.note_gaps,
         at_most=50_000,
         apply_every=log.apply_every,
         delta_at=log.path,

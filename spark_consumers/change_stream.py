@@ -20,7 +20,7 @@ from spark_consumers.frames import NOT_SHOWN
 from spark_consumers.gaps import LostChanges
 from spark_consumers.records import DecodeStatus
 from spark_consumers.running import log_event
-from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
+from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer, TableRule
 
 Apply = Callable[[DataFrame, int], object]
 """What is done with a batch of changes, and its number. Called again with the same batch after a crash."""
@@ -99,22 +99,22 @@ class ChangeStream:
         )
 
 
-class _BatchConsumer(TableConsumer):
+class _BatchConsumer(TableConsumer, TableRule):
     """Passes batches of any size on. What they write to is not known here."""
 
     def __init__(
         self, config: Config, name: str, topics: Sequence[str], at_most: int, on_gap: OnGap, *, is_selective: bool
     ) -> None:
-        super().__init__(name, config, self._plan, at_most=at_most, bytes_at_most=None)
+        super().__init__(name, config, self, at_most=at_most, bytes_at_most=None)
         self.topics = topics
         self.apply_batch: Apply | None = None
         self._on_gap = on_gap
         self._is_selective = is_selective
 
-    def _plan(self, part: TableBatch) -> BatchPlan:
-        self._refuse_others(part.end)
-        statuses: dict[str, int] = dict(part.records.groupBy("status").count().collect())
-        return BatchPlan(statuses, partial(self._pass_on, part, statuses.get(DecodeStatus.CHANGE, 0)))
+    def plan(self, given: TableBatch) -> BatchPlan:
+        self._refuse_others(given.end)
+        statuses: dict[str, int] = dict(given.records.groupBy("status").count().collect())
+        return BatchPlan(statuses, partial(self._pass_on, given, statuses.get(DecodeStatus.CHANGE, 0)))
 
     def _pass_on(self, part: TableBatch, changes: int, gaps: Sequence[LostChanges]) -> dict[str, int]:
         """Raise what ``apply_batch`` raises."""

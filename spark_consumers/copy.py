@@ -73,9 +73,8 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
     return TableConsumer(
         "copy",
         config,
-        rule.plan,
+        rule,
         notes=notes,
-        note_gaps=rule.note_gaps,
         at_most=_AT_MOST,
         apply_every=copy.apply_every,
         delta_at=target.location,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -53,8 +54,16 @@ class TableBatch:
     number: int = 0
 
 
-Rule = Callable[[TableBatch], BatchPlan]
-"""Decides what a batch writes. Takes one Spark action to plan; a batch may come again."""
+class TableRule(Protocol):
+    """What batches make of the tables of a consumer."""
+
+    def plan(self, given: TableBatch) -> BatchPlan:
+        """Decide what a batch writes. Takes one Spark action; a batch may come again."""
+
+    def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
+        """Write gaps beside the tables. Not called for tables without notes."""
+        return
+
 
 _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
 _HEAD = ("status", "topic", "partition", "offset")
@@ -63,7 +72,7 @@ _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 class TableConsumer(Consumer):
-    """Applies batches of changes to tables, by ``rule``. ``notes``: theirs. ``note_gaps``: writes gaps beside them.
+    """Applies batches of changes to tables, by ``rule``. ``notes``: theirs.
 
     ``at_most``: records a batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
     location of the tables if they are in Delta. ``bytes_at_most``: how much the values may have that the rule is given
@@ -74,11 +83,10 @@ class TableConsumer(Consumer):
         self,
         name: str,
         config: Config,
-        rule: Rule,
+        rule: TableRule,
         *,
         at_most: int,
         notes: AppliedNotes = NOT_KNOWN,
-        note_gaps: Callable[[SparkSession, Sequence[LostChanges]], None] = lambda session, gaps: None,
         apply_every: float = _LOOK_EVERY,
         delta_at: str | None = None,
         bytes_at_most: int | None = 128 << 20,
@@ -93,7 +101,7 @@ class TableConsumer(Consumer):
         self.location = delta_at
         self._config = config
         self._rule = rule
-        self._notes, self._note_gaps = notes, note_gaps
+        self._notes = notes
         self._bytes_at_most = bytes_at_most
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._decoder: Decoder | None = None
@@ -109,7 +117,7 @@ class TableConsumer(Consumer):
                 for table, source in self._config.tables.items()
                 if self._config.topic(table) == hole.topic
             ]
-            self._note_gaps(session, gaps)
+            self._rule.note_gaps(session, gaps)
             self._notes.advance(session, start.first)  # I9: after all tables have them
             for gap in gaps:
                 log_event("gap", self.name, source=gap.source, table=gap.table, reason=gap.reason)
@@ -144,7 +152,7 @@ class TableConsumer(Consumer):
     def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:
         part.records.persist()
         try:
-            with closing(self._rule(part)) as plan:
+            with closing(self._rule.plan(part)) as plan:
                 heads = _heads(part.records, plan.statuses)
                 records = [record for record, _ in heads]
                 dead_letters.refuse_unknown_schemas(records)

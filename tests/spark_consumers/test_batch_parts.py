@@ -76,6 +76,7 @@ def test_the_values_of_a_few_records_are_not_read_twice() -> None:
 _APPLY = """
 import json, pathlib, sys
 from contextlib import closing
+from types import SimpleNamespace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from relay.avro.registry import open_schemas
@@ -89,14 +90,14 @@ config = load(pathlib.Path(sys.argv[1]))
 begin, end = json.loads(sys.argv[2])
 seen = []
 
-def rule(part):
+def plan(part):
     place = ("topic", "partition", "offset")
     rows = part.records.select(*place, "status").orderBy(*place).collect()
     places = [[*row[:3]] for row in rows]
     seen.append({"places": places, "begin": part.begin, "end": part.end})
     return BatchPlan({status: 1 for status in {row[3] for row in rows}}, lambda gaps: {"applied": len(rows)})
 
-consumer = TableConsumer("log", config, rule, at_most=50_000, bytes_at_most=int(sys.argv[3]))
+consumer = TableConsumer("log", config, SimpleNamespace(plan=plan), at_most=50_000, bytes_at_most=int(sys.argv[3]))
 session = SparkSession.getActiveSession()
 with closing(open_schemas(config)) as schemas:
     schemas.refresh()
