@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,10 +55,25 @@ class Stopped(Exception):
     """A signal came before this batch started."""
 
 
+@dataclass
+class _BatchState:
+    """What the thread of the batches sets, and the runner's reads. Each field is one reference, so none needs a lock.
+
+    ``is_applying``: whether a batch is being applied. ``failure``: the exception of the last one, since Spark only
+    reports its text. ``attempts``: failed ones at the current batch. ``end``: the end offsets of the last applied one.
+    The runner clears ``failure`` and raises ``attempts`` while no query runs.
+    """
+
+    is_applying: bool = False
+    failure: BaseException | None = None
+    attempts: int = 0
+    end: Offsets | None = None
+
+
 class Runner:
     """Runs in one thread, except ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
 
-    Those two threads share the attributes marked so. Each is one assignment of one reference, so none needs a lock.
+    Other threads see the attributes marked so. Each is one assignment of one reference, so none needs a lock.
     """
 
     def __init__(
@@ -77,17 +93,7 @@ class Runner:
         self.stopping = 0
         # Shared: what `keep_running` ended with. Set by its thread as the last thing it does.
         self.failure: BaseException | None = None
-        # Shared: whether a batch is being applied. Set by the batch thread.
-        self._is_applying = False
-        # Shared: the exception of the last batch; Spark only reports its text. Set by the batch thread, and
-        # cleared by this one while no query runs.
-        self._failure: BaseException | None = None
-        # Shared: failed attempts at the current batch. Set to 0 by the batch thread, raised by this one while no query
-        # runs.
-        self._attempts = 0
-        # Shared: the end offsets of the last applied batch. Set by the batch thread; this one reads them once no query
-        # runs.
-        self._end: Offsets | None = None
+        self._batch = _BatchState()  # shared
 
     def stop(self, signum: int) -> None:
         """End after the running batch. Safe to call from a signal handler."""
@@ -138,14 +144,14 @@ class Runner:
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
-        self._attempts = 0
+        self._batch.attempts = 0
         starting = json.dumps(self._begin(session))
         self.watch.start_at(self.checkpoint.resume())
         self._log_event("started", topics=self.group.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
-        if self._end is not None:
-            self._report(self._end, wait=True)
+        if self._batch.end is not None:
+            self._report(self._batch.end, wait=True)
         self.watch.stop()
         self._log_event("stopped")
 
@@ -197,7 +203,7 @@ class Runner:
                 self._retry_later(error, error)
                 if self.stopping:
                     return {}
-        self._attempts = 0
+        self._batch.attempts = 0
         return start.first
 
     def _start(self) -> Start:
@@ -211,7 +217,7 @@ class Runner:
 
     def _run_query(self, session: SparkSession, starting: str) -> bool:
         """Run a query until it ends; return False if another one has to follow."""
-        self._failure = None
+        self._batch.failure = None
         query = None
         again: Mapping[str, str] = {}
         looked_at = -math.inf  # also after a failure, such as of a topic that was missing for a moment
@@ -273,7 +279,7 @@ class Runner:
 
     def _apply_batch(self, batch: DataFrame, number: int) -> None:
         """Apply one batch, in Spark's thread."""
-        self._is_applying = True
+        self._batch.is_applying = True
         begun = time.monotonic()
         try:
             if self.stopping:
@@ -286,18 +292,18 @@ class Runner:
             applied_at = time.time()
             if self.consumer.continuity is not None:
                 self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so
-            self._end = end
+            self._batch.end = end
             self._report(end)
             seconds = round(time.monotonic() - begun, 3)
             self._log_event("batch", batch=number, **counts, applied_at=applied_at, seconds=seconds, end_offsets=end)
             self.watch.count_batch(counts, seconds)
             self.watch.reach(end)
-            self._attempts = 0
+            self._batch.attempts = 0
         except BaseException as error:
-            self._failure = error
+            self._batch.failure = error
             raise
         finally:
-            self._is_applying = False
+            self._batch.is_applying = False
 
     def _report(self, end: Offsets, *, wait: bool = False) -> None:
         self.group.commit(end, ids=self._ids, wait=wait)  # I1: --from committed refuses them for other topics
@@ -312,7 +318,7 @@ class Runner:
                     self._log_event("not drained", seconds=_DRAIN_TIMEOUT)
                     # An exception would run clean-up code that waits for the batch.
                     os._exit(143)
-                if not query.status["isTriggerActive"] and not self._is_applying:
+                if not query.status["isTriggerActive"] and not self._batch.is_applying:
                     query.stop()
                 time.sleep(_POLL / 5)
 
@@ -320,7 +326,7 @@ class Runner:
 
     def _handle_failure(self, error: Exception) -> None:
         """Return if the query may be started again, otherwise raise."""
-        failure = self._failure
+        failure = self._batch.failure
         if isinstance(failure, Stopped) or self.stopping:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
@@ -347,13 +353,15 @@ class Runner:
     def _retry_later(self, failure: BaseException, error: Exception) -> None:
         """Wait before the next attempt; raise if there were enough."""
         said = with_full_disk(cause(failure), self.checkpoint.location)
-        if self._attempts == len(RETRY_DELAYS):
+        if self._batch.attempts == len(RETRY_DELAYS):
             if isinstance(failure, RelayError):
                 raise failure
-            raise RelayError(f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {said}") from error
-        delay = RETRY_DELAYS[self._attempts]
-        self._attempts += 1
-        self._log_event("retry", attempt=self._attempts, wait=delay, error=said)
+            raise RelayError(
+                f"{self.consumer.name}: gave up after {self._batch.attempts + 1} attempts: {said}"
+            ) from error
+        delay = RETRY_DELAYS[self._batch.attempts]
+        self._batch.attempts += 1
+        self._log_event("retry", attempt=self._batch.attempts, wait=delay, error=said)
         self.watch.fail(said)
         self._sleep(delay)
         self.watch.try_again()
