@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from typing import Any
 
 from relay.avro.decode import WriterSchemas
 from relay.cache import InvalidationCounts, Invalidator, open_store
@@ -16,12 +18,13 @@ from relay.cache.statements import statement_bump
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
-from spark_consumers.lag import LagAlarm
 from spark_consumers.records import DecodeStatus
+from spark_consumers.running import log_event
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 
 CHUNK = 8192  # records applied at once (I11)
 CHUNK_BYTES = 16 << 20  # of their values, after which a chunk ends
+_CALM = 60.0  # seconds without a late batch that end it, since the batches of one source may be late and others not
 
 
 @dataclass
@@ -62,6 +65,45 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+class LagAlarm:
+    """Warns when changes begin to be applied later than half of ``tombstone_ttl`` (seconds) after their commit.
+
+    Once until they no longer are, which it says, too.
+
+    No stale value is stored then or later. But what was in the cache is served until its invalidation comes: see
+    "Times" in ``relay/cache/README.md``. Used by one thread at a time.
+    """
+
+    def __init__(
+        self, tombstone_ttl: float, *, log: Callable[..., None] = log_event, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._tombstone_ttl = tombstone_ttl
+        self._log = log
+        self._clock = clock
+        self._late_at: float | None = None  # the last late batch since the warning, or None if there was none
+
+    def lag(self, oldest: int | None) -> dict[str, Any]:
+        """Return the field of a batch line. ``oldest``: the first commit of the batch, in epoch seconds, if known."""
+        if oldest is None:
+            return {}
+        now = self._clock()
+        lag = max(0, round(now - oldest))
+        if lag > self._tombstone_ttl / 2:
+            is_first, self._late_at = self._late_at is None, now
+            if is_first:
+                said = (
+                    f"changes are applied {lag} s after their commit, which is more than half of cache.tombstone_ttl "
+                    f"({self._tombstone_ttl:g} s): until then the cache serves what they replaced. `relay status` "
+                    "shows whether the relay is behind; if not, this consumer or the cache is too slow. Where such a "
+                    "lag is expected, set tombstone_ttl to more than twice as much"
+                )
+                self._log("behind", "cache", lag=lag, tombstone_ttl=self._tombstone_ttl, error=said)
+        elif self._late_at is not None and not 0 <= now - self._late_at < _CALM:  # the clock may have been set back
+            self._late_at = None
+            self._log("no longer behind", "cache", lag=lag, tombstone_ttl=self._tombstone_ttl)
+        return {"lag": lag}
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.applied import Start
-from spark_consumers.cache_batches import BatchOutcome, CacheWork, chunks
+from spark_consumers.cache_batches import BatchOutcome, CacheWork, LagAlarm, chunks
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
-from spark_consumers.lag import LagAlarm
 from spark_consumers.packed_records import LargeValueError, PackedRecords
 from spark_consumers.running import no_garbage_collection
 from spark_consumers.value_reader import KafkaRecord, ValueReader

@@ -29,9 +29,8 @@ from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
-from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork
+from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork, LagAlarm
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
-from spark_consumers.lag import LagAlarm
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.value_reader import KafkaRecord
 from spark_consumers.watched import served

@@ -43,7 +43,7 @@ WALL_CLOCK = {
     "relay/operations/verify_tables.py": "the age of a stored token, which is older than the process, and of a lag",
     "relay/process/service_clock.py": "the time until a database has said what it is",
     "spark_consumers/change_log.py": "when a table was tidied up, which outlives the process",
-    "spark_consumers/lag.py": "the age of a change, for a warning",
+    "spark_consumers/cache_batches.py": "the age of a change, for a warning",
     "spark_consumers/python_engine.py": "says when a batch was applied",
     "spark_consumers/replay/bounds.py": "a person says since when, such as -1h",
     "spark_consumers/runner.py": "says when a batch was applied",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_consumers.lag import LagAlarm
+from spark_consumers.cache_batches import LagAlarm
 
 
 class Logged:
