@@ -77,13 +77,13 @@ def plan(what: str, stored: Mapping[str, str], layouts: Mapping[int, Layout], na
     return _Planning(what, stored, naming).plan(layouts)
 
 
-def held_in(found: ColumnPlan, stored: Collection[str], layout: int) -> dict[str | None, list[str]]:
-    """Return, by column of the source in ``layout``, the stored columns that hold it: the first that is not null does.
+def held_in(found: ColumnPlan, stored: Collection[str]) -> dict[str | None, list[str]]:
+    """Return, by column of the source in the layout 0, the stored columns that hold it: the first that is not null.
 
     A row that was written before the type of a column changed has its value in another one. ``stored``: the names of
     the columns that the table has.
     """
-    present = {column.name: column.sources[layout] for column in found.row if layout in column.sources}
+    present = {column.name: column.sources[0] for column in found.row if column.sources}
     places = {}
     for name, source in present.items():
         base, _, end = name.rpartition("__")

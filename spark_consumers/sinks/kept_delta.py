@@ -35,7 +35,7 @@ class KeptInDelta(KeptRows):
         types = {field.name: field.dataType for field in schema}
         stored = {each: delta.kind_of(kind) for each, kind in types.items() if each not in OURS}
         found = columns.plan(name, stored, {0: layout}, naming("string" if items == "json" else VARIANT))
-        places = columns.held_in(found, stored, 0)
+        places = columns.held_in(found, stored)
         self._key = [(key.name, types[key.name]) for key in found.keys]
 
         def text(name: str) -> Column:

@@ -34,7 +34,7 @@ class KeptInPostgres(KeptRows):
             return
         stored = {name: kind_of(sql) for name, sql in types.items()}
         found = columns.plan(self.where, stored, {0: layout}, naming("json" if items == "json" else JSONB))
-        places = columns.held_in(found, stored, 0)
+        places = columns.held_in(found, stored)
         self._key = [(key.name, types[key.name]) for key in found.keys]
         texts = [text_of(f"t.{quoted(each)}", stored[each]) for each, _ in self._key]
         for one in wanted:
