@@ -105,7 +105,12 @@ class ChangeLog:
     def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
         """Write gaps, each once, to the table beside the log, which is there then."""
         _create(session, self._path, self._upkeep.properties(time.time()))
-        _add_gaps(session, f"{self._path.rstrip('/')}_gaps", gaps)
+        table = delta.table(f"{self._path.rstrip('/')}_gaps")
+        columns = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, record STRING"
+        session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING DELTA")
+        rows = [(gap.id, gap.source, gap.reason, datetime.fromtimestamp(gap.found_at, UTC), gap.record) for gap in gaps]
+        session.createDataFrame(rows, columns).dropDuplicates(["id"]).createOrReplaceTempView("relay_gaps")
+        delta.merge(session, f"MERGE INTO {table} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to append the changes that the log lacks, and to complete its stubs."""
@@ -300,15 +305,4 @@ def _create(session: SparkSession, path: str, upkeep: Mapping[str, str]) -> None
         f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA "
         f"PARTITIONED BY ({', '.join(map(delta.quoted, _PARTITIONED_BY))}) "
         f"TBLPROPERTIES ({delta.assigned(properties)})"
-    )
-
-
-def _add_gaps(session: SparkSession, path: str, gaps: Sequence[LostChanges]) -> None:
-    """Write gaps, each once, to the table at ``path``."""
-    columns = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, record STRING"
-    session.sql(f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA")
-    rows = [(gap.id, gap.source, gap.reason, datetime.fromtimestamp(gap.found_at, UTC), gap.record) for gap in gaps]
-    session.createDataFrame(rows, columns).dropDuplicates(["id"]).createOrReplaceTempView("relay_gaps")
-    delta.merge(
-        session, f"MERGE INTO {delta.table(path)} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
     )

@@ -127,7 +127,7 @@ class TableCopies:
         self._mark_new(given, by_table)
         self._notes.add_gaps(batch.sparkSession, gaps)
         for name in self._names_of_all(given) if gaps else ():
-            self._mark(batch, name, by_table, _of_source(name[0], gaps))
+            self._mark(batch, name, by_table, [gap for gap in gaps if gap.source in (name[0], None)])
         for name, used in by_table.items():
             table = self._table(*name)
             table.prepare(batch, used)
@@ -182,10 +182,6 @@ class TableCopies:
 
 def _names(layouts: Sequence[Layout]) -> list[_Name]:
     return [*dict.fromkeys((layout.source, layout.table) for layout in layouts)]
-
-
-def _of_source(source: str, gaps: Sequence[LostChanges]) -> list[LostChanges]:
-    return [gap for gap in gaps if gap.source in (source, None)]
 
 
 def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:

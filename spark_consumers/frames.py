@@ -68,7 +68,20 @@ def read_changes(
     names = topics_of_changes(config, topics or ([table] if table is not None else []))
     if table is not None and names != [config.topic(table)]:
         raise ConfigError(f"table {table!r}: leave the topics out, or name only {config.topic(table)}")
-    records = _records(spark, config, names, start, end, streaming=streaming, at_most=at_most)
+    kafka_topics.connect(config)  # raises a clear error if no broker can be reached
+    with contextlib.closing(GroupOffsets(config, _NAME, names)) as group:
+        wanted = group.resolve(start or "earliest", option="start")
+        if streaming:
+            # A checkpoint may override it, so Spark itself looks whether its records are there.
+            records = kafka_source.read(spark, config, _NAME, names, json.dumps(wanted), at_most)
+        else:
+            last = group.resolve(end or "latest", option="end", others=LATEST)
+            beginnings, ends = group.locate({})
+            first = with_beginnings(wanted, beginnings)
+            _refuse_missing(first, last, beginnings, ends)
+            # Spark refuses an end before its start.
+            last = {t: {p: max(offset, first[t][p]) for p, offset in ps.items()} for t, ps in last.items()}
+            records = kafka_source.read_between(spark, config, _NAME, first, last)
     decoder = decoder_of(config, names)  # after the end, before which the schemas of all records were published
     if table is not None and not decoder.schemas:
         raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
@@ -122,31 +135,6 @@ def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
             rule(key, of_item)
 
     ordered.foreachPartition(call)
-
-
-def _records(
-    spark: SparkSession,
-    config: Config,
-    topics: Sequence[str],
-    start: str | None,
-    end: str | None,
-    *,
-    streaming: bool,
-    at_most: int | None,
-) -> DataFrame:
-    kafka_topics.connect(config)  # raises a clear error if no broker can be reached
-    with contextlib.closing(GroupOffsets(config, _NAME, topics)) as group:
-        wanted = group.resolve(start or "earliest", option="start")
-        if streaming:
-            # A checkpoint may override it, so Spark itself looks whether its records are there.
-            return kafka_source.read(spark, config, _NAME, topics, json.dumps(wanted), at_most)
-        last = group.resolve(end or "latest", option="end", others=LATEST)
-        beginnings, ends = group.locate({})
-    first = with_beginnings(wanted, beginnings)
-    _refuse_missing(first, last, beginnings, ends)
-    # Spark refuses an end before its start.
-    last = {t: {p: max(offset, first[t][p]) for p, offset in ps.items()} for t, ps in last.items()}
-    return kafka_source.read_between(spark, config, _NAME, first, last)
 
 
 def _refuse_missing(first: Offsets, last: Offsets, beginnings: Offsets, ends: Offsets) -> None:
