@@ -172,35 +172,28 @@ def shortened(floors: Floors, now: float, new_since: str) -> Floors:
 
 def encode_floors(floors: Floors) -> bytes:
     """Return the floors as JSON."""
-    periods = [[each.start, each.tokens] for each in floors.periods]
-    return orjson.dumps(
-        {
-            "g": floors.generation,
-            "i": floors.since,
-            "a": floors.began,
-            "t": floors.tombstone_ttl,
-            "l": floors.losses,
-            "p": periods,
-            "b": sorted(floors.begun),
-        }
-    )
+    return orjson.dumps(floors, default=sorted)  # a set, as a list
 
 
 def decode_floors(text: bytes | None) -> Floors | None:
     """Return the floors of the JSON; None, which is as good as no floors, for other bytes."""
-    if text is None:
-        return None
     try:
-        fields = orjson.loads(text)
+        fields = orjson.loads(text or b"")
         periods = tuple(
-            Period(float(start), {shard: tuple(map(_token, held)) for shard, held in tokens.items()})
-            for start, tokens in fields["p"]
+            Period(float(each["start"]), {shard: tuple(map(_token, held)) for shard, held in each["tokens"].items()})
+            for each in fields["periods"]
         )
         if not periods:
             return None
-        began, tombstone_ttl = float(fields["a"]), float(fields["t"])
-        shards = frozenset(map(str, fields["b"]))
-        return Floors(str(fields["g"]), str(fields["i"]), began, tombstone_ttl, str(fields["l"]), periods, shards)
+        return Floors(
+            str(fields["generation"]),
+            str(fields["since"]),
+            float(fields["began"]),
+            float(fields["tombstone_ttl"]),
+            str(fields["losses"]),
+            periods,
+            frozenset(map(str, fields["begun"])),
+        )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -204,8 +204,8 @@ def test_floors_survive_being_stored_and_other_bytes_are_none(floors: Announceme
         b"",
         b"{}",
         b"[]",
-        b'{"g":"","i":"","a":1,"t":1,"l":"","p":[],"b":[]}',
-        b'{"g":1,"i":2,"a":1,"t":1,"l":3,"p":[[]],"b":4}',
+        b'{"generation":"","since":"","began":1,"tombstone_ttl":1,"losses":"","periods":[],"begun":[]}',
+        b'{"generation":1,"since":2,"began":1,"tombstone_ttl":1,"losses":3,"periods":[{}],"begun":4}',
     ):
         assert decode_floors(text) is None
 
