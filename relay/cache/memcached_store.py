@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack, unpack_from
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from relay.cache.memcached_servers import NO_ROOM, Memcached, MemcachedConnection, MetaReply, open_servers
-from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, RemoteStore, StoredEntry, random_keys
 from relay.errors import RelayError, StoreFull, Unavailable
 from relay.process.server_memory import ServerMemory
 
@@ -34,7 +34,7 @@ _OVERHEAD = 256  # bytes of an item beside key and data, and some
 _ATTEMPTS = 10  # to read a generation that others replace meanwhile
 
 
-class MemcachedStore(ClosingStore):
+class MemcachedStore(RemoteStore):
     """A ``Store`` in memcached 1.6.18 or newer. Threads may share it. It connects when first used.
 
     ``url``: ``memcached://host:port``, or several servers, ``memcached://user:password@host:port,host:port``;
@@ -44,15 +44,11 @@ class MemcachedStore(ClosingStore):
     """
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
-        parts = urlsplit(url)
-        self.address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        super().__init__(url)
         self._servers = open_servers(url, timeout)
         names = " ".join(sorted(server.name for server in self._servers))
         self._errors = _Errors(self.address)
         self._list_of_servers = blake2b(names.encode(), digest_size=8).hexdigest()
-
-    def __repr__(self) -> str:
-        return f"<MemcachedStore[{self.address}]>"
 
     def close(self) -> None:
         for server in self._servers:

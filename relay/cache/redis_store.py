@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from struct import pack
-from urllib.parse import urlsplit
 
 from redis.exceptions import (
     AskError,
@@ -28,7 +27,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.cache.redis_servers import Script, ScriptCall, Single, open_servers
-from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, RemoteStore, StoredEntry, random_keys
 from relay.errors import RelayError, StoreFull, Unavailable
 from relay.process.server_memory import ServerMemory
 
@@ -155,7 +154,7 @@ _Found = tuple[list[StoredEntry | None], str, set[str]]
 """Entries, the text of the generation ('' for none), and the runs of the servers that answered."""
 
 
-class RedisStore(ClosingStore):
+class RedisStore(RemoteStore):
     """A ``Store`` in Redis. Threads may share it. It connects when first used. ``timeout``: seconds per answer.
 
     ``url``: ``redis://host:port/db``, ``redis+sentinel://host:port,host:port/service/db``, with Sentinel's hosts,
@@ -166,11 +165,8 @@ class RedisStore(ClosingStore):
     """
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
-        self.address = _without_password(url)
+        super().__init__(url)
         self._servers = open_servers(url, timeout)
-
-    def __repr__(self) -> str:
-        return f"<RedisStore[{self.address}]>"
 
     def close(self) -> None:
         self._servers.close()
@@ -319,8 +315,3 @@ def _milliseconds(ttl: float) -> bytes:
     if ttl == KEEP:
         return b""
     return b"0" if ttl == FOREVER else str(max(1, round(ttl * 1000))).encode()
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

@@ -9,6 +9,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, Self
+from urllib.parse import urlsplit
 
 KEEP = -1.0
 """A time to live that leaves the key's own unchanged."""
@@ -76,8 +77,15 @@ class Store(Protocol):
         """
 
 
-class ClosingStore(Store):
-    """Closes a store at the end of a ``with``."""
+class RemoteStore(Store):
+    """A store of servers, which is closed at the end of a ``with``. ``address``: its URL without what may be secret."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}[{self.address}]>"
 
     def __enter__(self) -> Self:
         return self
