@@ -55,13 +55,11 @@ def run(
     http: str | None = None,
     is_program: bool = False,
 ) -> None:
-    """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
+    """Run consumers as `spark_consumers.run` does, several in one Spark session.
 
-    Several consumers share one Spark session. One that fails is started again a while later, and the others go on;
-    ``until_caught_up`` raises its failure at the end. ``checkpoint``: the folder of the only consumer, or the one that
-    has the folders of several. ``session``: the one to use, as it is. ``http``: where to serve metrics and health.
-    ``is_program``: whether ``start`` is of a program, which gives it each time it is started, and not of a person, who
-    has to know that a checkpoint goes on elsewhere. Raises ``RelayError``. Only the main thread can handle the signals.
+    One of several that fails is started again a while later, and the others go on; ``until_caught_up`` raises its
+    failure at the end. ``is_program``: whether ``start`` is of a program, which gives it each time it is started, and
+    not of a person, who has to know that a checkpoint goes on elsewhere.
     """
     if start is not None:
         check_start(start, option="start" if is_program else "--from")

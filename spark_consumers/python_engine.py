@@ -47,11 +47,7 @@ _LOOK = 60.0  # seconds between two looks for new partitions, and for topics tha
 def run(
     config: Config, cache: CacheConfig, *, until_caught_up: bool, start: str | None, http: str | None = None
 ) -> None:
-    """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
-
-    ``start``: where a group without committed offsets starts. ``http``: where to serve metrics and health.
-    Raises ``RelayError``. Only the main thread can handle the signals.
-    """
+    """Run the cache as `spark_consumers.run` does. ``start``: where a group without committed offsets starts."""
     with ExitStack() as stack:
         (watch,) = stack.enter_context(served(config, [(_NAME, topics_of_cache(config, cache))], http))
         consumer = _PythonConsumer(config, cache, watch)
