@@ -22,6 +22,6 @@ def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
     from spark_consumers.log_rows import LoggedRows
     from spark_consumers.session import another_session, delta_session
 
-    with delta_session("relay verify", config.spark) as session:
+    with delta_session(config.spark) as session:
         # A session of its own, since the views are.
         yield partial(LoggedRows, another_session(session, delta=True), config)

@@ -29,6 +29,7 @@ from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
+from spark_consumers.applied import holes
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork, LagAlarm
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
@@ -151,7 +152,7 @@ class _PythonConsumer:
         submitted = self._applied
         with ThreadPoolExecutor(1, "apply") as applying:
             running: Future[bool] = applying.submit(lambda: True)
-            while not self.stopping and not (ends is not None and _includes(self._applied, ends)):
+            while not self.stopping and (ends is None or holes(self._applied, ends)):
                 batch = self._read_batch(number)
                 now = time.monotonic()
                 if batch.reached != submitted:
@@ -169,7 +170,7 @@ class _PythonConsumer:
                         f"{_NAME}: cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s"
                     )
                 is_due = now - looked_at > _LOOK
-                if is_due or running.done() or (ends is not None and _includes(submitted, ends)):
+                if is_due or running.done() or (ends is not None and not holes(submitted, ends)):
                     running.result()
                 if is_due:
                     looked_at = now
@@ -279,10 +280,6 @@ class _PythonConsumer:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:
             self._is_cut_off = True
             log_event("unreachable", _NAME, error=f"{self._config.kafka.bootstrap_servers}: {error.str()}")
-
-
-def _includes(reached: Offsets, ends: Offsets) -> bool:
-    return all(reached[t][p] >= end for t, of_topic in ends.items() for p, end in of_topic.items())
 
 
 def _at_most(count: int, size: int) -> int:

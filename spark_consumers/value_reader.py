@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -201,8 +201,7 @@ def _short(number: float) -> float:
 
 def _seconds(time: datetime) -> dict[str, str]:
     """Return the DynamoDB number of a time: its seconds since the epoch."""
-    since = time - _EPOCH
-    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    microseconds = (time - _EPOCH) // timedelta(microseconds=1)
     return {"N": f"{microseconds}E-6"}
 
 

@@ -105,7 +105,7 @@ class DeltaTarget(DeltaPlace):
         from spark_consumers.session import delta_session
         from spark_consumers.sinks.kept_delta import KeptInDelta
 
-        with delta_session("relay verify", config.spark) as session:
+        with delta_session(config.spark) as session:
             yield partial(KeptInDelta, session, self.place, items=self._copy.items)
 
 
