@@ -344,7 +344,7 @@ def test_of_items_the_attributes_that_differ_are_shown() -> None:
     kept = table.of_kept(KeptRow(("a",), ('{"id":{"S":"a"},"n":{"N":"1"},"old":{"S":"x"}}',), False, ""))
     truth = table.of_source({"id": "a"}, '{"n":{"N":"2"},"id":{"S":"a"}}')
     shown = table.differences(kept.values or (), truth.values or ())
-    assert shown == {"n": ['["N","1"]', '["N","2"]'], "old": ['["S","x"]', None]}
+    assert shown == {"n": ['{"N":"1"}', '{"N":"2"}'], "old": ['{"S":"x"}', None]}
     protected = ComparedTable(TableSchema("s", "t", (KeyColumn("id", "S"),), 1, protected=(("n", "hash"),)))
     assert "2" not in str(protected.differences(kept.values or (), truth.values or ())["n"])
 
