@@ -6,7 +6,7 @@ dropped stays. One whose type changes in another way continues in a column of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.errors import RelayError
@@ -68,13 +68,16 @@ class Naming:
     digits: int
 
 
-def plan(what: str, stored: Mapping[str, str], layouts: Mapping[int, Layout], naming: Naming) -> ColumnPlan:
+def plan(
+    what: str, stored: Mapping[str, str], key: Sequence[str] | None, layouts: Mapping[int, Layout], naming: Naming
+) -> ColumnPlan:
     """Plan the columns of a table for the changes of ``layouts``, by number.
 
-    ``stored``: the kinds of the columns that the table has, by name, empty if there is no table. ``what``: names the
-    table in errors. Raises ``RelayError`` if the target cannot hold the columns.
+    ``stored``: the kinds of the columns that the table has, by name, empty if there is no table. ``key``: the columns
+    of its key, in their order; None if there is no table, or if its key is not known. ``what``: names the table in
+    errors. Raises ``RelayError`` if the target cannot hold the columns, or if the changes have another key.
     """
-    return _Planning(what, stored, naming).plan(layouts)
+    return _Planning(what, stored, key, naming).plan(layouts)
 
 
 def held_in(found: ColumnPlan, stored: Collection[str]) -> dict[str | None, list[str]]:
@@ -120,9 +123,10 @@ def _family(kind: str) -> str:
 
 
 class _Planning:
-    def __init__(self, what: str, stored: Mapping[str, str], naming: Naming) -> None:
+    def __init__(self, what: str, stored: Mapping[str, str], key: Sequence[str] | None, naming: Naming) -> None:
         self.what = what
         self.kinds = dict(stored)
+        self.key = None if key is None else list(key)
         self.naming = naming
         self.added: dict[str, str] = {}
         self.widened: dict[str, str] = {}
@@ -131,12 +135,11 @@ class _Planning:
         self.sources: dict[str, str] = {}
 
     def plan(self, layouts: Mapping[int, Layout]) -> ColumnPlan:
-        keys: dict[str, None] = {}
         rows: dict[str, dict[int, str | None]] = {}
         for number, layout in layouts.items():
             in_key = {field.name for field in layout.key}
             self.sources = {}
-            keys |= dict.fromkeys(self._key(layout, field) for field in layout.key)
+            self._take_key(layout, [self._key(layout, field) for field in layout.key])
             if layout.row is None:
                 self._item(self.naming.kind("json"))
                 rows.setdefault(ITEM, {})[number] = None
@@ -144,6 +147,7 @@ class _Planning:
                 if column.name not in in_key:
                     name = self._column(layout, column)
                     rows.setdefault(name, {})[number] = column.name
+        keys = self.key or []
         for name in self.kinds:
             if name not in keys:
                 rows.setdefault(name, {})
@@ -163,6 +167,17 @@ class _Planning:
                 "which does not hold it: keep the copy at another `copy.url` from now on, with a new checkpoint"
             )
         return name
+
+    def _take_key(self, layout: Layout, key: list[str]) -> None:
+        """Take the key of the first layout, unless the table has one. Raises ``RelayError`` for another key."""
+        if self.key not in (None, key):  # I7: one row would be several, and two rows one
+            raise RelayError(
+                f"{self.what}: the key of its rows is {', '.join(self.key or ['missing'])}, and the key of the changes "
+                f"is {', '.join(key)}: keep the copy at another `copy.url` from now on, with a new checkpoint that "
+                "begins after the key was changed (`relay consume copy CONFIG --checkpoint NEW --from TIME`), and fill "
+                f"it with `relay snapshot CONFIG {layout.source}`"
+            )
+        self.key = key
 
     def _item(self, kind: str) -> None:
         if not self._place(ITEM, kind):

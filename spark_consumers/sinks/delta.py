@@ -62,6 +62,13 @@ def schema_of(session: SparkSession, name: str) -> StructType | None:
         return None
 
 
+def properties_of(session: SparkSession, name: str) -> dict[str, str]:
+    """Return the properties of the table that has this SQL name."""
+    # SHOW TBLPROPERTIES hides values that look like secrets to Spark, such as one that names a table `tokens`.
+    (row,) = session.sql(f"DESCRIBE DETAIL {name}").collect()
+    return dict(row["properties"])
+
+
 def assigned(properties: Mapping[str, str]) -> str:
     """Return table properties as SQL lists them."""
     return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -18,7 +19,18 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.delta_upsert import BatchMerge, NewestInDelta
-from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, from_json, is_ansi, naming, text_of, value_of
+from spark_consumers.sinks.delta_values import (
+    KEY,
+    OURS,
+    VARIANT,
+    from_image,
+    from_json,
+    is_ansi,
+    key_of,
+    naming,
+    text_of,
+    value_of,
+)
 from spark_consumers.sinks.target import (
     OF_CHANGE,
     PLACE,
@@ -39,7 +51,7 @@ from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 FORMAT = "relay.format"
 """The property of a table that says in which format it is."""
 
-_OURS = "1"
+_OURS = "2"
 
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
@@ -69,16 +81,17 @@ class DeltaTable(TargetTable):
         if layouts == self._layouts:
             return
         session = batch.sparkSession
-        self._create(session, columns.plan(self.name, {}, layouts, self._naming))
+        self._create(session, columns.plan(self.name, {}, None, layouts, self._naming))
         kinds = {field.name: delta.kind_of(field.dataType) for field in session.table(self.name).schema}
         stored = {name: kind for name, kind in kinds.items() if name not in OURS}
-        self._refuse_other_format(batch)
-        self._plan = columns.plan(self.name, stored, layouts, self._naming)
+        properties = self.properties(batch)
+        self._refuse_other_format(properties)
+        self._plan = columns.plan(self.name, stored, key_of(properties), layouts, self._naming)
         self._alter(session)
         self._layouts = dict(layouts)
 
-    def _refuse_other_format(self, batch: DataFrame) -> None:
-        if (found := self.properties(batch).get(FORMAT)) != _OURS:
+    def _refuse_other_format(self, properties: Mapping[str, str]) -> None:
+        if (found := properties.get(FORMAT)) != _OURS:
             raise RelayError(
                 f"{self.name} is not a copy that this version can continue: its property {FORMAT} is {found}, not "
                 f"{_OURS}: keep the copy at another `copy.url`, with a new checkpoint"
@@ -97,6 +110,7 @@ class DeltaTable(TargetTable):
             **delta.without_dictionaries(_ALL_DIFFERENT),
             COLLECTED_AT: str(time.time()),
             FORMAT: _OURS,
+            KEY: json.dumps([key.name for key in plan.keys]),
             **self._upkeep.properties(time.time()),
         }
         if _NOT_IN_PARQUET & set("".join(plan.added)):
@@ -311,9 +325,7 @@ class DeltaTable(TargetTable):
         self._upkeep.run(batch.sparkSession)
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
-        # SHOW TBLPROPERTIES hides values that look like secrets to Spark, such as one that names a table `tokens`.
-        (row,) = batch.sparkSession.sql(f"DESCRIBE DETAIL {self.name}").collect()
-        return dict(row["properties"])
+        return delta.properties_of(batch.sparkSession, self.name)
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import orjson
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -24,6 +27,16 @@ OURS = {
     "_relay_offset": "BIGINT",
 }
 """The columns of the relay. Users query them: add new ones at the end."""
+
+
+KEY = "relay.key"
+"""The property of a table that has the columns of its key in their order, a JSON list."""
+
+
+def key_of(properties: Mapping[str, str]) -> list[str] | None:
+    """Return the columns of a table's key, or None if it does not say what they are."""
+    names: list[str] | None = orjson.loads(properties.get(KEY, "null"))
+    return names
 
 
 def naming(json: str) -> Naming:

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType
 from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.delta_values import OURS, VARIANT, naming, text_of
+from spark_consumers.sinks.delta_values import OURS, VARIANT, key_of, naming, text_of
 
 _LONG_END = 1 << 63
 
@@ -34,7 +34,8 @@ class KeptInDelta(KeptRows):
             return
         types = {field.name: field.dataType for field in schema}
         stored = {each: delta.kind_of(kind) for each, kind in types.items() if each not in OURS}
-        found = columns.plan(name, stored, {0: layout}, naming("string" if items == "json" else VARIANT))
+        key = key_of(delta.properties_of(session, name))
+        found = columns.plan(name, stored, key, {0: layout}, naming("string" if items == "json" else VARIANT))
         places = columns.held_in(found, stored)
         self._key = [(key.name, types[key.name]) for key in found.keys]
 

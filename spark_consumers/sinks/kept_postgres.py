@@ -12,7 +12,7 @@ from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
-from spark_consumers.sinks.postgres_values import JSONB, UNFIT, kind_of, naming, stored_types, text_of
+from spark_consumers.sinks.postgres_values import JSONB, UNFIT, kind_of, naming, primary_key, stored_types, text_of
 
 _ENDS = {"integer": 1 << 31, "bigint": 1 << 63}
 
@@ -29,11 +29,12 @@ class KeptInPostgres(KeptRows):
         self._wanted = [columns.ITEM if name is None else name for name in wanted]
         with database.transaction() as connection:
             types = stored_types(connection, self._table)
+            key = primary_key(connection, self._table) or None
         self._selected: str | None = None
         if not types:
             return
         stored = {name: kind_of(sql) for name, sql in types.items()}
-        found = columns.plan(self.where, stored, {0: layout}, naming("json" if items == "json" else JSONB))
+        found = columns.plan(self.where, stored, key, {0: layout}, naming("json" if items == "json" else JSONB))
         places = columns.held_in(found, stored)
         self._key = [(key.name, types[key.name]) for key in found.keys]
         texts = [text_of(f"t.{quoted(each)}", stored[each]) for each, _ in self._key]

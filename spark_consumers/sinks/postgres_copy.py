@@ -27,6 +27,7 @@ from spark_consumers.sinks.postgres_values import (
     from_image,
     kind_of,
     naming,
+    primary_key,
     sql_type,
     stored_types,
     text_of,
@@ -91,7 +92,8 @@ class PostgresTable(TargetTable):
         with self._database.transaction() as connection:
             self._lock(connection)
             stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
-            self._plan = columns.plan(self.name, stored, layouts, naming(self._json))
+            key = primary_key(connection, self._table) if stored else None
+            self._plan = columns.plan(self.name, stored, key, layouts, naming(self._json))
             if not stored:
                 self._create(connection)
             else:
@@ -115,19 +117,6 @@ class PostgresTable(TargetTable):
         execute(connection, f"CREATE INDEX ON {self._table} (_relay_deleted) WHERE _relay_deleted")
 
     def _alter(self, connection: Connection) -> None:
-        keys = {column.name for column in self._plan.keys}
-        primary = execute(
-            connection,
-            "SELECT attname::text FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)"
-            " WHERE indisprimary AND indrelid = to_regclass($1)",
-            [self._table],
-        ).fetchall()
-        if {name for (name,) in primary} != keys:
-            raise RelayError(
-                f"{self.name}: its primary key is {', '.join(name for (name,) in primary) or 'missing'}, and the key of"
-                f" the changes is {', '.join(sorted(keys))}: keep the copy at another `copy.url` from now on, with a "
-                "new checkpoint"
-            )
         added = [f"ADD COLUMN {quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
         widened = [f"ALTER COLUMN {quoted(name)} TYPE {sql_type(kind)}" for name, kind in self._plan.widened.items()]
         if added or widened:

@@ -72,6 +72,17 @@ def stored_types(connection: Connection, table: str) -> dict[str, str]:
     return {name: sql for name, sql in rows if name not in OURS}
 
 
+def primary_key(connection: Connection, table: str) -> list[str]:
+    """Return the columns of a table's primary key in their order; none if it has no primary key."""
+    rows = execute(
+        connection,
+        "SELECT attname::text FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)"
+        " WHERE indisprimary AND indrelid = to_regclass($1) ORDER BY array_position(indkey::int2[], attnum)",
+        [table],
+    ).fetchall()
+    return [name for (name,) in rows]
+
+
 def value_of(text: str, kind: str) -> str:
     """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
     if kind == ColumnKind.STRING:

@@ -196,6 +196,39 @@ def a_wider_key_is_widened_and_another_one_is_refused(table: CopyInTest) -> None
         table.play(layout({"id": "string"}, {"note": "string"}), change(4, ["x"], {"note": "d"}))
 
 
+def changes_of_another_key_are_refused(table: CopyInTest) -> None:
+    """I7: else one row is several, or several are one. Also in one batch with changes of the key that the table has."""
+    columns = {"id": "long", "region": "string", "code": "string"}
+    image = {"id": 1, "region": "eu", "code": "x"}
+    first = layout({"id": "long", "region": "string"}, columns)
+    others = [
+        (layout({"id": "long"}, columns), ["1"]),
+        (layout({"region": "string", "id": "long"}, columns), ["eu", "1"]),
+        (layout({"code": "string"}, columns), ["x"]),
+        (layout({"id": "long", "region": "string", "shop": "int"}, {**columns, "shop": "int"}), ["1", "eu", "7"]),
+    ]
+    of_first = change(1, ["1", "eu"], image)
+    with pytest.raises(RelayError, match="the key of its rows is id, region, and the key of the changes is id: keep"):
+        table.play({0: first, 1: others[0][0]}, of_first, change(2, ["1"], image, layout=1))
+    assert table.kept(first, ["code"]) == []  # it made no table
+    table.play(first, of_first, change(2, ["2", "us"], {**image, "id": 2, "region": "us"}))
+    for other, key in others:
+        names = ", ".join(field.name for field in other.key)
+        said = f"the key of its rows is id, region, and the key of the changes is {names}: .*another `copy.url`.*--from"
+        of_other = change(3, key, {**image, "shop": 7}, layout=1)
+        for layouts, changes in (
+            ({1: other}, [of_other]),
+            ({0: first, 1: other}, [change(4, ["1", "eu"], image), of_other]),
+        ):
+            with pytest.raises(RelayError, match=f"{said}.*`relay snapshot CONFIG shop`"):
+                table.play(layouts, *changes)
+        with pytest.raises(RelayError, match=said):
+            table.kept(other, ["code"])
+    assert table.rows("id", "region", "code") == [(1, "eu", "x"), (2, "us", "x")]
+    table.play(first, change(5, ["1", "eu"], None))
+    assert table.rows("id") == [(2,)]
+
+
 def items_without_declared_columns_stay_json_when_columns_are_declared(table: CopyInTest) -> None:
     untyped = layout({"id": "string", "line": "N"}, None)
     item = {"id": {"S": "a"}, "line": {"N": "1"}, "total": {"N": "1.50"}}
@@ -301,6 +334,7 @@ SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
         columns_with_names_that_are_taken_have_others,
         a_key_called_item_is_beside_the_items,
         a_wider_key_is_widened_and_another_one_is_refused,
+        changes_of_another_key_are_refused,
         items_without_declared_columns_stay_json_when_columns_are_declared,
         stubs_redrives_snapshots_and_truncations_are_applied,
         a_table_that_is_truncated_shard_by_shard_is_empty,

@@ -83,13 +83,6 @@ def test_a_number_that_is_too_long_for_spark_is_a_number(opened: Opened) -> None
     assert opened.select("v") == [(Decimal(wide),)]
 
 
-def test_another_primary_key_is_refused(opened: Opened) -> None:
-    play(opened.table, ORDERS, order(1, 1, "a"))
-    longer = layout({"id": "int", "line": "int"}, {"note": "string"})
-    with pytest.raises(RelayError, match=r"primary key is id, and the key of the changes is id, line.*another"):
-        play(opened.table, longer, change(2, ["1", "2"], {"note": "b"}))
-
-
 def test_names_of_ours_and_long_names_are_stored_under_others(opened: Opened) -> None:
     long = [f"{'é' * 40}{n}" for n in range(2)]
     made = layout({"id": "int"}, {"id": "int", "_relay_token": "string", **dict.fromkeys(long, "int")})
