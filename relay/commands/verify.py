@@ -115,7 +115,7 @@ def _verify_tables(config: Config, kind: str, sample: int | None, within: float,
 def _show_table(kind: str, found: TableVerification) -> None:
     typer.echo(f"{kind} of {found.table}, {found.where}")
     counts = [(found.checked, "checked"), *((found.wrong[each], each) for each in ("missing", "extra", "different"))]
-    counts += [(found.duplicates, "duplicated")] if kind == "log" else []
+    counts.append((found.duplicates, "duplicated"))
     for count, text in (*counts, (found.incomplete, "incomplete"), (found.unknown.total(), "unknown")):
         typer.echo(f"{count:8}  {text}")
     _show_consistent(found)

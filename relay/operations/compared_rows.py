@@ -183,11 +183,12 @@ def _shown(value: Any) -> str | None:
 
 
 class DigestPair(NamedTuple):
-    """The digests of one key: None where there is no row."""
+    """The digests of one key: None where there is no row. ``is_twice``: whether several rows with values are kept."""
 
     key: ComparedKey
     kept: str | None
     truth: str | None
+    is_twice: bool = False
 
 
 def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> Iterator[DigestPair]:
@@ -211,8 +212,10 @@ def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> I
                 rows.executemany("INSERT INTO digests VALUES (?, ?, ?)", lines)
             found = rows.execute("SELECT key, side, digest FROM digests ORDER BY key, rowid")
             for key, of_key in groupby(found, itemgetter(0)):
-                sides = {side: digest for _, side, digest in of_key}
-                yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1))
+                rows_of_key = [(side, digest) for _, side, digest in of_key]
+                sides = dict(rows_of_key)
+                is_twice = sum(side == 0 and digest != "" for side, digest in rows_of_key) > 1
+                yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1), is_twice)
         except sqlite3.OperationalError as error:
             raise RelayError(
                 f"cannot sort the rows of both sides in {folder}: {error}: set TMPDIR to a folder with more room"

@@ -61,7 +61,8 @@ class TableVerification:
     """The result for one table. Each row is ``consistent``, wrong in some way, ``incomplete`` or ``unknown``.
 
     ``late``: the consistent ones that differed at first, and ``slowest`` the seconds until the last of them did not.
-    ``wrong``: by kind. ``duplicates``: changes that the log has more than once, ``duplicated`` some event ids and keys.
+    ``wrong``: by kind. ``duplicates``: changes that the log has more than once, and keys of which the copy has several
+    rows; ``duplicated``: some event ids and keys.
     """
 
     table: str
@@ -173,7 +174,9 @@ class TableVerifier:
         result = self._result
         if sample is None:
             self._compare_all()
-            result.duplicates, result.duplicated = self._kept.duplicates()
+            duplicates, duplicated = self._kept.duplicates()
+            result.duplicates += duplicates
+            result.duplicated += duplicated
         else:
             now = self._clock()
             rows = [*self._true_rows(self._truth.some(sample)), *self._kept_rows(self._kept.some(sample))]
@@ -194,8 +197,11 @@ class TableVerifier:
 
     def _compare_all(self) -> None:
         # The kept rows first: whatever changes meanwhile differs, and is looked at again.
-        result, left_out = self._result, 0
+        result, left_out, twice = self._result, 0, list[ComparedKey]()
         for pair in digest_pairs(self._kept_rows(self._kept.all()), self._true_rows(self._truth.all())):
+            if pair.is_twice:  # I7
+                result.duplicates += 1
+                twice += [pair.key] if len(twice) < _EXAMPLES else []
             if are_alike(pair.kept, pair.truth):
                 result.consistent += 1
             elif len(self._waiting) < _MOST_AGAIN:  # I11
@@ -205,6 +211,10 @@ class TableVerifier:
                 left_out += 1
         if left_out:
             result.unknown[f"only the first {_MOST_AGAIN} rows that differ are looked at again"] += left_out
+        if twice:
+            rows = self._kept_rows(self._kept.of(twice))
+            named = [(row.event_id, orjson.dumps(self._table.shown(row.key)).decode()) for row in rows]
+            result.duplicated = named[:_EXAMPLES]
 
     def _look(self, *, is_first: bool = False) -> None:
         """Look again at the rows that wait, and count what is settled. ``is_first``: the first look."""

@@ -238,6 +238,20 @@ def test_changes_that_the_log_has_twice_are_a_problem_of_a_complete_run(world: W
     assert world.verify(sample=5).problems == ""
 
 
+def test_keys_of_which_the_copy_has_several_rows_are_a_problem(world: World) -> None:
+    """I7: also if one of the rows is the source's. A row of which only a change without its image came is none."""
+    world.truth = {1: "same", 2: "same", 3: "same"}
+    for id in world.truth:
+        world.keep(id, "same", event_id=f"e{id}")
+    world.kept[-2] = KeptRow(("2",), ("other",), False, "earlier")
+    world.kept[-3] = KeptRow(("3",), None, True, "stub")
+    world.kept = dict(sorted(world.kept.items()))
+    found = world.verify()
+    assert (found.consistent, found.problems) == (3, "1 duplicated")
+    named = [{"event_id": event_id, "key": '{"id":"2"}'} for event_id in ("earlier", "e2")]
+    assert found.to_json()["duplicated"] == named
+
+
 def test_a_sample_compares_rows_of_both_sides(world: World) -> None:
     world.truth = dict.fromkeys(range(100), "same")
     for id in range(100):

@@ -49,6 +49,7 @@ with spark() as session:
         .withColumn("item", F.expr("replace(replace(item, 'v2', 'vX'), 'v4', 'old')"))
         .withColumn("_relay_incomplete", is_4)
         .unionAll(copy.where("number = '3'").withColumn("number", F.lit("77")))
+        .unionAll(copy.where("number = '5'"))
     )
     copy.write.format("delta").mode("overwrite").save("FOLDER/copy/orders/TABLE")
     log = session.table("delta.`FOLDER/log`")
@@ -112,6 +113,7 @@ def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
     assert counts == {"missing": ["1"], "extra": ["77"], "different": ["2"]}
     assert (table["checked"], table["consistent"], table["incomplete"]) == (9, 6, 1)
     assert table["incomplete_keys"] == [{"customer": "ada", "number": "4"}]
+    assert (table["duplicates"], [json.loads(each["key"])["number"] for each in table["duplicated"]]) == (1, ["5", "5"])
     (different,) = [row for row in table["wrong_rows"] if row["kind"] == "different"]
     assert different["columns"]["note"] == {"kept": '["S","vX"]', "source": '["S","v2"]'}
     table = verify("log", 4)
@@ -207,6 +209,8 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
             execute(database_url, "DELETE FROM shop.orders WHERE id = 1001")
             execute(database_url, "UPDATE shop.orders SET total = 1 WHERE id = 1002")
             execute(database_url, "UPDATE shop.orders SET id = 2000 WHERE id = 1003")
+            execute(database_url, "ALTER TABLE shop.orders DROP CONSTRAINT orders_pkey")
+            execute(database_url, "INSERT INTO shop.orders SELECT * FROM shop.orders WHERE id = 1004")
             spoilt = verify(4)
         assert consumer.terminate() == 0, consumer.log()
     writer.close()
@@ -216,6 +220,7 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
     assert clean[1]["checked"] >= 100
     counts = {kind: of_kind(spoilt, kind, "id") for kind in ("missing", "extra", "different")}
     assert counts == {"missing": ["1001", "1003"], "extra": ["2000"], "different": ["1002"]}
+    assert (spoilt["duplicates"], [each["key"] for each in spoilt["duplicated"]]) == (1, ['{"id":"1004"}'] * 2)
     (different,) = [row for row in spoilt["wrong_rows"] if row["kind"] == "different"]
     assert different["columns"] == {"total": {"kept": "1", "source": "100.2"}}
 
