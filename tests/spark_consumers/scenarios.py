@@ -189,10 +189,14 @@ def a_key_called_item_is_beside_the_items(table: CopyInTest) -> None:
 
 def a_wider_key_is_widened_and_another_one_is_refused(table: CopyInTest) -> None:
     table.play(ORDERS, order(1, 1, "a"))
+    said = r"the key column id is {} at the source.*another `copy.url`"
+    double = layout({"id": "double"}, {"note": "string"})
+    with pytest.raises(RelayError, match=said.format("double")):  # I7: 5.0 is another text of the key 5
+        table.play({0: ORDERS, 1: double}, order(4, 5, "d"), change(5, ["5.0"], {"note": "e"}, layout=1))
     long = layout({"id": "long"}, {"id": "long", "note": "string"})
     table.play(long, order(2, 2**40, "b"), order(3, 1, "c"))
     assert table.rows("id", "note") == [(1, "c"), (2**40, "b")]
-    with pytest.raises(RelayError, match=r"the key column id is string at the source.*another `copy.url`"):
+    with pytest.raises(RelayError, match=said.format("string")):
         table.play(layout({"id": "string"}, {"note": "string"}), change(4, ["x"], {"note": "d"}))
 
 
