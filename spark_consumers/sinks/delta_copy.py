@@ -32,6 +32,7 @@ from spark_consumers.sinks.delta_values import (
     value_of,
 )
 from spark_consumers.sinks.target import (
+    LACKS_IMAGES,
     OF_CHANGE,
     PLACE,
     STATE,
@@ -171,6 +172,9 @@ class DeltaTable(TargetTable):
                 (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
                 "left",
             )
+            lacks = F.col("item_partition").isNotNull() & F.col("_partition").isNull()
+            said = F.raise_error(F.lit(f"{self.name}: {LACKS_IMAGES}"))
+            decided = decided.withColumn("existed", F.when(lacks, said).otherwise(F.col("existed")))  # I8
         else:
             decided = self._without_images(decided)
         return self._merge(decided, len(writes), [write.key for write in writes])

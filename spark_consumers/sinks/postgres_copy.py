@@ -34,6 +34,7 @@ from spark_consumers.sinks.postgres_values import (
     value_of,
 )
 from spark_consumers.sinks.target import (
+    LACKS_IMAGES,
     OF_CHANGE,
     PLACE,
     STATE,
@@ -227,7 +228,7 @@ class PostgresTable(TargetTable):
                 if number is not None:
                     yield self._staged_row(number, writes[number], layout, image)
         if wanted:
-            raise RelayError(f"{self.name}: a batch lacks the images at {sorted(wanted)[:3]}, which it had before")
+            raise RelayError(f"{self.name}: {LACKS_IMAGES}: at {sorted(wanted)[:3]}")
 
     def _staged_row(
         self, n: int, write: Write, layout: int | None = None, image: str | None = None

@@ -213,6 +213,10 @@ def images(batch: DataFrame, source: str, table: str) -> DataFrame:
     return batch.where(where).select("partition", "offset", "layout", "new")
 
 
+LACKS_IMAGES = "a batch lacks images that it had before"
+"""What is said, and written nowhere, if an image is gone, as Kafka's compaction removes one of a batch read again."""
+
+
 def is_same_change(row: StoredRow, other: StoredRow | None) -> bool:
     """Whether two states come from the same change, and so hold the same item."""
     return other is not None and replace(row, item=None) == replace(other, item=None)

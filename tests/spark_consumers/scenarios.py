@@ -16,9 +16,10 @@ from relay.errors import RelayError
 from relay.operations.compared_rows import ComparedTable
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
-from spark_consumers.fold import VerdictCounts
+from spark_consumers.fold import StoredRow, VerdictCounts
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
+from spark_consumers.sinks.target import Write
 from tests.spark_consumers.batches import Published, change, layout, mark, read
 
 ORDERS = layout({"id": "int"}, {"id": "int", "note": "string"})
@@ -29,6 +30,9 @@ class CopyInTest(Protocol):
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
         """Apply a batch."""
+
+    def write(self, write: Write) -> None:
+        """Write a row, from a batch that has no changes."""
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
         """Return columns of the rows, ordered by the first one."""
@@ -233,6 +237,19 @@ def changes_of_another_key_are_refused(table: CopyInTest) -> None:
     assert table.rows("id") == [(2,)]
 
 
+def rows_whose_image_is_gone_are_not_written(table: CopyInTest) -> None:
+    """I8: they would have null in all columns. One is new, and one is there."""
+    table.play(ORDERS, order(1, 1, "a"))
+    place = order(9, 1, "gone").head.place
+    (read,) = table.kept(ORDERS, ["note"])
+    after = StoredRow((place.partition, place.offset), token_of("-", 9), "e9", place=place)
+    stored = StoredRow(None, token_of("-", 1), read.event_id, place=order(1, 1, "a").head.place)
+    for write in (Write(("1",), stored, after), Write(("2",), None, after)):
+        with pytest.raises(Exception, match=r"orders.*a batch lacks images that it had before"):
+            table.write(write)
+    assert table.rows("id", "note", deleted=True) == [(1, "a")]
+
+
 def items_without_declared_columns_stay_json_when_columns_are_declared(table: CopyInTest) -> None:
     untyped = layout({"id": "string", "line": "N"}, None)
     item = {"id": {"S": "a"}, "line": {"N": "1"}, "total": {"N": "1.50"}}
@@ -339,6 +356,7 @@ SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
         a_key_called_item_is_beside_the_items,
         a_wider_key_is_widened_and_another_one_is_refused,
         changes_of_another_key_are_refused,
+        rows_whose_image_is_gone_are_not_written,
         items_without_declared_columns_stay_json_when_columns_are_declared,
         stubs_redrives_snapshots_and_truncations_are_applied,
         a_table_that_is_truncated_shard_by_shard_is_empty,

@@ -18,8 +18,9 @@ from spark_consumers.sinks.kept_delta import KeptInDelta
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_copy import PostgresTable
+from spark_consumers.sinks.target import Write
 from spark_consumers.sinks.upkeep import Schedule
-from tests.spark_consumers.batches import Published, play
+from tests.spark_consumers.batches import Batch, Published, in_spark, play
 from tests.spark_consumers.scenarios import comparable
 
 
@@ -32,6 +33,10 @@ class InPostgres:
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
         return play(self.table, layouts, *changes, session=self.playing)
+
+    def write(self, write: Write) -> None:
+        batch: Any = Batch([])
+        self.table.write(batch, [write])
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
         statement = f"SELECT {', '.join(map(quoted, columns))} FROM shop.orders WHERE {deleted} OR NOT _relay_deleted"
@@ -57,6 +62,9 @@ class InDelta:
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
         return play(self.table, layouts, *changes, session=self.playing)
+
+    def write(self, write: Write) -> None:
+        self.table.write(in_spark(self.session, []), [write])
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
         found = self.session.read.format("delta").load(self.path)
