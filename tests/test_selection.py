@@ -34,7 +34,9 @@ def run_by(markers: set[str], targets: set[str]) -> list[str]:
 
 def test_each_test_is_run_by_one_target_of_ci() -> None:
     """Whatever its markers are: which it may not have together is refused when it is collected."""
-    of_ci = set(re.findall(r"^(?:make|run_tests) ([a-z-]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)) | ELSEWHERE
+    of_ci = (
+        set(re.findall(r"^(?:make|run_tests) ([a-z-]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)) | ELSEWHERE
+    )
     assert {"test", "faults"} <= of_ci
     for markers in chain.from_iterable(combinations(MARKERS, number) for number in range(len(MARKERS) + 1)):
         marks = [getattr(pytest.mark, name)("the reason").mark for name in markers]
