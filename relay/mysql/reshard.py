@@ -267,10 +267,11 @@ def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> l
     """Return the rows of a target's checkpoint table. Raises ``Unavailable``."""
     try:
         rows = server.named_rows(f"SELECT * FROM {quoted(checkpoints.database)}.{quoted(checkpoints.table)}")
-    except (Denied, NoTable):
+    except (Denied, NoTable) as error:
         raise Unavailable(
-            f"{server.account.address} has no table {checkpoints}, or {server.account.user} may not read it: the relay "
-            "follows a reshard by what its replication writes to that table. Set `reshard_checkpoint_table`"
+            f"{server.account.address} has no table {checkpoints}, or {server.account.user} may not read all of it "
+            f"({error}): the relay follows a reshard by what its replication writes to that table. Set "
+            "`reshard_checkpoint_table`"
         ) from None
     return [found for row in rows if (found := checkpoints.read(list(row), list(row.values()))) is not None]
 

@@ -36,7 +36,7 @@ from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
 from relay.mysql.executed import Executed
-from relay.mysql_dialect.statement_text import shown
+from relay.mysql_dialect.statement_text import shown, tokens
 from relay.mysql_dialect.statements import Classified, Kind
 
 if TYPE_CHECKING:
@@ -328,8 +328,10 @@ class BinlogEvents:
         if said.kind is Kind.CHANGE:
             self._refuse(sql, database, said)
         out.append(statement)
-        if said.kind is Kind.CREATE and sql.rstrip().endswith("START TRANSACTION"):
-            self._open.is_statement = False  # its rows follow
+        if said.kind is Kind.CREATE and not self._server.is_mariadb:
+            last = [token.text.upper() for token in tokens(sql, ansi_quotes)][-2:]
+            if last == ["START", "TRANSACTION"]:  # I1: not if a comment ends so, after which no rows follow
+                self._open.is_statement = False
         if self._open.is_statement:
             self._commit(out)
 

@@ -123,6 +123,13 @@ class TestATransaction:
             found = read_commits(stream, 2)
         assert [type(each) for each in found] == [TransactionBegin, Statement, Commit, TransactionBegin, Commit]
 
+    def test_that_creates_a_table_before_a_comment_about_transactions_ends_with_it(self) -> None:
+        """I1: what it empties would be dropped with it."""
+        made = event(QUERY, query(b"CREATE TABLE `orders` (`id` int) -- START TRANSACTION"))
+        with reading_events([event(GTID, gtid(A, 10)), made, *transaction(11)]) as (stream, _):
+            found = read_commits(stream, 2)
+        assert [type(each) for each in found] == [TransactionBegin, Statement, Commit, TransactionBegin, Commit]
+
     def test_that_creates_a_table_from_a_query_ends_with_its_rows(self) -> None:
         made = event(QUERY, query(b"CREATE TABLE `orders` (`id` int) START TRANSACTION"))
         events = [event(GTID, gtid(A, 10)), made, *(event(*each) for each in inserted(1)), event(XID, bytes(8))]
