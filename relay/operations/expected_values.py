@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pkgutil import resolve_name
+from importlib import import_module
+from operator import attrgetter
 from typing import Any, Protocol
 
 import orjson
@@ -152,8 +153,8 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
     if not (module and colon and path):
         raise ConfigError(f"--loader {name}: must be module:name, such as shop.cache:orders")
     try:
-        found: Any = resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
+        found: Any = attrgetter(path)(import_module(module))
+    except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"--loader {name}: {error}") from error
     load_many = getattr(found, "load_many", found)
     if not callable(load_many):

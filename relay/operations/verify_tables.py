@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ import orjson
 
 from relay.config import Config, SourceConfig
 from relay.engine.kinds import kind_of
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.committed import read_all_committed
@@ -31,6 +31,7 @@ from relay.source import SourceRows
 from relay.stream.watermark_records import OVERALL
 from spark_consumers.kept_rows import KeptRows
 from spark_consumers.open_kept_rows import kept_rows
+from spark_consumers.records import Layout
 
 _MOST_AGAIN = 100_000  # rows that are looked at again
 _AT_ONCE = 1_000  # rows of one look
@@ -62,7 +63,7 @@ class TableVerification:
 
     ``late``: the consistent ones that differed at first, and ``slowest`` the seconds until the last of them did not.
     ``wrong``: by kind. ``duplicates``: changes that the log has more than once, and keys of which the copy has several
-    rows; ``duplicated``: some event ids and keys.
+    rows; ``duplicated``: some event ids and keys. ``refused``: why no row could be compared.
     """
 
     table: str
@@ -78,6 +79,7 @@ class TableVerification:
     incomplete_keys: list[dict[str, str]] = field(default_factory=list)
     duplicates: int = 0
     duplicated: list[tuple[str, str]] = field(default_factory=list)
+    refused: str = ""
 
     @property
     def checked(self) -> int:
@@ -88,7 +90,7 @@ class TableVerification:
         """What is wrong, in words; empty if nothing is."""
         counts = [(self.wrong[kind], kind) for kind in _KINDS]
         counts.append((self.duplicates, "duplicated"))
-        return ", ".join(f"{count} {what}" for count, what in counts if count)
+        return ", ".join([f"{count} {what}" for count, what in counts if count] + [self.refused] * bool(self.refused))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -107,6 +109,7 @@ class TableVerification:
             "duplicated": [{"event_id": event_id, "key": key} for event_id, key in self.duplicated],
             "incomplete_keys": self.incomplete_keys,
             "unknown_reasons": dict(self.unknown),
+            **({"refused": self.refused} if self.refused else {}),
         }
 
 
@@ -127,12 +130,30 @@ def verify_tables(
     with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
         for rows in _source_rows(config, say):
             with closing(rows):
-                table = ComparedTable(rows.schema)
-                kept = open_kept(table.layout, table.wanted)
-                found = TableVerifier(table, rows, kept, applied, within, say).run(sample)
+                found = verify_table(rows, open_kept, applied, within=within, say=say, sample=sample)
             if found.wrong and not applied.is_running:
                 say("no relay is running: what changed since one stopped is wrong here until it has run again")
             yield found
+
+
+def verify_table(
+    rows: SourceRows,
+    open_kept: Callable[[Layout, Sequence[str | None]], KeptRows],
+    applied: _Applied,
+    *,
+    within: float,
+    say: Callable[[str], None],
+    sample: int | None,
+) -> TableVerification:
+    """Compare ``rows`` with what ``open_kept`` finds for their layout and columns. Parameters: see `verify_tables`."""
+    table = ComparedTable(rows.schema)
+    try:
+        kept = open_kept(table.layout, table.wanted)
+    except (ConfigError, Unavailable):
+        raise
+    except RelayError as error:  # I12: the rows have another key, for example
+        return TableVerification(table.table, "not compared", within, refused=str(error))
+    return TableVerifier(table, rows, kept, applied, within, say).run(sample)
 
 
 @dataclass(slots=True)

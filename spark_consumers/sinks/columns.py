@@ -122,6 +122,13 @@ def _family(kind: str) -> str:
         return kind  # NUMBER, or the type of a column that the copy did not make
 
 
+_ELSEWHERE = (
+    "keep the copy at another `copy.url` from now on, with a new checkpoint that begins after the key was changed "
+    "(`relay consume copy CONFIG --checkpoint NEW --from TIME`), and fill it with `relay snapshot CONFIG SOURCE` for "
+    "each source"
+)
+
+
 class _Planning:
     def __init__(self, what: str, stored: Mapping[str, str], key: Sequence[str] | None, naming: Naming) -> None:
         self.what = what
@@ -139,7 +146,7 @@ class _Planning:
         for number, layout in layouts.items():
             in_key = {field.name for field in layout.key}
             self.sources = {}
-            self._take_key(layout, [self._key(layout, field) for field in layout.key])
+            self._take_key([self._key(layout, field) for field in layout.key])
             if layout.row is None:
                 self._item(self.naming.kind("json"))
                 rows.setdefault(ITEM, {})[number] = None
@@ -167,18 +174,16 @@ class _Planning:
         if not is_same or not self._place(name, kind):
             raise RelayError(
                 f"{self.what}: the key column {field.name} is {kind} at the source and {self.kinds[name]} in the copy, "
-                "which does not hold it: keep the copy at another `copy.url` from now on, with a new checkpoint"
+                f"in which the same key has another text: {_ELSEWHERE}"
             )
         return name
 
-    def _take_key(self, layout: Layout, key: list[str]) -> None:
+    def _take_key(self, key: list[str]) -> None:
         """Take the key of the first layout, unless the table has one. Raises ``RelayError`` for another key."""
         if self.key not in (None, key):  # I7: one row would be several, and two rows one
             raise RelayError(
                 f"{self.what}: the key of its rows is {', '.join(self.key or ['missing'])}, and the key of the changes "
-                f"is {', '.join(key)}: keep the copy at another `copy.url` from now on, with a new checkpoint that "
-                "begins after the key was changed (`relay consume copy CONFIG --checkpoint NEW --from TIME`), and fill "
-                f"it with `relay snapshot CONFIG {layout.source}`"
+                f"is {', '.join(key)}: {_ELSEWHERE}"
             )
         self.key = key
 

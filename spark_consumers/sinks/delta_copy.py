@@ -82,7 +82,8 @@ class DeltaTable(TargetTable):
         if layouts == self._layouts:
             return
         session = batch.sparkSession
-        self._create(session, columns.plan(self.name, {}, None, layouts, self._naming))
+        if delta.schema_of(session, self.name) is None:
+            self._create(session, columns.plan(self.name, {}, None, layouts, self._naming))
         kinds = {field.name: delta.kind_of(field.dataType) for field in session.table(self.name).schema}
         stored = {name: kind for name, kind in kinds.items() if name not in OURS}
         properties = self.properties(batch)
@@ -95,7 +96,8 @@ class DeltaTable(TargetTable):
         if (found := properties.get(FORMAT)) != _OURS:
             raise RelayError(
                 f"{self.name} is not a copy that this version can continue: its property {FORMAT} is {found}, not "
-                f"{_OURS}: keep the copy at another `copy.url`, with a new checkpoint"
+                f"{_OURS}: rebuild it with `relay replay copy CONFIG --into PLACE --swap`, or keep the copy at another "
+                "`copy.url`, with a new checkpoint, and fill it with `relay snapshot`"
             )
 
     def _create(self, session: SparkSession, plan: ColumnPlan) -> None:

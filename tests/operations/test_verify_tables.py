@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from relay.change import Uncarriable
+from relay.errors import RelayError
 from relay.operations import verify_tables
 from relay.operations.compared_rows import ComparedRow, ComparedTable, digest_pairs
-from relay.operations.verify_tables import TableVerification, TableVerifier
+from relay.operations.verify_tables import TableVerification, TableVerifier, verify_table
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow
+from spark_consumers.records import Layout
 from tests.clock import Clock
 
 SCHEMA = TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, (Column("id", "int"), Column("note", "string")))
@@ -250,6 +252,17 @@ def test_keys_of_which_the_copy_has_several_rows_are_a_problem(world: World) -> 
     assert (found.consistent, found.problems) == (3, "1 duplicated")
     named = [{"event_id": event_id, "key": '{"id":"2"}'} for event_id in ("earlier", "e2")]
     assert found.to_json()["duplicated"] == named
+
+
+def test_a_table_that_cannot_be_compared_keeps_no_other_from_it(world: World) -> None:
+    """I12: such as one whose key was altered, whose rows the copy keeps by the key before."""
+
+    def refuse(layout: Layout, wanted: Sequence[str | None]) -> Kept:
+        raise RelayError("the key of its rows is id")
+
+    found = verify_table(Truth(world), refuse, Applied(world), within=WITHIN, say=lambda _: None, sample=None)
+    assert (found.table, found.problems, found.checked) == ("orders", "the key of its rows is id", 0)
+    assert found.to_json()["refused"] == "the key of its rows is id"
 
 
 def test_a_sample_compares_rows_of_both_sides(world: World) -> None:

@@ -227,8 +227,9 @@ def changes_of_another_key_are_refused(table: CopyInTest) -> None:
         for layouts, changes in (
             ({1: other}, [of_other]),
             ({0: first, 1: other}, [change(4, ["1", "eu"], image), of_other]),
+            ({0: other, 1: first}, [change(3, key, {**image, "shop": 7})]),
         ):
-            with pytest.raises(RelayError, match=f"{said}.*`relay snapshot CONFIG shop`"):
+            with pytest.raises(RelayError, match=f"{said}.*`relay snapshot CONFIG SOURCE`"):
                 table.play(layouts, *changes)
         with pytest.raises(RelayError, match=said):
             table.kept(other, ["code"])
