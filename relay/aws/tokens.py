@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import logging
+import threading
 from calendar import timegm
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from time import strptime
 from typing import Any
 
@@ -35,11 +36,9 @@ class DatabaseTokens:
 
     def __init__(self, identity: AwsIdentity) -> None:
         self._identity = identity
-
-    @cached_property  # two threads may each make one: the last is kept
-    def _client(self) -> Any:
-        session = open_session(self._identity)
-        return session.create_client("rds", region_name=region(session))
+        # Made for the first token, by one thread.
+        self._opening = threading.Lock()
+        self._client: Any = None
 
     def make(self, host: str, port: int, user: str) -> str:
         """Return a token that ``user`` can log in with, only at this address, not at another name of it.
@@ -47,6 +46,10 @@ class DatabaseTokens:
         Raises ``Refused``, ``ConfigError``, and ``Unavailable`` if AWS cannot be asked for credentials now.
         """
         with _translated("a token of RDS"):
+            with self._opening:
+                if self._client is None:
+                    session = open_session(self._identity)
+                    self._client = session.create_client("rds", region_name=region(session))
             return str(self._client.generate_db_auth_token(DBHostname=host, Port=port, DBUsername=user))
 
 
@@ -59,14 +62,10 @@ class BrokerTokens:
 
     def __init__(self, identity: AwsIdentity) -> None:
         self._identity = identity
-
-    @cached_property  # as for RDS
-    def _credentials(self) -> tuple[Any, str]:
-        session = open_session(self._identity)
-        where = region(session)
-        if (found := session.get_credentials()) is None:
-            raise NoCredentialsError
-        return found, where
+        # Set for the first token, by one thread.
+        self._opening = threading.Lock()
+        self._credentials: Any = None
+        self._region = ""
 
     def __call__(self, _: str) -> tuple[str, float]:
         try:
@@ -78,8 +77,14 @@ class BrokerTokens:
     def make(self) -> tuple[str, float]:
         """Return a token, and when it expires, in seconds since the epoch. Raises what `DatabaseTokens.make` does."""
         with _translated("a token of MSK"):
-            credentials, where = self._credentials
-            return broker_token(credentials.get_frozen_credentials(), where)
+            with self._opening:
+                if self._credentials is None:
+                    session = open_session(self._identity)
+                    self._region = region(session)
+                    self._credentials = session.get_credentials()
+            if self._credentials is None:
+                raise NoCredentialsError
+            return broker_token(self._credentials.get_frozen_credentials(), self._region)
 
 
 @lru_cache

@@ -91,6 +91,8 @@ class RecordFormat:
                 old, new = self._image(data.old_image), self._image(data.new_image)
             except ValueError as error:
                 old, new = (_uncarriable(image, str(error)) for image in (data.old_image, data.new_image))
+            except RelayError as error:  # of a protected attribute
+                raise RelayError(f"{self.shard}: record {data.sequence_number}: {error}") from None
             return Change(
                 self._event_id(position, key_bytes(key)),
                 _OPERATIONS[record.event_name],

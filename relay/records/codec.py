@@ -13,6 +13,9 @@ from typing import Any, Self
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+_MOST_ERRORS = 3  # in a message
+_SHOWN = 80  # characters of what was found
+
 
 class StoredRecord:
     """What has a key of its own in ``<name>.checkpoints``: a base of frozen dataclasses."""
@@ -29,9 +32,15 @@ class StoredRecord:
         try:
             read: Self = _adapter(kind).validate_json(text, strict=True)
         except ValidationError as error:
-            wrong = ("".join((*(f"{part}: " for part in each["loc"]), each["msg"])) for each in error.errors())
-            raise ValueError("; ".join(wrong)) from None
+            raise ValueError("; ".join(map(_said, error.errors(include_url=False)[:_MOST_ERRORS]))) from None
         return read
+
+
+def _said(error: Any) -> str:
+    """Return where an error is, what is wrong, and what was found."""
+    place = "".join(f"{part}: " for part in error["loc"])
+    found = "" if error["type"] in ("missing", "json_invalid") else f", not {str(error['input'])[:_SHOWN]!r}"
+    return f"{place}{error['msg']}{found}"
 
 
 @cache

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from inspect import signature
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from boto3.dynamodb.types import TypeDeserializer
@@ -351,8 +351,16 @@ def _dump_any(value: Any) -> Wire | None:
     )
 
 
+_TYPES = {"S", "N", "B", "BOOL", "NULL", "SS", "NS", "BS", "L", "M"}
+
+
 class _AnyValue(TypeDeserializer):
-    """Loads any value, numbers of any length, and binary as ``bytes``."""
+    """Loads any value, numbers of any length, and binary as ``bytes``. Raises ValueError unless it is of one type."""
+
+    def deserialize(self, value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= _TYPES:
+            raise ValueError(f"{value!r} is not a value of one of DynamoDB's types")
+        return super().deserialize(cast(Any, value))
 
     def _deserialize_n(self, value: str) -> Decimal:
         return Decimal(value)

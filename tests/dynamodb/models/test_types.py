@@ -255,6 +255,14 @@ def test_any_value_has_the_type_of_dynamodb_that_fits_it(value: Any, wire: Any) 
     assert kind.load(wire) == value
 
 
+@pytest.mark.parametrize("wire", [{}, {"S": "a", "N": "1"}, {"s": "a"}, {"X": "a"}, "a", {"L": [{"s": "a"}]}])
+def test_what_is_not_a_value_of_one_type_is_not_loaded_as_any(wire: Any) -> None:
+    """I8"""
+    kind, _ = resolve(Any)
+    with pytest.raises((ValueError, TypeError)):
+        kind.load(wire)
+
+
 def test_an_entry_that_another_application_left_out_has_the_default_of_its_field() -> None:
     kind, _ = resolve(Defaults)
     loaded = kind.load({"M": {"part": {"M": {"name": {"S": "a"}}}, "code": {"NULL": True}}})
