@@ -162,10 +162,11 @@ class Config(ConfigModel):
         # Kafka itself refuses two topics that differ only in dots and underscores.
         own = self.own_topics.values()
         taken = {topic.replace(".", "_"): topic for topic in own}
-        named = [*((topic, "name") for topic in taken.values()), *((self.topic(table), "topics") for table in tables)]
-        for topic, key in named:
-            if len(topic) > _TOPIC_LENGTH:
-                yield ((key,), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
+        key = "topics" if "topics" in self.model_fields_set else "name"
+        long = [("name", topic) for topic in own if len(topic) > _TOPIC_LENGTH]
+        # Those of tables are cut, so they say nothing that the relay's own do not.
+        for place, topic in long or [(key, each) for each in map(self.topic, tables) if len(each) > _TOPIC_LENGTH]:
+            yield ((place,), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
         for table in tables:
             topic = self.topic(table)
             other = taken.setdefault(topic.replace(".", "_"), topic)

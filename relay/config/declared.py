@@ -6,7 +6,8 @@ The class is one of ``relay.dynamodb.models``, which nothing here imports: it sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pkgutil import resolve_name
+from importlib import import_module
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 FORM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
@@ -29,7 +30,7 @@ def declared_table(path: str) -> DeclaredTable:
     if not module or not name:
         raise ValueError(f"{path!r} is not the path of a class: write app.models:Order")
     try:
-        found: Any = resolve_name(path)
+        found: Any = attrgetter(name)(import_module(module))
     except ModuleNotFoundError as error:
         raise ValueError(f"cannot import {path}: {error}: is its folder in PYTHONPATH?") from error
     except Exception as error:

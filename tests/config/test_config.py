@@ -276,6 +276,14 @@ def test_a_table_of_a_long_name_has_a_legal_topic_of_its_own(first: str, second:
         assert topic.endswith(".v1")
 
 
+def test_a_name_that_is_too_long_is_the_only_problem_of_its_topics(file: Path) -> None:
+    sources = "sources: [{name: s, type: dynamodb, table: orders}]"
+    text = f'name: {"n" * 245}\nkafka: {{bootstrap_servers: "b:1"}}\n{sources}\n'
+    found = refused(file, text)
+    assert found
+    assert all(each.startswith("1:7: `name`: topic 'n") for each in found)
+
+
 @pytest.mark.parametrize(
     ("topics", "tables", "said"),
     [

@@ -45,7 +45,12 @@ def test_published_changes_count_when_they_are_committed() -> None:
     assert value(metrics, "relay_transactions_total", outcome="committed") == 1
     assert value(metrics, "relay_commit_seconds_sum") == 0.003
     assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 2.5
-    assert metrics.totals == (3, 2.5, 1)
+    assert list(metrics.totals) == [3, 2.5, 1]
+    metrics.add_source("lines")
+    metrics.count_page("lines", page(2), 200)
+    metrics.count_page("orders", page(1), 100)
+    metrics.count_commit(0.003)
+    assert list(metrics.totals) == [6, 7.5, 3]
 
 
 @pytest.mark.parametrize("ending", ["count_abort", "count_fencing"])
@@ -54,6 +59,7 @@ def test_uncommitted_changes_count_once_when_they_are_published_again(ending: st
     metrics = Metrics()
     metrics.count_page("orders", page(3), 300)
     getattr(metrics, ending)()
+    assert list(metrics.totals) == [0, 0.0, 0]
     metrics.count_retry("orders")
     metrics.count_page("orders", page(3), 300)
     metrics.count_commit(0.003)
