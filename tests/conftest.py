@@ -97,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
             reporter.write_line(text)
 
     if WORKER not in os.environ:
-        config.pluginmanager.register(Progress(longest_first.expected, say))
+        config.pluginmanager.register(Progress(longest_first.expected, say), "progress")
 
 
 @pytest.hookimpl(optionalhook=True)  # which only xdist has
@@ -116,6 +116,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def _is_named(path: Path, config: pytest.Config) -> bool:
     """Whether somebody asks for the tests of this file: pytest would not find a file that is left out."""
     return any(Path(argument.partition("::")[0]).absolute() == path for argument in config.args)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Note for CI whether all tests were run, and some failed: those are worth repeating."""
+    progress = session.config.pluginmanager.get_plugin("progress")
+    if progress is not None:
+        is_complete = exitstatus == pytest.ExitCode.TESTS_FAILED and progress.is_complete
+        session.config.cache.set("relay/only-tests-failed", is_complete)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

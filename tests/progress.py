@@ -44,6 +44,11 @@ class Progress:
         self._left = {test: self._expected(test, in_file[file_of(test)]) for test in tests}
         self._begun = self._said = self._now()
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every test has been run to its end: not one whose process crashed, and none after an interruption."""
+        return not self._left
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._running.add(file_of(nodeid))
 
