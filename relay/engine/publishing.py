@@ -28,10 +28,10 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.observe.observer import Observer
 from relay.reading.open_shard import OpenShard
+from relay.reading.set_aside import GapPending
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
-from relay.stream.set_aside import GapPending
 from relay.stream.source_state import SourceState
 from relay.stream.watermark_records import WatermarkRecords, key_beside
 
@@ -129,6 +129,8 @@ class Publishing:
         known = gap_decisions.find(self._view, gap)
         policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
         if policy == "fail":
+            if known is not None:
+                raise GapPending(gap)
             decision = gap_decisions.decision_about(self.settings, self._view, gap, self._group.barrier_timeout)
             if decision is None:
                 raise GapPending(gap)
@@ -220,6 +222,9 @@ class Publishing:
         try:
             while left:
                 sent = left[0]
+                if sent.shard.closed:  # I1: it was put aside by an earlier page, which its next one must not pass
+                    del left[0]
+                    continue
                 self._metrics.count_retry(sent.shard.source)
                 if sent.page.gap is not None:  # I9: its id has where it begins, which is the same after a restart
                     self._commit_before_gap(sent)

@@ -10,8 +10,8 @@ from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.observe.observer import Observer
+from relay.reading.set_aside import GapPending
 from relay.snapshots.lifecycle import Snapshots
-from relay.stream.set_aside import GapPending
 from relay.stream.source_state import SourceState
 
 _PLANS_AT_ONCE = 16
@@ -68,8 +68,9 @@ class Upkeep:
             if source.join_planned():
                 continue
             if source.planning.is_making or making < _PLANS_AT_ONCE:
-                making += not source.planning.is_making
+                was_making = source.planning.is_making
                 planned_now |= self._plan(source)
+                making += source.planning.is_making - was_making  # I12: one that waits does not count
         if planned_now:
             self._publishing.commit_and_see()
         planned = [source for source in sources if source.plan is not None]
@@ -95,7 +96,7 @@ class Upkeep:
                 self._write_listing(source)
             self._publishing.commit_and_see()
         for source in current:
-            source.shards.open_ready(owned, source.set_aside.waiting())
+            source.shards.open_ready(owned)
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
             if self._record_removal(source.resolved_gaps()):
@@ -167,7 +168,7 @@ class Upkeep:
             snapshots.sees = self._publishing.commit_and_watch(snapshots.unseen)
             snapshots.unseen.clear()
             return
-        snapshots.open_ready_segments(self._group.owned, source.set_aside.waiting())
+        snapshots.open_ready_segments(self._group.owned)
         bars = self._observer.bars
         snapshots.report_progress(bars.show if bars is not None else None)
 

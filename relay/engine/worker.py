@@ -22,7 +22,7 @@ from relay.engine.same_sources import SameSources
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.upkeep import Upkeep
-from relay.errors import NotDrained, RelayError
+from relay.errors import ConfigError, NotDrained, RelayError
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
@@ -165,8 +165,14 @@ class Worker:
         return take(self._group, self._sources.values(), self._same_sources, self._readers.delay)
 
     def _receive(self, timeout: float, *, snapshots: bool) -> None:
-        """Put into the inbox what was read and may be published now."""
-        self._inbox.extend(self._schemas.let_through(self._readers.take(timeout, snapshots=snapshots)))
+        """Put into the inbox what was read and may be published now. Raises ``ConfigError``."""
+        try:
+            self._inbox.extend(self._schemas.let_through(self._readers.take(timeout, snapshots=snapshots)))
+        except ConfigError:
+            # The way past it may be a reset to a later position: what came before must be published.
+            with suppress(Aborted, Fenced, NotAMember):
+                self._publishing.commit()
+            raise
 
     def _drain(self) -> None:
         """Commit what is open, after an abort again. Raises ``NotDrained`` if that takes too long."""

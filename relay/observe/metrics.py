@@ -91,6 +91,9 @@ PARTITIONS = Metric("relay_owned_partitions", "Checkpoint partitions that this w
 PENDING_GAPS = Metric(
     "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. Their shards wait."
 )
+SET_ASIDE = Metric(
+    "relay_set_aside", "Shards of this worker, and segments of snapshots, that wait for a person; the others go on."
+)
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",
     "Rows that the running snapshot has read, over all workers. Absent while none is running.",

@@ -152,6 +152,7 @@ _OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.OPEN: lambda source, now, wall: len(source.open) + len(source.segments),
     metrics.UNFINISHED: lambda source, now, wall: len(source.unfinished()),
     metrics.PENDING_GAPS: lambda source, now, wall: len(source.pending_gaps),
+    metrics.SET_ASIDE: lambda source, now, wall: len(source.set_aside),
     metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
     metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,
     metrics.POLL_AGE: lambda source, now, wall: max((now - poll.polled for _, _, poll in source.polls()), default=None),

@@ -17,9 +17,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from relay.change import Snapshot
+from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
+from relay.reading.set_aside import SetAside
 from relay.records import (
     CommittedRecords,
     CommittedStream,
@@ -61,6 +63,7 @@ class SnapshottedStream(Protocol):
 
     source: Source
     committed: CommittedStream
+    set_aside: SetAside
 
     @property
     def view(self) -> CommittedRecords: ...
@@ -223,11 +226,8 @@ class Snapshots:
         checkpoint = self._committed.segments.get(name)
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
 
-    def open_ready_segments(self, owned: set[int], waiting: frozenset[bytes] = frozenset()) -> None:
-        """Open segments of ``owned``, after the fence and a few at a time, and close finished ones.
-
-        ``waiting``: the keys of segments that are set aside.
-        """
+    def open_ready_segments(self, owned: set[int]) -> None:
+        """Open segments of ``owned``, after the fence and a few at a time, and close finished ones."""
         control = self.control
         current = control.segment_names if control is not None and control.state is ShardState.READING else []
         if self.is_stopped or self.unseen:
@@ -242,7 +242,7 @@ class Snapshots:
             if name in self.open or self._has_finished(name):
                 continue
             key = self.stream.segment_key(name)
-            if partition_of(key) not in owned or key in waiting:
+            if partition_of(key) not in owned or key in self._beside.set_aside.waiting():
                 continue
             committed = self._committed.segments.get(name)
             snapshot = Snapshot(control.id, control.as_of)
@@ -251,7 +251,13 @@ class Snapshots:
             segment = Segment(
                 Shard(name), snapshot, number, control.segments, position, part, lambda: self._committed.checkpoints
             )
-            reader = self.tables.open(segment)
+            try:
+                reader = self.tables.open(segment)
+            except ConfigError:
+                raise
+            except RelayError as error:  # I12
+                self._beside.set_aside.add(key, name, error)
+                continue
             self.open[name] = self.readers.open(reader, key, self.source.name, most_at_once=self.tables.reads_at_once)
             self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 

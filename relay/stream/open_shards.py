@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
+from relay.reading.set_aside import SetAside
 from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, has_ended, position_text
 from relay.source import Opening, Source
 from relay.stream.late_shard import LateShard, start_of_late
@@ -27,8 +29,17 @@ class OpenShards:
     ``is_awaited``: somebody waits until they are read to their heads.
     """
 
-    def __init__(self, source: Source, latest: ShardCheckpoints, readers: ReaderPool, *, is_awaited: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        latest: ShardCheckpoints,
+        readers: ReaderPool,
+        set_aside: SetAside,
+        *,
+        is_awaited: bool,
+    ) -> None:
         self.source = source
+        self._set_aside = set_aside
         # By name, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
         self._latest = latest
@@ -55,12 +66,9 @@ class OpenShards:
             and partition_of(key := self._lineage.stream.shard_key(shard.id)) in owned
         }
 
-    def open_ready(self, owned: set[int], waiting: frozenset[bytes] = frozenset()) -> None:
-        """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2).
-
-        ``waiting``: the keys of shards that are set aside.
-        """
-        plan = self._committed.plan
+    def open_ready(self, owned: set[int]) -> None:
+        """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2)."""
+        plan, waiting = self._committed.plan, self._set_aside.waiting()
         state = (self._committed.endings, self._lineage.listings, frozenset(owned), waiting)
         if plan is None or state == self._opened_in:
             return
@@ -69,7 +77,12 @@ class OpenShards:
         for shard in unpruned(self._lineage.ready(), checkpoints, plan, self.source.clock()):
             key = self._lineage.stream.shard_key(shard.id)
             if shard.id not in self.open and key not in waiting and partition_of(key) in owned:
-                self._open(shard, key, plan, known)
+                try:
+                    self._open(shard, key, plan, known)
+                except ConfigError:
+                    raise
+                except RelayError as error:  # I12
+                    self._set_aside.add(key, shard.id, error)
 
     def _open(self, shard: Shard, key: bytes, plan: Plan, known: Plan) -> None:
         """Open ``shard``. ``known``: the plan with all tables."""

@@ -6,19 +6,21 @@ checkpoints topic counts here (I4).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from relay.errors import RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
+from relay.reading.set_aside import SetAside
 from relay.records import (
     CommittedRecords,
     Lineage,
     Plan,
     SegmentCheckpoint,
     ShardCheckpoint,
+    ShardState,
     StreamId,
     UnplannedTable,
     has_ended,
@@ -35,7 +37,6 @@ from relay.stream.open_shards import OpenShards
 from relay.stream.planning import Planning
 from relay.stream.progress import CommittedProgress
 from relay.stream.pruning import replaced
-from relay.stream.set_aside import SetAside
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.stream.switching import Switching
 from relay.table import TableSchema
@@ -80,7 +81,9 @@ class SourceState:
         self._progress = CommittedProgress(committed)
         self.new_tables = NewTables(source, committed)
         self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
-        self.shards = OpenShards(source, self._latest, self.readers, is_awaited=self.caught_up is not None)
+        self.shards = OpenShards(
+            source, self._latest, self.readers, self.set_aside, is_awaited=self.caught_up is not None
+        )
         self._plan_checked = False
         self.look.soon()
 
@@ -191,8 +194,7 @@ class SourceState:
         self.shards.close(lost)
         if self.snapshots is not None:
             self.snapshots.close_segments(lost)
-        if lost is not None:
-            self.set_aside.lose(lost)
+        self.set_aside.lose(lost)
 
     # ------------------------------------------------------------------ what is set aside
 
@@ -206,21 +208,18 @@ class SourceState:
         self.look.soon()
 
     def try_again(self) -> None:
-        """List again when something that was set aside may be tried again: the stream may have lost that shard."""
+        """List again when something that was set aside may be tried again: the stream may have lost that shard.
+
+        A segment of a snapshot that is over is not read again.
+        """
+        control = self.committed.control
+        current = control.segment_names if control is not None and control.state is ShardState.READING else ()
+        for key, each in self.set_aside.refusals.items():
+            if each.name is not None and key == self.stream.segment_key(each.name) and each.name not in current:
+                self.set_aside.forget(key)
         if (waiting := self.set_aside.waiting()) != self._waiting:
             self._waiting = waiting
             self.list_soon()
-
-    def _stuck(self) -> set[str]:
-        """Return the shards that are set aside, and all that can only be read after them."""
-        stuck = {each.name for each in self.set_aside.refusals.values() if each.name is not None}
-        while more := {
-            shard.id
-            for shard in self.lineage.listed.values()
-            if shard.id not in stuck and not stuck.isdisjoint(shard.parents)
-        }:
-            stuck |= more
-        return stuck
 
     def prunable(self) -> list[bytes]:
         """Return the checkpoint keys that nobody needs any longer."""
@@ -290,37 +289,46 @@ class SourceState:
 
     def is_caught_up(self) -> bool:
         """Whether every shard is published and committed up to the start of the command. False unless that is asked."""
-        return self._is_caught_up(self.lineage.listed, self.lineage.absent) and self._is_snapshot_settled()
+        checkpoints = self.committed.checkpoints
+        if self.discovery.successor is not None or not self._is_snapshot_settled():
+            return False
+        if any(
+            not has_ended(checkpoints, s) and (s in checkpoints or not self.lineage.is_gone(s))
+            for s in self.lineage.absent
+        ):
+            return False  # it was listed before and may be listed again: a listing may be inconsistent
+        return self._is_read(self.lineage.listed)
 
     def is_stuck(self, owned: Set[int]) -> bool:
-        """Whether this worker, which owns ``owned``, has nothing left to read here but what is set aside.
+        """Whether nothing is left here that this worker, which owns ``owned``, can read: only what is set aside.
 
-        Others may wait for this worker as it would wait for them.
+        What comes after other shards does not count: their owners may wait for this worker, too.
         """
         if self.plan is None:
             return self.stream.plan_key in self.set_aside.refusals or partition_of(self.stream.plan_key) not in owned
-        stuck = self._stuck()
-        shards = {
+        if (snapshots := self.snapshots) is not None and not snapshots.is_settled():
+            is_read = snapshots.control is not None and snapshots.control.state is ShardState.READING
+            if snapshots.open or not (is_read or snapshots.awaited):
+                return False
+        refused = {each.name for each in self.set_aside.refusals.values()}
+        reached = {shard.id for shard in self.lineage.ready()} - refused
+        return self._is_read(
             name
-            for name in (*self.lineage.listed, *self.lineage.absent)
-            if name not in stuck and partition_of(self.stream.shard_key(name)) in owned
-        }
-        is_settled = self.snapshots is None or not self.snapshots.open
-        return is_settled and self._is_caught_up(shards & self.lineage.listed.keys(), shards & set(self.lineage.absent))
+            for name in self.lineage.listed
+            if (name in reached or has_ended(self.committed.checkpoints, name))
+            and partition_of(self.stream.shard_key(name)) in owned
+        )
 
-    def _is_caught_up(self, listed: Collection[str], absent: Collection[str]) -> bool:
+    def _is_read(self, shards: Iterable[str]) -> bool:
+        """Whether ``shards``, which are listed, are published and committed up to the start of the command."""
         caught_up, checkpoints = self.caught_up, self.committed.checkpoints
-        if caught_up is None or self.plan is None:
-            return False
-        if self.discovery.listed_at < caught_up.started or self.discovery.successor is not None:
+        if caught_up is None or self.plan is None or self.discovery.listed_at < caught_up.started:
             return False
         if self.discovery.is_due:
             return False  # I1: the shards that continue an ended one may not be known yet
-        if any(not has_ended(checkpoints, s) and (s in checkpoints or not self.lineage.is_gone(s)) for s in absent):
-            return False  # it was listed before and may be listed again: a listing may be inconsistent
         return all(
             caught_up.has(self.lineage.listed[name], checkpoints.get(name), self._listed_with_children(name))
-            for name in listed
+            for name in shards
         )
 
     def _listed_with_children(self, shard: str) -> float:

@@ -108,7 +108,7 @@ def answering(status: int) -> Iterator[int]:
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            assert self.path == "/healthz"
+            assert self.path == "/livez"
             self.send_response(status)
             self.end_headers()
             self.wfile.write(b"shard-7 stands still")

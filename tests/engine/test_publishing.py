@@ -303,6 +303,27 @@ def test_tables_whose_key_has_changed_put_their_shard_aside_before_anything_of_t
     assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}]
 
 
+def test_no_page_passes_an_earlier_one_that_is_refused_when_it_is_published_again() -> None:
+    """I1: its checkpoint would cover both."""
+    bench = Bench()
+    shard = bench.shard()
+    bench.publishing.page(shard, replace(page(1), tables=(TABLE,)))
+    bench.publishing.page(shard, page(2))
+    bench.broker.fails.append(Aborted("a rebalance"))
+    with pytest.raises(Aborted):
+        bench.publishing.commit()
+
+    def refuse(tables: Sequence[TableSchema]) -> None:
+        raise RelayError("its key has changed")
+
+    bench.owner.check_tables = refuse  # type: ignore[method-assign]
+    bench.publishing.again(Aborted("a rebalance"))
+    bench.publishing.commit()
+    assert bench.owner.aside == ["its key has changed"]
+    assert bench.broker.on("shop.orders") == []
+    assert positions(bench) == []
+
+
 def test_a_page_that_is_refused_while_the_commit_before_it_is_aborted_is_met_again() -> None:
     """I1: the next page of its shard may have been read, and must not be published in its place."""
     bench = Bench()

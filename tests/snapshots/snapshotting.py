@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.reading.reader_pool import ReaderPool
+from relay.reading.set_aside import SetAside
 from relay.records import (
     CommittedRecords,
     Plan,
@@ -79,6 +80,7 @@ class Snapshotting:
             stream=self.source.stream,
             view=self.view,
             committed=committed,
+            set_aside=SetAside(committed, clock=lambda: self.now),
             gaps=lambda: self.gaps | self.repair,
             gaps_to_repair=lambda: self.repair,
             resume_timestamp=lambda: 0,

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.change import Change, Images, Operation
+from relay.errors import RelayError
 from relay.reading.reader_pool import ReaderPool
+from relay.reading.set_aside import SetAside
 from relay.records import CommittedRecords, Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Measured, Page, Segment, ShardReader
@@ -46,6 +48,29 @@ class PartedSnapshots:
         return ScriptedReader(self._source, cast(Any, SimpleNamespace(shard=segment.shard, position=None)))
 
 
+def test_a_segment_that_cannot_be_opened_is_set_aside_and_the_others_are_read() -> None:
+    """I12"""
+    here = Snapshotting(initial=True)
+    here.begin()
+    first, *others = here.snapshots.control.segment_names if here.snapshots.control is not None else []
+    opens = here.tables.open
+
+    def refuse(segment: Segment) -> ShardReader:
+        if segment.shard.id == first:
+            raise RelayError("the table is gone")
+        return opens(segment)
+
+    here.tables.open = refuse  # type: ignore[method-assign]
+    here.snapshots.open_ready_segments(set(range(64)))
+    assert set(here.snapshots.open) == set(others)
+    here.tables.open = opens  # type: ignore[method-assign]
+    here.snapshots.open_ready_segments(set(range(64)))
+    assert set(here.snapshots.open) == set(others)  # not before its time
+    here.now += 120
+    here.snapshots.open_ready_segments(set(range(64)))
+    assert set(here.snapshots.open) == {first, *others}
+
+
 def test_rows_that_are_published_again_after_an_abort_have_their_checkpoint_again() -> None:
     """I3: without it, whoever reads the segment next would publish them once more."""
     here = Snapshotting(initial=True)
@@ -72,6 +97,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
         stream=source.stream,
         view=view,
         committed=view.of(source.stream),
+        set_aside=SetAside(view.of(source.stream), clock=lambda: now[0]),
         gaps=set,
         gaps_to_repair=set,
         resume_timestamp=lambda: 0,

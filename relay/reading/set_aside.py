@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
@@ -66,18 +67,21 @@ class SetAside:
         if before is None or str(before.error) != str(error):
             log.error("%s; the rest goes on, and this is tried again each minute", error)
         since = now if before is None else before.since
-        error = error.with_traceback(None)  # I11: its frames have clients of Kafka
-        self.refusals = {**self.refusals, key: Refusal(name, error, since, now + TRY_AGAIN)}
+        error = error.with_traceback(None)  # I11: its frames have clients of Kafka, and pages
+        error.__cause__ = error.__context__ = None
+        # At different times: each try waits for Kafka.
+        again_at = now + TRY_AGAIN * random.uniform(1.0, 1.25)
+        self.refusals = {**self.refusals, key: Refusal(name, error, since, again_at)}
 
     def forget(self, key: bytes) -> None:
         """It goes on."""
         if key in self.refusals:
             self.refusals = {each: refusal for each, refusal in self.refusals.items() if each != key}
 
-    def lose(self, partitions: Set[int]) -> None:
-        """Other workers own ``partitions`` now, and find out for themselves."""
-        for key in [key for key in self.refusals if partition_of(key) in partitions]:
-            self.forget(key)
+    def lose(self, partitions: Set[int] | None) -> None:
+        """Other workers may own ``partitions`` now, or all of them, and find out for themselves."""
+        kept = {} if partitions is None else self.refusals
+        self.refusals = {key: each for key, each in kept.items() if partition_of(key) not in (partitions or ())}
 
     def read(self, key: bytes, *, has_passed: bool) -> None:
         """A page is published. ``has_passed``: it is not empty, so what was refused is passed."""

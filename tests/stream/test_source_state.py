@@ -1,0 +1,135 @@
+"""What of a source is set aside, and when nothing else is left of it (I12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from relay.errors import ConfigError, RelayError
+from relay.kafka.checkpoints import partition_of
+from relay.reading.set_aside import GapPending
+from relay.records import Gap, Shard, ShardState, SnapshotControl
+from relay.source import Opening, Page, ShardReader
+from tests.engine.maintained import Committed, Maintained, NoRows
+from tests.scripted_source import ScriptedSource
+from tests.waiting import wait_until
+
+ONE, OTHER, CHILD = "shard-00000", "shard-00001", "child"
+
+
+class Refusing(ScriptedSource):
+    """``error``: what is raised when the first shard is opened."""
+
+    error: Exception | None = None
+
+    def open(self, opening: Opening) -> ShardReader:
+        if self.error is not None and opening.shard.id == ONE:
+            raise self.error
+        return super().open(opening)
+
+
+@pytest.fixture
+def source() -> Refusing:
+    return Refusing("orders", shards=2)
+
+
+@pytest.fixture
+def relay(source: Refusing) -> Maintained:
+    relay = Maintained(source, until_caught_up=True)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    return relay
+
+
+def put_aside(relay: Maintained, shard: str = ONE) -> None:
+    relay.state.put_aside(relay.state.shards.open[shard], RelayError("refused"))
+
+
+def read_up(relay: Maintained, *shards: str) -> None:
+    """Let ``shards`` have a change from long after the start."""
+    for shard in shards:
+        relay.state.confirm(Page(Shard(shard), [], {"n": 1}, None, relay.now + 3600, relay.now, records=1))
+
+
+def owner_of(*shards: str) -> Callable[[Maintained], set[int]]:
+    return lambda relay: {partition_of(relay.stream.shard_key(shard)) for shard in shards}
+
+
+def test_a_shard_that_cannot_be_opened_is_set_aside_and_the_others_are_read(source: Refusing) -> None:
+    source.error = RelayError("`shards` does not list it")
+    relay = Maintained(source)
+    relay.serve_until(lambda: relay.state.set_aside.refusals)
+    assert set(relay.state.shards.open) == {OTHER}
+    source.error = None
+    relay.state.set_aside.lose(None)
+    relay.state.list_soon()
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+
+
+def test_a_config_that_does_not_fit_a_shard_ends_the_relay(source: Refusing) -> None:
+    source.error = ConfigError("the key has changed")
+    relay = Maintained(source)
+    with pytest.raises(ConfigError, match="the key has changed"):
+        relay.serve_until(lambda: relay.state.shards.open)
+
+
+def test_a_source_is_stuck_once_all_but_what_is_set_aside_is_read(relay: Maintained) -> None:
+    put_aside(relay)
+    assert not relay.state.is_stuck(relay.owned)
+    read_up(relay, OTHER)
+    assert relay.state.is_stuck(relay.owned)
+    assert not relay.state.is_caught_up()
+
+
+def test_shards_of_other_workers_and_what_comes_after_them_do_not_count(source: Refusing, relay: Maintained) -> None:
+    """Each of two workers would wait for what the other has set aside."""
+    source.lists([Shard(ONE), Shard(OTHER), Shard(CHILD, (OTHER,))])
+    relay.state.list_soon()
+    relay.serve_until(lambda: CHILD in relay.checkpoints)
+    put_aside(relay)
+    assert relay.state.is_stuck(owner_of(ONE, CHILD)(relay))
+    assert not relay.state.is_stuck(owner_of(ONE, OTHER)(relay))
+
+
+def test_a_stream_that_is_not_begun_is_stuck_for_the_worker_that_is_to_begin_it(source: Refusing) -> None:
+    relay = Maintained(source, until_caught_up=True)
+    key = relay.stream.plan_key
+    relay.state.set_aside.add(key, None, GapPending(Gap("orders", "2026", None, "new stream", None, None, 1.0)))
+    assert relay.state.is_stuck(relay.owned)
+    assert relay.state.is_stuck(relay.owned - {partition_of(key)})
+    relay.state.set_aside.forget(key)
+    assert not relay.state.is_stuck(relay.owned)
+
+
+def test_a_segment_of_a_snapshot_that_is_over_does_not_stay_set_aside(source: Refusing) -> None:
+    """I10: it would be red for ever."""
+    source.snapshots = NoRows()
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    key = relay.stream.segment_key("1/0")
+    for snapshot, kept in (("1", {key}), ("2", set())):
+        control = SnapshotControl(ShardState.READING, snapshot, as_of=900, segments=1, rows=1, updated_at=1000.0)
+        relay.view.apply(relay.stream.snapshot_key, control.to_json())
+        if kept:
+            relay.state.set_aside.add(key, "1/0", RelayError("refused"))
+        relay.state.try_again()
+        assert set(relay.state.set_aside.refusals) == kept
+
+
+def test_streams_that_wait_for_a_decision_delay_the_plan_of_no_other() -> None:
+    """I10: as many plans are made at once, and one that waits is not being made."""
+    committed = Committed()
+    waiting = [Maintained(ScriptedSource(f"waits-{number}"), committed) for number in range(16)]
+    last = Maintained(ScriptedSource("last"), committed)
+    for each in waiting:
+        gap = Gap(each.stream.source, each.stream.label, None, "new stream", None, None, 1.0)
+        each.state.set_aside.add(each.stream.plan_key, None, GapPending(gap))
+    everything = [each.state for each in (*waiting, last)]
+
+    def is_planned() -> bool:
+        last._upkeep.serve(cast(Any, everything))
+        return last.state.plan is not None
+
+    wait_until(is_planned)
+    assert all(each.state.plan is None for each in waiting)
