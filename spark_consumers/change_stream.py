@@ -54,7 +54,7 @@ def changes(
     the receiver has to do what is right without them (I9). By default the log has an event `gap`. Raises
     ``ConfigError``.
     """
-    if name in _RESERVED:
+    if name in _RESERVED or name.startswith("cache."):
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
     names = [*topics_of_changes(config, topics), config.internal("gaps")]
     noted = on_gap or (lambda gap: log_event("gap", name, **gap))

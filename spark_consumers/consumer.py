@@ -21,8 +21,8 @@ class Consumer(ABC):
     ``apply_every``: how many seconds records wait until there are ``at_most``, or None if they do not wait.
     ``delta``: whether it writes Delta tables. ``location``: where they are, for one driver at a time; None if that is
     not known or there are none. ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its
-    sink is up to date; None means a sink that stays right if changes are missed. Only `apply` runs in a thread of
-    Spark's.
+    sink is up to date; None means a sink that stays right if changes are missed. ``cache``: the place of the cache that
+    it invalidates, "" for other sinks. Only `apply` runs in a thread of Spark's.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Consumer(ABC):
     location: str | None = None
     executor_modules: Sequence[str] = ()
     continuity: Continuity | None = None
+    cache = ""
 
     @abstractmethod
     def begin(self, session: SparkSession, start: Start) -> None:

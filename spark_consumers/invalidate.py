@@ -43,6 +43,7 @@ class CacheConsumer(Consumer):
     def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._work = CacheWork.of(config, cache)
         self.topics = topics_of_cache(config, cache)
+        self.cache = cache.place
         self.continuity = Continuity(self._work.invalidator, config.name, self._work.rules.keys)
         self._alarm = LagAlarm(cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import RelayError
-from relay.kafka.group_offsets import check_start
+from relay.kafka.group_offsets import check_start, own_name
 from relay.process import folders
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.consumer import Consumer
@@ -41,7 +41,7 @@ _POLL = 0.1  # seconds
 def state_folder(config: Config, consumer: str) -> str:
     """Return the default location of a consumer's checkpoint."""
     base = os.environ.get("RELAY_STATE") or str(folders.state_folder())  # which may be a URI
-    return below(base, config.name, consumer)
+    return below(base, config.name, own_name(config, consumer))
 
 
 def run(

@@ -94,8 +94,11 @@ class _PythonConsumer:
 
     def run(self, stack: ExitStack, start: str | None, *, until_caught_up: bool) -> None:
         admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
-        self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin)
+        cache = self._work.cache.place
+        self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin, cache=cache)
         stack.callback(self._group.close)
+        if said := self._group.other_cache():
+            log_event("other cache", _NAME, error=said)
         first, ends = self._group.locate(self._first_offsets(start))
         # I6: not past the end, which `Continuity.begin` makes up for.
         self._reached = up_to(first, ends)

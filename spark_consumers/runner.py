@@ -133,8 +133,11 @@ class Runner:
             )
         wanted = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self._admin, self.config))
         # Shared from here on: Kafka's clients may be used by any thread.
-        self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin)
+        cache = self.consumer.cache
+        self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin, cache=cache)
         stack.callback(self.group.close)
+        if cache and (said := self.group.other_cache()):
+            self._log_event("other cache", error=said)
         if not self.checkpoint.exists:
             makes_up = self.consumer.continuity is not None
             wanted_offsets = self.group.resolve(start or "earliest", makes_up=makes_up)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Annotated
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, Field
 
 from relay.config.addresses import Url
-from relay.config.fields import ConfigModel, Seconds
+from relay.config.fields import ConfigModel, Name, Seconds
 from relay.config.schema_forms import NO_LIST_IS_EMPTY, TEMPLATE, TextForm, like
 from relay.config.template import Template
 
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 MEMCACHED = ("memcached", "memcacheds")
+
+
+_LONGEST_PLACE = 1000  # bytes; Kafka keeps up to 4096 beside an offset
 
 
 def _template(text: str) -> str:
@@ -45,3 +50,19 @@ class CacheConfig(ConfigModel):
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
     """How long the cache remembers an invalidation: longer than a load of the application takes, and more than twice
     the usual lag of its consumer."""
+
+    name: Name | None = None
+    """What this cache is called if the relay has several, such as `second`: its consumer then has the Kafka group
+    `<name of the relay>.cache.<name>`, and a checkpoint of its own. Leave it out for the only one."""
+
+    @property
+    def place(self) -> str:
+        """The namespace, and the servers and the database that it is in. Passwords and settings are no part of it."""
+        parts = urlsplit(self.url)
+        hosts = ",".join(sorted(parts.netloc.rpartition("@")[2].lower().split(",")))
+        (database,) = parse_qs(parts.query).get("db", [""])[-1:]
+        where = "/".join(filter(None, (f"{hosts}{parts.path.rstrip('/')}", database))).removesuffix("/0")
+        place = f"{self.namespace}@{where}"
+        if len(place.encode()) <= _LONGEST_PLACE:
+            return place
+        return f"{place[:100]}...{sha256(place.encode()).hexdigest()}"

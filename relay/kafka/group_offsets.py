@@ -35,13 +35,23 @@ Answers = Mapping[str, Future[TopicDescription]]
 _ID = "relay.topic="
 """How what is committed with an offset begins; the id of the topic follows."""
 
+_CACHE = " relay.cache="
+"""What follows that, in the group of a cache: the place of the cache."""
+
 _TIMEOUT = 15.0  # seconds
 _GRACE = 5.0  # seconds more, in which the client says that no broker has answered
 _STEP = 0.1
 
 
 def group(config: Config, consumer: str) -> str:
-    return f"{config.name}.{consumer}"
+    return f"{config.name}.{own_name(config, consumer)}"
+
+
+def own_name(config: Config, consumer: str) -> str:
+    """Return what a consumer is called in its group and its folder: several caches of a relay have their names."""
+    if consumer == "cache" and config.cache is not None and config.cache.name is not None:
+        return f"{consumer}.{config.cache.name}"
+    return consumer
 
 
 def count_between(begin: Offsets, end: Offsets) -> int:
@@ -63,9 +73,9 @@ def with_beginnings(offsets: Offsets, beginnings: Offsets) -> Offsets:
     return {t: {p: beginnings[t][p] if o == EARLIEST else o for p, o in ps.items()} for t, ps in offsets.items()}
 
 
-def with_id(topic: str, partition: int, offset: int, ids: Mapping[str, str]) -> TopicPartition:
-    """Return an offset to commit, with the id of its topic."""
-    return TopicPartition(topic, partition, offset, f"{_ID}{ids.get(topic, NO_ID)}")
+def with_id(topic: str, partition: int, offset: int, ids: Mapping[str, str], cache: str = "") -> TopicPartition:
+    """Return an offset to commit, with the id of its topic, and the place of the ``cache``, if it is of one."""
+    return TopicPartition(topic, partition, offset, f"{_ID}{ids.get(topic, NO_ID)}{cache and _CACHE}{cache}")
 
 
 def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> set[str]:
@@ -76,8 +86,14 @@ def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> 
     return {
         each.topic
         for each in committed  # partition by partition: programs of one group may have seen different topics
-        if (said := each.metadata or "").startswith(_ID) and created_again({each.topic: said.removeprefix(_ID)}, ids)
+        if (number := _noted(each)[0]) and created_again({each.topic: number}, ids)
     }
+
+
+def _noted(committed: TopicPartition) -> tuple[str, str]:
+    """Return the id of the topic and the place of the cache that stand beside an offset, "" for what does not."""
+    number, _, cache = (committed.metadata or "").partition(_CACHE)
+    return (number.removeprefix(_ID), cache) if number.startswith(_ID) else ("", "")
 
 
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
@@ -147,15 +163,24 @@ class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Threads may share it, like Kafka's client.
 
     ``name``: the group, by default ``<name>.<consumer>``. ``admin``: a client that is open, by default one of its own.
+    ``cache``: the place of the cache that the consumer invalidates, "" for another consumer.
     """
 
     def __init__(
-        self, config: Config, consumer: str, topics: Sequence[str], *, name: str = "", admin: AdminClient | None = None
+        self,
+        config: Config,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        name: str = "",
+        admin: AdminClient | None = None,
+        cache: str = "",
     ) -> None:
         self._config = config
         self._servers = config.kafka.bootstrap_servers
         self.topics = topics
         self._client = consumer
+        self._cache = cache
         self.group = name or group(config, consumer)
         self._consumer = self._open(self.group)
         self._open_admin = admin
@@ -243,7 +268,8 @@ class GroupOffsets:
 
         ``ids``: the ids of the offsets' topics, so that the offsets do not count for other topics of the same names.
         """
-        wanted = [with_id(t, int(p), o, ids) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
+        cache = self._cache
+        wanted = [with_id(t, int(p), o, ids, cache) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
             if wait:
                 refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
@@ -260,6 +286,21 @@ class GroupOffsets:
     def committed(self) -> Offsets | None:
         """Return the group's committed offsets, or None if there are none. Raises ``Unavailable``."""
         return _where_committed(self._committed(self._consumer))
+
+    def other_cache(self) -> str | None:
+        """Return what to say if the group has the offsets of another cache, None if not. Raises ``Unavailable``.
+
+        The cache that does not run would seem to be where the other one is. Offsets without a cache may be its own.
+        """
+        caches = {_noted(each)[1] for each in self._committed(self._consumer)} - {"", self._cache}
+        if not caches:  # I10
+            return None
+        return (
+            f"group {self.group} has the offsets of the cache {min(caches)}, and this consumer invalidates "
+            f"{self._cache}. If the cache was moved, this is said once. If both are used, the lag of one is shown as the other's, and "
+            "each start invalidates everything: give the second cache a `name` under `cache`, and so a group and a "
+            "checkpoint of its own"
+        )
 
     def _committed(self, consumer: Consumer) -> list[TopicPartition]:
         found: list[TopicPartition] = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)

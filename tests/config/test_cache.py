@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from relay.config import CacheConfig
 from tests.config.configs import change, read, refused, two_sources
 
 
@@ -61,3 +62,32 @@ def test_a_single_server_and_a_table_that_is_not_cached_do_not_bound_the_tombsto
     assert read(file, cached_replicas("shards: {'-': ['db1:3306']}, tables: [goods]", ", tombstone_ttl: 2m")).cache
     uncached = "{name: m, type: mysql, database: d, shards: {'-': ['h:1', 'h:2']}, tables: [goods]}"
     assert read(file, two_sources(uncached).replace("tombstone_ttl: 1h", "tombstone_ttl: 2m")).cache
+
+
+def place(url: str, namespace: str = "shop") -> str:
+    return CacheConfig(url=url, namespace=namespace, keys={"orders": ["a"]}).place
+
+
+def test_the_place_of_a_cache_is_its_namespace_servers_and_database() -> None:
+    assert place("redis://r1:6379/0") == "shop@r1:6379"
+    others = ["redis://r2:6379/0", "redis://r1:6380/0", "redis://r1:6379/1", "memcached://r1:11211,r2:11211"]
+    others += ["unix:///run/r1.sock", "unix:///run/r1.sock?db=1", "redis+sentinel://r1:26379/shop"]
+    places = {place("redis://r1:6379/0"), place("redis://r1:6379/0", "shop2"), *map(place, others)}
+    assert len(places) == len(others) + 2
+
+
+def test_a_cache_stays_in_its_place_with_another_password_and_another_spelling() -> None:
+    assert {
+        place(f"redis://{rest}")
+        for rest in ("r1:6379", "R1:6379/", "r1:6379/0", "ann:secret@r1:6379", "r1:6379?db=0&protocol=3")
+    } == {"shop@r1:6379"}
+    assert place("redis://r1:6379/2") == place("redis://r1:6379?db=2")
+    assert place("memcached://a:11211,b:11211") == place("memcached://b:11211,a:11211")
+
+
+def test_the_place_of_a_cache_with_many_servers_has_room_beside_an_offset() -> None:
+    first, second = (",".join(f"cache{number}.example.com:11211" for number in range(n, n + 200)) for n in (0, 1))
+    long, other = place(f"memcached://{first}"), place(f"memcached://{second}")
+    assert len(long.encode()) < 1000
+    assert long.startswith("shop@cache0.example.com:11211,")
+    assert long != other

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -164,3 +165,24 @@ def test_a_partition_whose_leader_is_not_known_yet_is_asked_for_again(
     answers.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(Unavailable, match="cannot read offsets from Kafka at"):
         group.resolve("latest")
+
+
+def test_a_group_that_has_the_offsets_of_another_cache_is_told_from_its_own(relayed: Config) -> None:
+    """I10: while one of them does not run, it would seem to be where the other one is."""
+    first, second, unknown = (
+        GroupOffsets(relayed, "cache", [relayed.topic("orders")], cache=cache)
+        for cache in ("shop@redis1:6379", "shop@redis2:6379", "")
+    )
+    with closing(first), closing(second), closing(unknown):
+        ids = first.topic_ids()
+        assert [group.other_cache() for group in (first, second)] == [None, None]
+        unknown.commit({relayed.topic("orders"): {"0": 1}}, ids=ids, wait=True)
+        assert second.other_cache() is None
+        first.commit({relayed.topic("orders"): {"0": 2}}, ids=ids, wait=True)
+        assert first.other_cache() is None
+        said = (
+            f"group {relayed.name}.cache has the offsets of the cache shop@redis1:6379, and this consumer invalidates"
+        )
+        assert str(second.other_cache()).startswith(f"{said} shop@redis2:6379. ")
+        # The id of the topic stands beside the cache.
+        assert second.resolve(f"committed:{first.group}")[relayed.topic("orders")]["0"] == 2

@@ -1,0 +1,80 @@
+"""Two caches of one relay share neither a group nor a checkpoint, on any engine (I10)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.cache import RedisStore, generation_key
+from relay.config import load
+from relay.errors import ConfigError
+from spark_consumers import changes
+from spark_consumers.launch import state_folder
+from tests.command_line import relay
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change
+
+pytestmark = pytest.mark.services
+
+SECOND = ("--set", "cache.name=second")
+
+
+@pytest.fixture
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+
+
+@pytest.fixture
+def store(redis_server: Any) -> Iterator[RedisStore]:
+    with RedisStore(redis_server.url) as store:
+        yield store
+
+
+def elsewhere(topic: Topic, key: str) -> tuple[str, str]:
+    """Return the option by which a command gets another cache than the topic's, with the same or another ``key``."""
+    other = {"url": f"{topic.redis_url.removesuffix('/0')}/1", "namespace": f"{topic.config.name}-2"}
+    return "--set", f"cache.{key}={other[key]}"
+
+
+def behind(topic: Topic, *options: str) -> tuple[str, int | None]:
+    """Return the group of the cache that a config with ``options`` has, and how far it is behind."""
+    (cache, *_) = json.loads(relay("status", topic.path, "--json", *options).stdout)["consumers"]
+    return cache["group"], cache["offsets_behind"]
+
+
+@pytest.mark.parametrize(("engine", "key"), [("python", "url"), ("python", "namespace"), ("spark", "url")])
+def test_a_second_cache_in_the_group_of_the_first_is_warned_of_and_may_have_one_of_its_own(
+    topic: Topic, store: RedisStore, engine: str, key: str
+) -> None:
+    """I10: while one of them was down, the lag of the group was that of the other."""
+    assert topic.config.cache is not None
+    name, other = topic.config.name, elsewhere(topic, key)
+    topic.publish([change("c0", 1)])
+    topic.consume("cache", checkpoint="one", engine=engine)
+    before = store.generation(generation_key(name))
+    warning = (
+        f"group {name}.cache has the offsets of the cache {topic.config.cache.place}, and this consumer invalidates"
+    )
+    assert warning not in topic.log.read_text()
+    topic.consume("cache", *other, checkpoint="one" if engine == "python" else "two", engine=engine)
+    assert warning in topic.log.read_text()
+    topic.publish([change("c0", 2)])
+    topic.consume("cache", *other, *SECOND, checkpoint="one" if engine == "python" else "three", engine=engine)
+    assert behind(topic, *other, *SECOND) == (f"{name}.cache.second", 0)
+    assert behind(topic) == (f"{name}.cache", 1)
+    assert topic.consume("cache", checkpoint="one", engine=engine)["rows"] == 1
+    assert behind(topic) == (f"{name}.cache", 0)
+    assert store.generation(generation_key(name)) == before
+
+
+def test_a_cache_with_a_name_has_a_folder_of_its_own_and_no_other_consumer_gets_its_group(topic: Topic) -> None:
+    named = load(topic.path, SECOND[1:])
+    assert state_folder(topic.config, "cache").endswith(f"/{topic.config.name}/cache")
+    assert state_folder(named, "cache").endswith(f"/{topic.config.name}/cache.second")
+    assert state_folder(named, "copy").endswith(f"/{topic.config.name}/copy")
+    with pytest.raises(ConfigError, match=r"'cache\.second' is a consumer of the relay"):
+        changes(topic.config, ["orders"], name="cache.second")
