@@ -297,9 +297,9 @@ class GroupOffsets:
             return None
         return (
             f"group {self.group} has the offsets of the cache {min(caches)}, and this consumer invalidates "
-            f"{self._cache}. If the cache was moved, this is said once. If both are used, the lag of one is shown as the other's, and "
-            "each start invalidates everything: give the second cache a `name` under `cache`, and so a group and a "
-            "checkpoint of its own"
+            f"{self._cache}. If the cache was moved, this is said once. If both are used, the lag of one is shown as "
+            "the other's, and each start invalidates everything: give the second cache a `name` under `cache`, and so "
+            "a group and a checkpoint of its own"
         )
 
     def _committed(self, consumer: Consumer) -> list[TopicPartition]:

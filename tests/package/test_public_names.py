@@ -14,7 +14,7 @@ import pytest
 from tests.package.public_names import BY_MODULE, PUBLIC, ROOT
 
 OTHER_NAMES = {
-    *("relay.yaml", "relay.collected_at", "relay.gaps", "relay.log", "relay.snapshots", "relay.topic_ids"),
+    *("relay.yaml", "relay.collected_at", "relay.gaps", "relay.key", "relay.log", "relay.snapshots", "relay.topic_ids"),
     "relay.truncations",
 }
 """A file and properties of Delta tables, which documents mention and nobody imports."""
