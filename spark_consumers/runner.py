@@ -136,8 +136,9 @@ class Runner:
         cache = self.consumer.cache
         self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin, cache=cache)
         stack.callback(self.group.close)
-        if cache and (said := self.group.other_cache()):
-            self._log_event("other cache", error=said)
+        with contextlib.suppress(Unavailable):  # a start must not need what only a warning needs
+            if cache and (said := self.group.other_cache()):
+                self._log_event("other cache", error=said)
         if not self.checkpoint.exists:
             makes_up = self.consumer.continuity is not None
             wanted_offsets = self.group.resolve(start or "earliest", makes_up=makes_up)

@@ -57,13 +57,14 @@ class _Worker:
 class Supervisor:
     """Runs ``count`` processes of ``command``, each with its number in ``RELAY_WORKER``, of ``RELAY_WORKERS``.
 
-    ``until_done``: a worker that ends with exit code 0 is done; ``run`` returns when all are. Other threads may only
-    call ``stop``.
+    ``until_done``: a worker that ends with exit code 0 is done, and so is one that ends with 1, since others go on with
+    what it owned; ``run`` ends when all are. Other threads may only call ``stop``.
     """
 
     def __init__(self, command: Sequence[str], count: int, *, until_done: bool = False) -> None:
         self.command = list(command)
         self.until_done = until_done
+        self._failed: WorkersFailed | None = None
         # The signal that asked to stop. Set by a signal handler or by another thread, and polled by ``run``.
         self.stopping: int | None = None
         # Whether SIGHUP has asked for a reload that the workers were not told of. It is set and polled in the same way.
@@ -95,6 +96,8 @@ class Supervisor:
             raise NotDrained(
                 "not every worker could commit its open transaction; the next start reads those changes again"
             )
+        if self._failed is not None and self.stopping is None:
+            raise self._failed
 
     def _check(self, worker: _Worker) -> None:
         if worker.done:
@@ -107,8 +110,10 @@ class Supervisor:
         if code is None:
             return
         worker.process = None
-        if self.until_done and code == 0:
+        if self.until_done and code in (0, RelayError.exit_code):
             worker.done = True
+            if code:  # I12
+                self._failed = WorkersFailed(f"worker {worker.number} ended with exit code 1; see its error", code)
             return
         self._schedule_restart(worker, code)
 

@@ -10,7 +10,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay.errors import RelayError
 from relay.kafka.checkpoints import partition_of
@@ -21,8 +21,11 @@ log = logging.getLogger(__name__)
 TRY_AGAIN = 60.0
 """Seconds until what was refused is tried again without a decision."""
 
-_GOES_ON_AFTER = 5.0
-"""Seconds of reads after which a shard that was tried again, and has no changes, counts as readable."""
+_GOES_ON_AFTER = 30.0
+"""Seconds for which a shard that was tried again has to be read without changes until it counts as readable.
+
+A server may send empty pages while it looks for the position at which it is refused.
+"""
 
 
 class GapPending(RelayError):
@@ -41,13 +44,15 @@ class GapPending(RelayError):
 class Refusal:
     """``name``: the shard, or the segment of a snapshot; None is the whole stream.
 
-    ``since``, ``again_at``: when it was first refused and is tried again, in seconds by the clock.
+    ``since``, ``again_at``: when it was first refused and is tried again, in seconds by the clock. ``tried_at``: when
+    that was begun.
     """
 
     name: str | None
     error: RelayError
     since: float
     again_at: float
+    tried_at: float = math.inf
 
 
 class SetAside:
@@ -73,6 +78,11 @@ class SetAside:
         again_at = now + TRY_AGAIN * random.uniform(1.0, 1.25)
         self.refusals = {**self.refusals, key: Refusal(name, error, since, again_at)}
 
+    def opened(self, key: bytes) -> None:
+        """It is tried again."""
+        if (refusal := self.refusals.get(key)) is not None:
+            self.refusals = {**self.refusals, key: replace(refusal, tried_at=self._clock())}
+
     def forget(self, key: bytes) -> None:
         """It goes on."""
         if key in self.refusals:
@@ -86,7 +96,7 @@ class SetAside:
     def read(self, key: bytes, *, has_passed: bool) -> None:
         """A page is published. ``has_passed``: it is not empty, so what was refused is passed."""
         refusal = self.refusals.get(key)
-        if refusal is not None and (has_passed or self._clock() > refusal.again_at + _GOES_ON_AFTER):
+        if refusal is not None and (has_passed or self._clock() > refusal.tried_at + _GOES_ON_AFTER):
             log.warning("source %s: %s goes on", self._committed.stream.source, refusal.name)
             self.forget(key)
 

@@ -222,6 +222,20 @@ class Snapshots:
 
     # ------------------------------------------------------------------ segments
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all segments are read: the end of the snapshot is written once the stream has come so far."""
+        control = self.control
+        return control is not None and all(map(self._has_finished, control.segment_names))
+
+    def unread(self, owned: Set[int]) -> list[bytes]:
+        """Return the keys of the segments of ``owned`` that are to be read."""
+        control = self.control
+        if control is None or control.state is not ShardState.READING:
+            return []
+        keys = (self.stream.segment_key(name) for name in control.segment_names if not self._has_finished(name))
+        return [key for key in keys if partition_of(key) in owned]
+
     def _has_finished(self, name: str) -> bool:
         checkpoint = self._committed.segments.get(name)
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
@@ -258,6 +272,7 @@ class Snapshots:
             except RelayError as error:  # I12
                 self._beside.set_aside.add(key, name, error)
                 continue
+            self._beside.set_aside.opened(key)
             self.open[name] = self.readers.open(reader, key, self.source.name, most_at_once=self.tables.reads_at_once)
             self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 

@@ -107,6 +107,7 @@ class OpenShards:
         reader = self.source.open(opening)
         if late:
             reader = LateShard(reader, self._lineage.stream, clock=self.source.clock)
+        self._set_aside.opened(key)
         self.open[shard.id] = self._readers.open(reader, key, self.source.name)
         self._latest.open(shard, committed)
 

@@ -6,7 +6,7 @@ checkpoints topic counts here (I4).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from relay.errors import RelayError
@@ -135,6 +135,7 @@ class SourceState:
             has_answers = (
                 self.switching.is_connected
                 or self.discovery.is_due
+                or self.set_aside.waiting() != self._waiting
                 or (snapshots is not None and (snapshots.is_measured or snapshots.sees is not None))
             )
         return self.look.begin(has_answers=has_answers)
@@ -208,17 +209,20 @@ class SourceState:
         self.look.soon()
 
     def try_again(self) -> None:
-        """List again when something that was set aside may be tried again: the stream may have lost that shard.
+        """Let what was set aside be tried again in time, and a shard that listings lack be listed for.
 
-        A segment of a snapshot that is over is not read again.
+        A segment of a snapshot that is over, or stopped, is not read again.
         """
         control = self.committed.control
-        current = control.segment_names if control is not None and control.state is ShardState.READING else ()
+        is_read = control is not None and control.state is ShardState.READING
+        is_stopped = self.snapshots is not None and self.snapshots.is_stopped
+        current = control.segment_names if control is not None and is_read and not is_stopped else ()
         for key, each in self.set_aside.refusals.items():
             if each.name is not None and key == self.stream.segment_key(each.name) and each.name not in current:
                 self.set_aside.forget(key)
-        if (waiting := self.set_aside.waiting()) != self._waiting:
-            self._waiting = waiting
+        left, self._waiting = self._waiting, self.set_aside.waiting()
+        refusals = self.set_aside.refusals
+        if any(key in refusals and refusals[key].name not in self.lineage.listed for key in left - self._waiting):
             self.list_soon()
 
     def prunable(self) -> list[bytes]:
@@ -304,20 +308,44 @@ class SourceState:
 
         What comes after other shards does not count: their owners may wait for this worker, too.
         """
+        checkpoints, lineage = self.committed.checkpoints, self.lineage
         if self.plan is None:
             return self.stream.plan_key in self.set_aside.refusals or partition_of(self.stream.plan_key) not in owned
-        if (snapshots := self.snapshots) is not None and not snapshots.is_settled():
-            is_read = snapshots.control is not None and snapshots.control.state is ShardState.READING
-            if snapshots.open or not (is_read or snapshots.awaited):
-                return False
+        if self.switching.is_connecting or not self._is_snapshot_stuck(owned):
+            return False
+        if self.discovery.successor is not None and all(
+            has_ended(checkpoints, name) for name in {*lineage.listed, *checkpoints}
+        ):
+            return False  # its successor is read next
         refused = {each.name for each in self.set_aside.refusals.values()}
-        reached = {shard.id for shard in self.lineage.ready()} - refused
+        reached = {shard.id for shard in lineage.ready()} - refused
+        if any(
+            name in reached or (name not in checkpoints and not lineage.is_gone(name))
+            for name in self._owned(owned, lineage.absent)
+        ):
+            return False  # it is read, or found to be gone
         return self._is_read(
-            name
-            for name in self.lineage.listed
-            if (name in reached or has_ended(self.committed.checkpoints, name))
-            and partition_of(self.stream.shard_key(name)) in owned
+            name for name in self._owned(owned, lineage.listed) if name in reached or has_ended(checkpoints, name)
         )
+
+    def _is_snapshot_stuck(self, owned: Set[int]) -> bool:
+        """Whether this worker can do nothing more for a snapshot, or has to wait for what is set aside."""
+        snapshots = self.snapshots
+        if snapshots is None:
+            return True
+        refused = self.set_aside.refusals
+        if snapshots.sees is not None or snapshots.open or not refused.keys() >= set(snapshots.unread(owned)):
+            return False
+        if snapshots.is_settled():
+            return True
+        # It begins, and ends, once the stream is published up to some time.
+        is_held_up = any(each.name and key == self.stream.shard_key(each.name) for key, each in refused.items())
+        if snapshots.control is not None and snapshots.control.state is ShardState.READING:
+            return is_held_up or not snapshots.is_read or partition_of(self.stream.snapshot_key) not in owned
+        return is_held_up and self.source.has_journals and not snapshots.is_measured
+
+    def _owned(self, owned: Set[int], shards: Iterable[str]) -> Iterator[str]:
+        return (name for name in shards if partition_of(self.stream.shard_key(name)) in owned)
 
     def _is_read(self, shards: Iterable[str]) -> bool:
         """Whether ``shards``, which are listed, are published and committed up to the start of the command."""

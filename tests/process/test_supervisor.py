@@ -37,6 +37,17 @@ def test_with_until_done_each_worker_runs_once_to_its_end(tmp_path: Path) -> Non
     assert sorted(number for number, _ in started(tmp_path)) == [0, 1, 2]
 
 
+def test_with_until_done_a_worker_that_fails_lets_the_others_finish(tmp_path: Path) -> None:
+    """I12: what it has set aside ends the command with its code, once nothing else is left."""
+    done = tmp_path / "done"
+    text = f"sys.exit(1) if os.environ['RELAY_WORKER'] == '0' else (time.sleep(2), open({str(done)!r}, 'w').close())\n"
+    with pytest.raises(WorkersFailed, match="worker 0 ended with exit code 1") as failed:
+        Supervisor(script(tmp_path, text), 2, until_done=True).run()
+    assert failed.value.exit_code == 1
+    assert done.exists()
+    assert sorted(number for number, _ in started(tmp_path)) == [0, 1]
+
+
 def test_a_killed_worker_is_restarted_with_its_number(tmp_path: Path) -> None:
     """I10: SIGKILL of one worker does not affect the others."""
     supervisor = Supervisor(script(tmp_path, "time.sleep(600)\n"), 2)

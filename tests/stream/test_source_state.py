@@ -10,7 +10,7 @@ import pytest
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.set_aside import GapPending
-from relay.records import Gap, Shard, ShardState, SnapshotControl
+from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotControl
 from relay.source import Opening, Page, ShardReader
 from tests.engine.maintained import Committed, Maintained, NoRows
 from tests.scripted_source import ScriptedSource
@@ -90,6 +90,59 @@ def test_shards_of_other_workers_and_what_comes_after_them_do_not_count(source: 
     put_aside(relay)
     assert relay.state.is_stuck(owner_of(ONE, CHILD)(relay))
     assert not relay.state.is_stuck(owner_of(ONE, OTHER)(relay))
+
+
+def test_a_source_is_not_stuck_while_a_shard_may_be_gone(source: Refusing, relay: Maintained) -> None:
+    """I9: the run would end before the gap is published, and each later one too."""
+    source.lists([Shard(OTHER)])
+    relay.state.list_soon()
+    relay.serve_until(lambda: list(relay.state.lineage.listed) == [OTHER])
+    read_up(relay, OTHER)
+    assert not relay.state.is_stuck(relay.owned)
+    assert relay.state.is_stuck(owner_of(OTHER)(relay))
+
+
+def test_a_source_is_not_stuck_while_it_connects_to_the_next_stream(source: Refusing, relay: Maintained) -> None:
+    """I1: nothing of the next one would ever be read by runs that end."""
+    let_go = source.hold("connect")
+    source.label = "2027"
+    for shard in (ONE, OTHER):
+        relay.write(shard, ShardCheckpoint(ShardState.FINISHED, {"n": 1}, updated_at=relay.now))
+    relay.now += 3600
+    relay.state.list_soon()
+    relay.serve_until(lambda: relay.state.discovery.successor is not None or relay.state.switching.is_connecting)
+    for _ in range(5):
+        assert not relay.state.is_stuck(relay.owned)
+        relay.serve()
+    let_go()
+
+
+def test_a_source_is_not_stuck_while_it_does_not_see_how_its_snapshot_goes_on(source: Refusing) -> None:
+    """I7"""
+    source.snapshots = NoRows()
+    relay = Maintained(source, until_caught_up=True)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    put_aside(relay)
+    read_up(relay, OTHER)
+    assert relay.state.snapshots is not None
+    assert relay.state.is_stuck(relay.owned)
+    relay.state.snapshots.sees = lambda: False
+    assert not relay.state.is_stuck(relay.owned)
+
+
+def test_a_source_is_not_stuck_before_its_segments_are_opened(source: Refusing) -> None:
+    """I7: unless they are set aside themselves."""
+    source.snapshots = NoRows()
+    relay = Maintained(source, until_caught_up=True)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    put_aside(relay)
+    read_up(relay, OTHER)
+    control = SnapshotControl(ShardState.READING, "1", as_of=900, segments=1, rows=1, updated_at=1000.0)
+    relay.view.apply(relay.stream.snapshot_key, control.to_json())
+    key = relay.stream.segment_key("1/0")
+    assert not relay.state.is_stuck(relay.owned)
+    relay.state.set_aside.add(key, "1/0", RelayError("refused"))
+    assert relay.state.is_stuck(relay.owned)
 
 
 def test_a_stream_that_is_not_begun_is_stuck_for_the_worker_that_is_to_begin_it(source: Refusing) -> None:
