@@ -65,6 +65,7 @@ class SetAside:
         self.refusals: Mapping[bytes, Refusal] = {}
         self._committed = committed
         self._clock = clock
+        self._waited: frozenset[bytes] = frozenset()
 
     def add(self, key: bytes, name: str | None, error: RelayError) -> None:
         """Let what has the record ``key`` wait."""
@@ -108,6 +109,16 @@ class SetAside:
         return frozenset(
             key for key, each in self.refusals.items() if now < each.again_at and not self._is_decided(each)
         )
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `released` would return something, or something has begun to wait."""
+        return self.waiting() != self._waited
+
+    def released(self) -> list[Refusal]:
+        """Return what waited at the last call, and may be tried now."""
+        before, self._waited = self._waited, self.waiting()
+        return [self.refusals[key] for key in before - self._waited if key in self.refusals]
 
     @property
     def next_try(self) -> float:

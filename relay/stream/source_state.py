@@ -77,7 +77,6 @@ class SourceState:
         )
         self.snapshots = Snapshots(self, source.snapshots, self.readers) if source.snapshots is not None else None
         self.set_aside = SetAside(committed, clock=self.readers.clock)
-        self._waiting: frozenset[bytes] = frozenset()
         self._progress = CommittedProgress(committed)
         self.new_tables = NewTables(source, committed)
         self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
@@ -135,7 +134,7 @@ class SourceState:
             has_answers = (
                 self.switching.is_connected
                 or self.discovery.is_due
-                or self.set_aside.waiting() != self._waiting
+                or self.set_aside.has_news
                 or (snapshots is not None and (snapshots.is_measured or snapshots.sees is not None))
             )
         return self.look.begin(has_answers=has_answers)
@@ -220,9 +219,7 @@ class SourceState:
         for key, each in self.set_aside.refusals.items():
             if each.name is not None and key == self.stream.segment_key(each.name) and each.name not in current:
                 self.set_aside.forget(key)
-        left, self._waiting = self._waiting, self.set_aside.waiting()
-        refusals = self.set_aside.refusals
-        if any(key in refusals and refusals[key].name not in self.lineage.listed for key in left - self._waiting):
+        if any(each.name not in self.lineage.listed for each in self.set_aside.released()):
             self.list_soon()
 
     def prunable(self) -> list[bytes]:
