@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import time
 from collections import deque
@@ -31,6 +32,7 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
+from relay.process.supervisor import WORKER_NUMBER
 from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
 from relay.reading.reader_pool import ReaderPool
 from relay.records import StreamId
@@ -205,10 +207,16 @@ class Worker:
         refusals = [each for source in self._sources.values() for each in source.set_aside.refusals.values()]
         if not refusals:
             return all(source.is_caught_up() for source in self._sources.values())
-        if self._inbox or not all(source.is_stuck(self._group.owned) for source in self._sources.values()):
+        if (
+            self._inbox
+            or self._group.gained
+            or not all(source.is_stuck(self._group.owned) for source in self._sources.values())
+        ):
             return False
         self._publishing.commit()
-        raise min(refusals, key=lambda each: each.since).error
+        error = min(refusals, key=lambda each: each.since).error
+        # A supervisor starts a worker again that lacks something, but lets others finish after this.
+        raise RelayError(str(error)) if WORKER_NUMBER in os.environ else error
 
     # ------------------------------------------------------------------ ownership
 

@@ -115,10 +115,10 @@ class SetAside:
         """Whether `released` would return something, or something has begun to wait."""
         return self.waiting() != self._waited
 
-    def released(self) -> list[Refusal]:
+    def released(self) -> dict[bytes, Refusal]:
         """Return what waited at the last call, and may be tried now."""
         before, self._waited = self._waited, self.waiting()
-        return [self.refusals[key] for key in before - self._waited if key in self.refusals]
+        return {key: self.refusals[key] for key in before - self._waited if key in self.refusals}
 
     @property
     def next_try(self) -> float:

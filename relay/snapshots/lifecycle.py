@@ -231,7 +231,7 @@ class Snapshots:
     def unread(self, owned: Set[int]) -> list[bytes]:
         """Return the keys of the segments of ``owned`` that are to be read."""
         control = self.control
-        if control is None or control.state is not ShardState.READING:
+        if control is None or control.state is not ShardState.READING or self.is_stopped:
             return []
         keys = (self.stream.segment_key(name) for name in control.segment_names if not self._has_finished(name))
         return [key for key in keys if partition_of(key) in owned]

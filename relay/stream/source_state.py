@@ -13,7 +13,7 @@ from relay.errors import RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
-from relay.reading.set_aside import SetAside
+from relay.reading.set_aside import Refusal, SetAside
 from relay.records import (
     CommittedRecords,
     Lineage,
@@ -219,7 +219,8 @@ class SourceState:
         for key, each in self.set_aside.refusals.items():
             if each.name is not None and key == self.stream.segment_key(each.name) and each.name not in current:
                 self.set_aside.forget(key)
-        if any(each.name not in self.lineage.listed for each in self.set_aside.released()):
+        released, listed = self.set_aside.released(), self.lineage.listed
+        if any(self._is_shard(key, each) and each.name not in listed for key, each in released.items()):
             self.list_soon()
 
     def prunable(self) -> list[bytes]:
@@ -317,7 +318,7 @@ class SourceState:
         refused = {each.name for each in self.set_aside.refusals.values()}
         reached = {shard.id for shard in lineage.ready()} - refused
         if any(
-            name in reached or (name not in checkpoints and not lineage.is_gone(name))
+            name in reached or not (has_ended(checkpoints, name) or lineage.is_gone(name))
             for name in self._owned(owned, lineage.absent)
         ):
             return False  # it is read, or found to be gone
@@ -335,11 +336,20 @@ class SourceState:
             return False
         if snapshots.is_settled():
             return True
+        if partition_of(self.stream.snapshot_key) not in owned:
+            return True
         # It begins, and ends, once the stream is published up to some time.
-        is_held_up = any(each.name and key == self.stream.shard_key(each.name) for key, each in refused.items())
+        is_held_up = any(self._is_shard(key, each) for key, each in refused.items()) or any(
+            not has_ended(self.committed.checkpoints, name) and partition_of(self.stream.shard_key(name)) not in owned
+            for name in self.lineage.listed
+        )
         if snapshots.control is not None and snapshots.control.state is ShardState.READING:
-            return is_held_up or not snapshots.is_read or partition_of(self.stream.snapshot_key) not in owned
+            return is_held_up or not snapshots.is_read
         return is_held_up and self.source.has_journals and not snapshots.is_measured
+
+    def _is_shard(self, key: bytes, refusal: Refusal) -> bool:
+        """Whether a shard of the stream is refused, and not a segment or the whole stream."""
+        return refusal.name is not None and key == self.stream.shard_key(refusal.name)
 
     def _owned(self, owned: Set[int], shards: Iterable[str]) -> Iterator[str]:
         return (name for name in shards if partition_of(self.stream.shard_key(name)) in owned)

@@ -78,13 +78,13 @@ def test_it_goes_on_once_it_is_read(aside: SetAside, clock: Clock, seconds: floa
 def test_what_may_be_tried_now_is_told_once(aside: SetAside, clock: Clock) -> None:
     aside.add(ONE, "one", RelayError("refused"))
     news = [aside.has_news]
-    assert aside.released() == []
+    assert aside.released() == {}
     news.append(aside.has_news)
     clock.now = aside.next_try
     news.append(aside.has_news)
     assert news == [True, False, True]
-    assert [each.name for each in aside.released()] == ["one"]
-    assert aside.released() == []
+    assert list(aside.released()) == [ONE]
+    assert aside.released() == {}
 
 
 def test_an_error_keeps_nothing_of_where_it_was_raised(aside: SetAside) -> None:

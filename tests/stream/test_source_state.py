@@ -10,7 +10,7 @@ import pytest
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.set_aside import GapPending
-from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotControl
+from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotControl, SnapshotRequest
 from relay.source import Opening, Page, ShardReader
 from tests.engine.maintained import Committed, Maintained, NoRows
 from tests.scripted_source import ScriptedSource
@@ -142,6 +142,25 @@ def test_a_source_is_not_stuck_before_its_segments_are_opened(source: Refusing) 
     key = relay.stream.segment_key("1/0")
     assert not relay.state.is_stuck(relay.owned)
     relay.state.set_aside.add(key, "1/0", RelayError("refused"))
+    assert relay.state.is_stuck(relay.owned)
+
+
+def test_a_snapshot_that_a_person_has_stopped_keeps_no_run_from_its_end(source: Refusing) -> None:
+    """I10: nor is its segment red, which nobody will try again."""
+    source.snapshots = NoRows()
+    relay = Maintained(source, until_caught_up=True)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    request = SnapshotRequest("orders", "r", (), 990.0, stopped=True)
+    control = SnapshotControl(
+        ShardState.READING, "1", as_of=900, segments=1, rows=1, updated_at=1000.0, requests=("r",)
+    )
+    for key, record in ((request.key, request), (relay.stream.snapshot_key, control)):
+        relay.view.apply(key, record.to_json())
+    relay.state.set_aside.add(relay.stream.segment_key("1/0"), "1/0", RelayError("refused"))
+    relay.state.try_again()
+    assert not relay.state.set_aside.refusals
+    put_aside(relay)
+    read_up(relay, OTHER)
     assert relay.state.is_stuck(relay.owned)
 
 
