@@ -33,10 +33,10 @@ def published(config: Config, source: ScriptedSource, at_least: int = 1) -> int 
 def assert_refused(config: Config, source: ScriptedSource, make: Callable[[TableSchema], None], shard: str) -> None:
     """Run a worker, which has to put ``shard`` aside for what ``make`` raises, and to go on."""
     with running(config, [source], make=make) as worker:
-        ((name, error),) = wait_until(
-            lambda: [(each.name, str(each.error)) for each in worker._sources[source.name].set_aside.refusals.values()]
-        )
-        assert (name, error) == (shard, "the registry refuses it")
+        refusals = worker._sources[source.name].set_aside
+        wait_until(lambda: bool(refusals.refusals))
+        found = [(each.name, str(each.error)) for each in refusals.refusals.values()]
+        assert found == [(shard, "the registry refuses it")]
 
 
 @pytest.mark.services
