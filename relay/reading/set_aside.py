@@ -71,7 +71,8 @@ class SetAside:
         """Let what has the record ``key`` wait."""
         now, before = self._clock(), self.refusals.get(key)
         if before is None or str(before.error) != str(error):
-            log.error("%s; the rest goes on, and this is tried again each minute", error)
+            # As text: whoever keeps records of the log would keep what the error has once it is raised.
+            log.error("%s; the rest goes on, and this is tried again each minute", str(error))
         since = now if before is None else before.since
         error = error.with_traceback(None)  # I11: its frames have clients of Kafka, and pages
         error.__cause__ = error.__context__ = None
