@@ -139,8 +139,11 @@ class Soak:
         if self._consumers is not None:
             faults += self._consumers.faults()
         weights = [fault.weight for fault in faults]
-        while time.monotonic() < until and (written := self._written()) < changes:
-            (fault,) = self._chance.choices(faults, weights)
+        # Each once, however few a busy host plays in the time.
+        first = self._chance.sample(faults, len(faults))
+        while first or (time.monotonic() < until and self._written() < changes):
+            fault = first.pop() if first else self._chance.choices(faults, weights)[0]
+            written = self._written()
             self.totals.kills[fault.name] += 1
             self.say(f"{written:,} changes; {fault.name}")
             fault.do()

@@ -20,4 +20,4 @@ def test_workers_broker_and_servers_that_die_at_random_lose_double_and_disorder_
     totals = Soak(tmp_path, SEED, ["dynamodb", "mysql"], rate=300).play(SECONDS)
     assert totals.problems == [], f"RELAY_SOAK_SEED={SEED}: {totals.as_json()}"
     assert totals.published == totals.changes > 0
-    assert totals.kills  # of which kinds depends on how much a busy host plays in that time
+    assert {"worker", "pause", "broker", "primary", "failover"} <= totals.kills.keys()
