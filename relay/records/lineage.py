@@ -33,7 +33,7 @@ class Lineage:
             for parent in shard.parents:
                 children.setdefault(parent, []).append(shard.id)
         self._children = {parent: tuple(sorted(found)) for parent, found in children.items()}
-        missing = (children.keys() | set(known)) - self.listed.keys()
+        missing = (children.keys() | set(known) | self._undecided()) - self.listed.keys()
         self.absent = {shard: self.absent.get(shard, 0) + 1 for shard in missing}
 
     def is_gone(self, shard: str) -> bool:
@@ -129,7 +129,13 @@ class Lineage:
             and self.is_gone(parent)
             and self._was_missed(parent, shard.id)
         }
-        return sorted(unfinished | unseen)
+        # Its children may be gone too before a person decides about it, and then no listing names it.
+        undecided = {shard for shard in self._undecided() if shard not in checkpoints and self.is_gone(shard)}
+        return sorted(unfinished | unseen | undecided)
+
+    def _undecided(self) -> set[str]:
+        """Return the shards with a gap that waits, or is decided about and not published yet."""
+        return {each.gap.shard for each in self.committed.pending_gaps.values() if each.gap.shard is not None}
 
     def prunable(self, now: float) -> Iterator[str]:
         """Yield the ended shards to prune: ended long ago, no longer listed, and each child has its own record."""

@@ -10,6 +10,7 @@ from relay.records import (
     PRUNE_AFTER,
     Gap,
     Lineage,
+    PendingGap,
     Shard,
     ShardCheckpoint,
     ShardState,
@@ -68,6 +69,22 @@ def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_chil
     checkpoints = {**checkpoints, "unseen": ShardCheckpoint(ShardState.GONE)}
     assert given_that(graph, checkpoints).lost() == []
     assert ids(graph, checkpoints) == {"late"}
+
+
+def test_a_lost_shard_whose_gap_waits_is_lost_also_once_nothing_names_it() -> None:
+    """I9: its child is trimmed, too, before a person decides, and the gap would never be published."""
+    planned = {"late": ShardCheckpoint(ShardState.PLANNED, parents=("unseen",))}
+    graph = given_that(lineage_of(Shard("late", ("unseen",)), listings=2), planned)
+    assert graph.lost() == ["unseen"]
+    gap = Gap(graph.stream.source, graph.stream.label, "unseen", "shard lost", None, None, 0.0)
+    graph.committed.pending_gaps[gap.id] = PendingGap(gap)
+    for _ in range(2):
+        graph.update([], planned)
+    assert graph.lost() == ["late", "unseen"]
+    child_is_gone = {"late": ShardCheckpoint(ShardState.GONE, parents=("unseen",))}
+    assert given_that(graph, child_is_gone).lost() == ["unseen"]
+    both_are_gone = {**child_is_gone, "unseen": ShardCheckpoint(ShardState.GONE)}
+    assert given_that(graph, both_are_gone).lost() == []
 
 
 def test_a_shard_of_the_plan_that_is_trimmed_before_it_has_a_checkpoint_is_lost() -> None:
