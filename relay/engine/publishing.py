@@ -129,8 +129,6 @@ class Publishing:
         known = gap_decisions.find(self._view, gap)
         policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
         if policy == "fail":
-            if known is not None:
-                raise GapPending(gap)
             decision = gap_decisions.decision_about(self.settings, self._view, gap, self._group.barrier_timeout)
             if decision is None:
                 raise GapPending(gap)

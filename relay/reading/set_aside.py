@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from relay.errors import RelayError
+from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.records import CommittedStream, Gap
 
@@ -80,8 +81,16 @@ class SetAside:
         again_at = now + TRY_AGAIN * random.uniform(1.0, 1.25)
         self.refusals = {**self.refusals, key: Refusal(name, error, since, again_at)}
 
-    def opened(self, key: bytes) -> None:
-        """It is tried again."""
+    @contextmanager
+    def opening(self, key: bytes, name: str) -> Iterator[None]:
+        """Open what has the record ``key``, or let it wait if that is refused. Raises ``ConfigError``."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except RelayError as error:  # I12
+            self.add(key, name, error)
+            return
         if (refusal := self.refusals.get(key)) is not None:
             self.refusals = {**self.refusals, key: replace(refusal, tried_at=self._clock())}
 

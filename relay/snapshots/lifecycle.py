@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from relay.change import Snapshot
-from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -228,12 +227,17 @@ class Snapshots:
         control = self.control
         return control is not None and all(map(self._has_finished, control.segment_names))
 
-    def unread(self, owned: Set[int]) -> list[bytes]:
-        """Return the keys of the segments of ``owned`` that are to be read."""
+    @property
+    def to_read(self) -> Sequence[str]:
+        """The segments that are read now, by all workers, those that are read already included."""
         control = self.control
         if control is None or control.state is not ShardState.READING or self.is_stopped:
             return []
-        keys = (self.stream.segment_key(name) for name in control.segment_names if not self._has_finished(name))
+        return control.segment_names
+
+    def unread(self, owned: Set[int]) -> list[bytes]:
+        """Return the keys of the segments of ``owned`` that are to be read."""
+        keys = (self.stream.segment_key(name) for name in self.to_read if not self._has_finished(name))
         return [key for key in keys if partition_of(key) in owned]
 
     def _has_finished(self, name: str) -> bool:
@@ -242,10 +246,10 @@ class Snapshots:
 
     def open_ready_segments(self, owned: set[int]) -> None:
         """Open segments of ``owned``, after the fence and a few at a time, and close finished ones."""
-        control = self.control
-        current = control.segment_names if control is not None and control.state is ShardState.READING else []
+        control, current = self.control, self.to_read
         if self.is_stopped or self.unseen:
             return
+        waiting = self._beside.set_aside.waiting()
         for name in [name for name in self.open if name not in current or self._has_finished(name)]:
             self._close(name)
         if control is None:
@@ -256,7 +260,7 @@ class Snapshots:
             if name in self.open or self._has_finished(name):
                 continue
             key = self.stream.segment_key(name)
-            if partition_of(key) not in owned or key in self._beside.set_aside.waiting():
+            if partition_of(key) not in owned or key in waiting:
                 continue
             committed = self._committed.segments.get(name)
             snapshot = Snapshot(control.id, control.as_of)
@@ -265,16 +269,12 @@ class Snapshots:
             segment = Segment(
                 Shard(name), snapshot, number, control.segments, position, part, lambda: self._committed.checkpoints
             )
-            try:
+            with self._beside.set_aside.opening(key, name):
                 reader = self.tables.open(segment)
-            except ConfigError:
-                raise
-            except RelayError as error:  # I12
-                self._beside.set_aside.add(key, name, error)
-                continue
-            self._beside.set_aside.opened(key)
-            self.open[name] = self.readers.open(reader, key, self.source.name, most_at_once=self.tables.reads_at_once)
-            self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
+                self.open[name] = self.readers.open(
+                    reader, key, self.source.name, most_at_once=self.tables.reads_at_once
+                )
+                self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 
     def close_stopped(self) -> None:
         """Close the open segments if the snapshot is stopped. They are opened again once ``unseen`` is cleared (I3)."""

@@ -38,13 +38,15 @@ def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
 
 
 def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
-    """Return what was decided about ``gap``; without a decision, write it as pending. Raises ``Unavailable``."""
-    pending = PendingGap(gap, updated_at=time.time())
-    # A decision made a moment ago must not be overwritten.
-    view.require_end({partition_of(pending.key)}, timeout)
+    """Return what was decided about ``gap``; write it as pending if it has no record. Raises ``Unavailable``."""
     known = find(view, gap)
     if known is None:
-        write(settings, pending)
+        pending = PendingGap(gap, updated_at=time.time())
+        # A decision made a moment ago must not be overwritten.
+        view.require_end({partition_of(pending.key)}, timeout)
+        known = find(view, gap)
+        if known is None:
+            write(settings, pending)
     return known.decision if known is not None else None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -77,12 +76,8 @@ class OpenShards:
         for shard in unpruned(self._lineage.ready(), checkpoints, plan, self.source.clock()):
             key = self._lineage.stream.shard_key(shard.id)
             if shard.id not in self.open and key not in waiting and partition_of(key) in owned:
-                try:
+                with self._set_aside.opening(key, shard.id):
                     self._open(shard, key, plan, known)
-                except ConfigError:
-                    raise
-                except RelayError as error:  # I12
-                    self._set_aside.add(key, shard.id, error)
 
     def _open(self, shard: Shard, key: bytes, plan: Plan, known: Plan) -> None:
         """Open ``shard``. ``known``: the plan with all tables."""
@@ -107,7 +102,6 @@ class OpenShards:
         reader = self.source.open(opening)
         if late:
             reader = LateShard(reader, self._lineage.stream, clock=self.source.clock)
-        self._set_aside.opened(key)
         self.open[shard.id] = self._readers.open(reader, key, self.source.name)
         self._latest.open(shard, committed)
 

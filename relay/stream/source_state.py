@@ -212,10 +212,7 @@ class SourceState:
 
         A segment of a snapshot that is over, or stopped, is not read again.
         """
-        control = self.committed.control
-        is_read = control is not None and control.state is ShardState.READING
-        is_stopped = self.snapshots is not None and self.snapshots.is_stopped
-        current = control.segment_names if control is not None and is_read and not is_stopped else ()
+        current = self.snapshots.to_read if self.snapshots is not None else ()
         for key, each in self.set_aside.refusals.items():
             if each.name is not None and key == self.stream.segment_key(each.name) and each.name not in current:
                 self.set_aside.forget(key)

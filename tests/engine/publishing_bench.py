@@ -120,6 +120,7 @@ class Owner:
         self.stream = STREAM
         self.confirmed: list[Page] = []
         self.before_gap: ShardCheckpoint | None = None
+        self.refuses_tables = False
         # Why shards were put aside.
         self.aside: list[str] = []
 
@@ -130,7 +131,10 @@ class Owner:
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
         return self.before_gap
 
-    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        if self.refuses_tables:
+            raise RelayError("its key has changed")
+
     def list_soon(self) -> None: ...
 
     def put_aside(self, shard: OpenShard, why: RelayError) -> None:

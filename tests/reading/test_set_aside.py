@@ -67,7 +67,8 @@ def test_it_goes_on_once_it_is_read(aside: SetAside, clock: Clock, seconds: floa
     aside.add(OTHER, "other", RelayError("refused"))
     clock.now += 2 * TRY_AGAIN
     aside.read(ONE, has_passed=False)  # of the reader that was refused
-    aside.opened(ONE)
+    with aside.opening(ONE, "one"):
+        pass
     aside.read(ONE, has_passed=False)
     assert set(aside.refusals) == {ONE, OTHER}
     clock.now += seconds
