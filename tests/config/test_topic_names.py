@@ -1,14 +1,21 @@
-"""The topics that names given by a user mean."""
+"""The topics of tables, and those that names given by a user mean."""
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from relay.avro.schema import unescape
 from relay.config import Config
+from relay.config.config import is_topic
 from relay.config.topic_names import resolve_topics, topics_of_changes
 from relay.errors import ConfigError
+from tests.config.configs import change, read, refused
 
 
 def config(*tables: str, **source: Any) -> Config:
@@ -66,3 +73,69 @@ def test_tables_that_a_database_would_have_to_list_have_to_be_named() -> None:
 @pytest.mark.parametrize("relayed", [config("orders", "lines"), config("orders", **SQL)])
 def test_one_name_may_be_given_as_it_is(relayed: Config) -> None:
     assert topics_of_changes(relayed, "orders") == ["shop.orders"]
+
+
+@given(st.text(min_size=1, max_size=24), st.text(min_size=1, max_size=24))
+@example("old orders", "old_x0020_orders")
+@example("a.b-c_x", "_x0")
+def test_a_table_of_any_name_has_a_legal_topic_of_its_own(first: str, second: str) -> None:
+    """I8: the topic says the name, as a name of Avro does; what Kafka allows stays as it is."""
+    config = Config.model_construct(name="shop", topics="{name}.{table}")
+    topics = [config.topic(table) for table in (first, second)]
+    assert (topics[0] == topics[1]) == (first == second)
+    for table, topic in zip((first, second), topics, strict=True):
+        assert is_topic(topic)
+        assert unescape(topic.removeprefix("shop.")) == table
+    assert config.topic("Order-lines_x.2024") == "shop.Order-lines_x.2024"
+    assert config.topic("old orders") == "shop.old_x0020_orders"
+
+
+@given(st.text(min_size=30), st.text("xé价", min_size=30, max_size=300))
+@example("价" * 64, "价" * 63 + "格")
+@example("x" * 244, "x" * 245)
+def test_a_table_of_a_long_name_has_a_legal_topic_of_its_own(first: str, second: str) -> None:
+    """I12: one table whose name takes more than the 249 characters of a topic ended the relay."""
+    config = Config.model_construct(name="shop", topics="{name}.{table}.v1")
+    topics = [config.topic(table) for table in (first, second)]
+    assert (topics[0] == topics[1]) == (first == second)
+    for topic in topics:
+        assert is_topic(topic)
+        assert len(topic) <= 249
+        assert topic.startswith("shop.")
+        assert topic.endswith(".v1")
+
+
+def test_a_name_that_is_too_long_is_the_only_problem_of_its_topics(file: Path) -> None:
+    sources = "sources: [{name: s, type: dynamodb, table: orders}]"
+    text = f'name: {"n" * 245}\nkafka: {{bootstrap_servers: "b:1"}}\n{sources}\n'
+    found = refused(file, text)
+    assert found
+    assert all(each.startswith("1:7: `name`: topic 'n") for each in found)
+
+
+@pytest.mark.parametrize(
+    ("topics", "tables", "said"),
+    [
+        ("all", ["orders", "lines"], "`topics`: must contain {table}, because there are several tables"),
+        ("{name}.{tabel}", ["orders"], "`topics`: unknown placeholder {tabel}; use {name} and {table}"),
+        ("{name}.{table", ["orders"],
+         "`topics`: the template '{name}.{table' has an unmatched or empty '{' at position 8 (write a literal brace "
+         "twice)"),
+        ("{table} x", ["orders"], "`topics`: Kafka does not allow the topic name 'orders x'"),
+        ("{name}.{table}", ["checkpoints"],
+         "`topics`: topic 'shop.checkpoints' of table 'checkpoints' collides with topic 'shop.checkpoints'"),
+        ("{name}.{table}", ["a.bc", "a_bc"],
+         "`topics`: topic 'shop.a_bc' of table 'a_bc' collides with topic 'shop.a.bc'"),
+        (f"{{table}}{'x' * 244}", ["orders"],
+         f"`topics`: topic '_{sha256(b'orders').hexdigest()[:16]}{'x' * 244}' is longer than the 249 characters that "
+         "Kafka allows"),
+    ],
+)  # fmt: skip
+def test_topic_names_must_be_legal_and_distinct(file: Path, topics: str, tables: list[str], said: str) -> None:
+    sources = "".join(f"\n  - {{name: s{i}, type: dynamodb, table: {table}}}" for i, table in enumerate(tables))
+    text = f'name: shop\nkafka: {{bootstrap_servers: "b:1"}}\ntopics: "{topics}"\nsources:{sources}\n'
+    assert refused(file, text) == [f"3:9: {said}"]
+
+
+def test_a_single_table_may_have_a_topic_without_the_table_name(file: Path) -> None:
+    assert read(file, change("{name}.{table}", "all-{name}")).topic("orders") == "all-shop"
