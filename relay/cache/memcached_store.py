@@ -212,7 +212,7 @@ class _Attempt:
         if size <= self.connection.largest_item:
             return True
         if write.value is None:
-            self.refused.append(write.key)  # I6: an invalidation, which it is to be told of
+            self.refused.append(write.key)  # I6: an invalidation, and the caller must know
             return False
         _log.warning(
             "the value of %s, %d bytes, is not cached: memcached at %s takes items of %d bytes (its option -I)",

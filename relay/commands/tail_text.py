@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from relay.dynamodb.values import TYPES
+
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
-_KINDS = {"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"}
 
 
 def json_line(record: Mapping[str, Any]) -> str:
@@ -72,7 +73,7 @@ def _short(value: Any) -> str:
 
 def _unpacked(value: Any) -> Any:
     """Remove the types from a DynamoDB value: ``12`` reads more easily than ``{"N": "12"}``."""
-    if isinstance(value, dict) and len(value) == 1 and value.keys() <= _KINDS:
+    if isinstance(value, dict) and len(value) == 1 and value.keys() <= TYPES:
         kind, inner = next(iter(value.items()))
         if kind == "M":
             return {name: _unpacked(part) for name, part in inner.items()}

@@ -104,10 +104,15 @@ def _has_host(value: str) -> bool:
 def _has_hosts(value: str) -> bool:
     """Whether a URL has one host or several, separated by commas, each with a port or without."""
     try:
-        hosts = urlsplit(value).netloc.rpartition("@")[2].split(",")
+        hosts = hosts_of(value)
     except ValueError:
         return False
     return all(_has_host(f"host://{host}") for host in hosts)
+
+
+def hosts_of(url: str) -> list[str]:
+    """Return the hosts of a URL, each as written, with its port or without. Raises ValueError."""
+    return urlsplit(url).netloc.rpartition("@")[2].split(",")
 
 
 def host_port(text: str) -> tuple[str, int]:

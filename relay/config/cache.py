@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, Field
 
-from relay.config.addresses import Url
+from relay.config.addresses import Url, hosts_of
 from relay.config.fields import ConfigModel, Name, Seconds
 from relay.config.schema_forms import NO_LIST_IS_EMPTY, TEMPLATE, TextForm, like
 from relay.config.template import Template
@@ -57,9 +57,9 @@ class CacheConfig(ConfigModel):
 
     @property
     def place(self) -> str:
-        """The namespace, and the servers and the database that it is in. Passwords and settings are no part of it."""
+        """The namespace, and the servers and the database that it is in. Passwords and settings are not part of it."""
         parts = urlsplit(self.url)
-        hosts = ",".join(sorted(parts.netloc.rpartition("@")[2].lower().split(",")))
+        hosts = ",".join(sorted(hosts_of(self.url.lower())))
         (database,) = parse_qs(parts.query).get("db", [""])[-1:]
         where = "/".join(filter(None, (f"{hosts}{parts.path.rstrip('/')}", database))).removesuffix("/0")
         place = f"{self.namespace}@{where}"

@@ -13,6 +13,9 @@ from typing import Any
 
 import orjson
 
+TYPES = frozenset({"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"})
+"""What a typed value can be."""
+
 _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?", re.ASCII)
 
 

@@ -67,7 +67,7 @@ class Supervisor:
         self._failed: WorkersFailed | None = None
         # The signal that asked to stop. Set by a signal handler or by another thread, and polled by ``run``.
         self.stopping: int | None = None
-        # Whether SIGHUP has asked for a reload that the workers were not told of. It is set and polled in the same way.
+        # Whether SIGHUP has asked for a reload that was not passed on to the workers. Set and polled in the same way.
         self._reloading = False
         self._workers = [_Worker(number) for number in range(count)]
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from boto3.dynamodb.types import TypeDeserializer
 
-from relay.dynamodb.values import binary, canonical_number
+from relay.dynamodb.values import TYPES, binary, canonical_number
 
 Wire = dict[str, Any]
 """A DynamoDB-typed value, as boto3's client has it: ``{"N": "1.5"}``, ``{"B": b"..."}``."""
@@ -351,14 +351,11 @@ def _dump_any(value: Any) -> Wire | None:
     )
 
 
-_TYPES = {"S", "N", "B", "BOOL", "NULL", "SS", "NS", "BS", "L", "M"}
-
-
 class _AnyValue(TypeDeserializer):
     """Loads any value, numbers of any length, and binary as ``bytes``. Raises ValueError unless it is of one type."""
 
     def deserialize(self, value: Any) -> Any:
-        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= _TYPES:
+        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= TYPES:
             raise ValueError(f"{value!r} is not a value of one of DynamoDB's types")
         return super().deserialize(cast(Any, value))
 

@@ -93,7 +93,7 @@ impl Field {
             }
             "texts" => Kind::Texts,
             "other" => Kind::Other(bounds),
-            _ => return Err(PyValueError::new_err(format!("{kind} {bounds:?} is no kind of column"))),
+            _ => return Err(PyValueError::new_err(format!("{kind} {bounds:?} is not a kind of column"))),
         };
         Ok(Self { name, kind, writer })
     }

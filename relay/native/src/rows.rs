@@ -232,11 +232,11 @@ impl CompiledRows {
                     "text" => Cell::Text,
                     "bytes" => Cell::Bytes,
                     "other" => Cell::Other,
-                    _ => return Err(PyValueError::new_err(format!("{kind} is no kind of value"))),
+                    _ => return Err(PyValueError::new_err(format!("{kind} is not a kind of value"))),
                 },
                 CellSpec::Stored(form, size, width, decimals, members) => {
                     let stored = Stored::new(&form, size, width, decimals, members);
-                    Cell::Stored(stored.ok_or_else(|| PyValueError::new_err(format!("{form} is no form of a value")))?)
+                    Cell::Stored(stored.ok_or_else(|| PyValueError::new_err(format!("{form} is not a form of a value")))?)
                 }
             };
             Ok(Column { cell, decode, field: Field::new(field.0, &field.1, field.2, field.3)?, doubtful, primary })

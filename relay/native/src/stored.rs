@@ -85,7 +85,7 @@ impl Stored {
         self.size.checked_add(usize::try_from(little(rest.get(..self.size)?)).ok()?)
     }
 
-    /// `raw`: the bytes of a value, its length included. None for what is no value of the column.
+    /// `raw`: the bytes of a value, its length included. None for what is not a value of the column.
     pub fn value<'a>(&'a self, raw: &'a [u8]) -> Option<Value<'a>> {
         let raw = if self.has_length { raw.get(self.size..)? } else { raw };
         Some(match &self.form {
@@ -131,7 +131,7 @@ impl Stored {
                 Value::Integer(i128::from(big(&raw[..4])) * 1_000_000 + i128::from(fraction))
             }
             Form::Enum(members) => match little(raw) {
-                0 => Value::Text(Cow::Borrowed(b"")), // what the server stores for a text that is no member
+                0 => Value::Text(Cow::Borrowed(b"")), // what the server stores for a text that is not a member
                 number => Value::Text(Cow::Borrowed(members.get(usize::try_from(number - 1).ok()?)?.as_bytes())),
             },
             Form::Other => Value::Other,
