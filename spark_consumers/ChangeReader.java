@@ -40,10 +40,11 @@ public class ChangeReader implements UDF1 {
     private static final Map LAYOUTS = new ConcurrentHashMap();
 
     private final boolean registry;
-    private final Map schemas = new HashMap(); // by header, as ByteBuffer is not serializable: base64
-    private final Map numbers = new HashMap();
+    private final Map schemas = new ConcurrentHashMap(); // by header, as ByteBuffer is not serializable: base64
+    private final Map numbers = new ConcurrentHashMap();
     private final List givenUp = new ArrayList();
     private transient Map known;
+    private transient Runnable learning;
 
     public ChangeReader(boolean registry) {
         this.registry = registry;
@@ -52,8 +53,21 @@ public class ChangeReader implements UDF1 {
     /** Let the reader know a schema, whose changes get ``number`` as their layout. */
     public void add(byte[] header, String schema, int number) {
         String name = Base64.getEncoder().encodeToString(header);
-        schemas.put(name, schema);
         numbers.put(name, Integer.valueOf(number));
+        schemas.put(name, schema);
+    }
+
+    /** Have {@code learning} add what it has learnt before each task gets its copy of the reader. */
+    public void learnBy(Runnable learning) {
+        this.learning = learning;
+    }
+
+    /** Called for each copy: Spark's compiler does not make a private method of writeObject. */
+    public Object writeReplace() {
+        if (learning != null) {
+            learning.run();
+        }
+        return this;
     }
 
     /** Have values with this header reported as foreign. */

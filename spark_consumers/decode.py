@@ -7,19 +7,25 @@ Spark's ``from_avro`` has one schema for a whole column. A query with 200 of the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from relay.avro.framing import SINGLE_OBJECT_HEADER
+from relay.errors import RelayError
 from spark_consumers.java_classes import new_instance
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.typed_columns import TypedTable
 
+log = logging.getLogger(__name__)
+Schemas = Mapping[bytes, Mapping[str, Any]]
+"""By the header of their values."""
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 # What the Java class returns, in its order. Its times are in microseconds.
 _READ = (
@@ -31,21 +37,31 @@ _READ = (
 )
 
 
-class Decoder:
-    """Decodes with a fixed set of schemas.
+_NO_LAYOUT = -1  # of a schema that came later: typed columns are those of the schemas that were known at the start
 
-    ``schemas``: by header. ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps
+
+class Decoder:
+    """Decodes with ``schemas``, and with those that ``look`` returns before each batch.
+
+    ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps
     topic, whose records are not changes. ``given_up``: headers whose schemas are no longer waited for.
     """
 
     def __init__(
-        self, schemas: Mapping[bytes, Mapping[str, Any]], *, registry: bool, gaps: str, given_up: Sequence[bytes] = ()
+        self,
+        schemas: Schemas,
+        *,
+        registry: bool,
+        gaps: str,
+        given_up: Sequence[bytes] = (),
+        look: Callable[[], Schemas] | None = None,
     ) -> None:
         self.schemas = dict(sorted(schemas.items()))
         self.layouts = [Layout.of(schema) for schema in self.schemas.values()]
         self.registry = registry
         self.gaps = gaps
         self.given_up = [header for header in given_up if header not in schemas]
+        self.look = look
 
     def lookup(self, header: bytes) -> Mapping[str, Any] | None:
         """Return the schema that wrote the values with a header, if it is known."""
@@ -85,6 +101,9 @@ class Decoder:
             reader.add(header, _dumps(schema), number)
         for header in self.given_up:
             reader.giveUp(header)
+        if self.look is not None:
+            ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+            reader.learnBy(_Learning(reader, self.look, self.schemas))
         function = reader.into(jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json()))
         return Column(function.apply(jvm.PythonUtils.toSeq([F.col("value")._jc])))
 
@@ -112,6 +131,31 @@ class Decoder:
                 chosen = F.when(F.col("c.layout") == number, own).otherwise(chosen)
             found[name] = chosen
         return decoded, found
+
+
+class _Learning:
+    """Adds later schemas to a reader in Spark's JVM, which calls it before it sends the reader to the executors.
+
+    By then Spark has chosen where the batch ends, so the schemas of all its records are published.
+    """
+
+    def __init__(self, reader: Any, look: Callable[[], Schemas], known: Iterable[bytes]) -> None:
+        self._reader = reader
+        self._look = look
+        self._known = set(known)
+
+    def run(self) -> None:
+        try:
+            found = self._look()
+        except RelayError as error:
+            log.warning("%s. Values whose schemas are known are still read", error)
+            return
+        for header in found.keys() - self._known:
+            self._reader.add(header, _dumps(found[header]), _NO_LAYOUT)
+            self._known.add(header)
+
+    class Java:
+        implements = ("java.lang.Runnable",)
 
 
 def _kept_value() -> Column:

@@ -19,7 +19,7 @@ from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, with_beginnings
 from spark_consumers import kafka_source
-from spark_consumers.decode import Decoder
+from spark_consumers.decode import Decoder, Schemas
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.session import refuse_other_meanings
 
@@ -58,9 +58,10 @@ def read_changes(
     ``undecodable``: what becomes of a record that is not a change: an error, or a row with its ``status`` and
     ``value``, which are two more columns then.
 
-    The schemas are the ones that are known now: a change with a later one ends the query with an error that says so,
-    and the next one knows it. `spark_consumers.changes` goes on by itself. Raises ``ConfigError`` for wrong arguments,
-    and ``Unavailable`` if Kafka, a topic or the schema registry is, or if no change of ``table`` was relayed yet.
+    A streaming query looks up the schemas that are published while it runs. With ``table`` the columns are the ones
+    that are known now: a change with a later schema ends the query with an error that says so, and the next one knows
+    it. Raises ``ConfigError`` for wrong arguments, and ``Unavailable`` if Kafka, a topic or the schema registry is, or
+    if no change of ``table`` was relayed yet.
     """
     if streaming and end is not None:
         raise ConfigError("end: a streaming query has no end: give streaming=False, or leave it out")
@@ -82,19 +83,32 @@ def read_changes(
             # Spark refuses an end before its start.
             last = {t: {p: max(offset, first[t][p]) for p, offset in ps.items()} for t, ps in last.items()}
             records = kafka_source.read_between(spark, config, _NAME, first, last)
-    decoder = decoder_of(config, names)  # after the end, before which the schemas of all records were published
+    # After the end, before which the schemas of all records were published.
+    decoder = decoder_of(config, names, learns=streaming and table is None)
     if table is not None and not decoder.schemas:
         raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
     return decoded(records, decoder, table, undecodable)
 
 
-def decoder_of(config: Config, topics: Sequence[str]) -> Decoder:
-    """Return the decoder of what is known to be on ``topics``. Raises ``Unavailable``."""
-    with contextlib.closing(open_schemas(config)) as found:
-        found.learn(topics)
-        schemas = found.all()
-    there = {header: each for header, each in schemas.items() if config.topic(Layout.of(each).table) in topics}
-    return Decoder(there, registry=config.schema_registry is not None, gaps=config.internal("gaps"))
+def decoder_of(config: Config, topics: Sequence[str], *, learns: bool = False) -> Decoder:
+    """Return the decoder of what is known to be on ``topics``, and with ``learns`` of what becomes known later.
+
+    Raises ``Unavailable``.
+    """
+    published = open_schemas(config)
+
+    def look() -> Schemas:
+        published.learn(topics)
+        found = published.all()
+        return {header: each for header, each in found.items() if config.topic(Layout.of(each).table) in topics}
+
+    registry, gaps = config.schema_registry is not None, config.internal("gaps")
+    with contextlib.ExitStack() as stack:
+        stack.callback(published.close)
+        decoder = Decoder(look(), registry=registry, gaps=gaps, look=look if learns else None)
+        if learns:
+            stack.pop_all()  # it serves as long as the query
+    return decoder
 
 
 def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable: str) -> DataFrame:
@@ -105,7 +119,10 @@ def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable
     if undecodable == "keep":
         return changes.where((status == DecodeStatus.CHANGE) | foreign)
     place = F.concat(F.col("topic"), F.lit("["), F.col("partition"), F.lit("] offset "), F.col("offset"))
-    unknown = F.lit(": no schema of it was known when the query started: start the query again")
+    if decoder.look is None:
+        unknown = F.lit(": no schema of it was known when the query started: start the query again")
+    else:
+        unknown = F.lit(": its schema is not published, or could not be looked up: start the query again once it is")
     problem = F.concat(place, F.when(status == DecodeStatus.SCHEMA, unknown).otherwise(F.concat(F.lit(": "), status)))
     # In a filter, which nothing removes from a plan, unlike a column that nobody selects. As it is not deterministic,
     # Spark puts no filter of the query before it, which would pass the record over: its columns are null. I1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from relay.kafka import topics
 from relay.table import Column, KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, truncation
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -303,6 +305,31 @@ with spark() as session:
     assert run(topic, script) == ["1"]
     topic.publish([change("ada", 2)])
     assert run(topic, script) == ["1", "2"]
+
+
+def test_a_streaming_query_goes_on_after_a_column_was_added(topic: Topic) -> None:
+    """I1, I12: its schema is looked up before the batch that has its first change."""
+    script = """
+with spark() as session:
+    values = []
+
+    def keep(batch, number):
+        values.extend(json.loads(row.new) for row in batch.collect())
+        (folder / "begun").touch()
+
+    frame = spark_consumers.read_changes(session, config, ["orders"])
+    query = frame.writeStream.option("checkpointLocation", str(folder / "point")).foreachBatch(keep).start()
+    while query.isActive and len(values) < 2:
+        query.awaitTermination(0.1)
+    query.stop()
+    print(json.dumps(values))
+"""
+    topic.publish_rows(laid_out(id="int"), typed(1, {"id": 1}))
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(run, topic, script)
+        wait_until(lambda: found.done() or (topic.folder / "begun").exists())
+        topic.publish_rows(laid_out(id="int", note="string"), typed(2, {"id": 1, "note": "new"}))
+        assert found.result() == [{"id": 1}, {"id": 1, "note": "new"}]
 
 
 def replace_table(row: Change, table: str) -> Change:
