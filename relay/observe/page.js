@@ -31,19 +31,29 @@ function stateOf(shard, stalled) {
 const badge = (state) => h("span", { class: `badge ${state}` }, h("span", { "aria-hidden": "true" }, STATES[state][0]),
   ` ${STATES[state][1]}`);
 
-function overall(stalls, gaps) {
+// The worst of all. `found`: what needs attention, as problems() has it.
+function overall(stalls, gaps, found) {
+  const is = (...states) => status.consumers.some((each) => states.includes(each.state));
   if (stalls.length) return ["bad", "Stalled", "Something makes no progress. See below."];
   if (gaps.length) return ["bad", "Stopped at a gap", "A person has to decide how it goes on. See below."];
-  if (status.consumers.some((each) => each.state === "failed")) return ["bad", "A consumer has stopped", "See below."];
-  if (status.workers.some((worker) => worker.not_ready.length)) return ["busy", "Starting", "Not everything is ready yet."];
+  if (is("waiting to try again")) return ["bad", "A consumer fails", "It tries again. See below."];
+  if (status.unreachable.length) return ["bad", "A process does not answer", "See below."];
+  if (status.workers.some((worker) => worker.not_ready.length) || is("starting")) {
+    return ["busy", "Starting", "Not everything is ready yet."];
+  }
   const source = status.sources.find((each) => each.snapshot);
   if (source) {
     const { rows_read: read, rows_estimated: rows } = source.snapshot;
     return ["busy", "Snapshotting", `${count(read)} of about ${many(rows, "row")} of ${source.source} are read.`];
   }
-  const behind = Math.max(0, ...status.shards.map((shard) => shard.lag_seconds || 0));
-  if (behind > BEHIND) return ["busy", "Catching up", `The shard furthest behind is at ${span(behind)} ago.`];
-  return ["good", "Up to date", "Every shard makes progress."];
+  const furthest = (all) => all.reduce((most, each) => ((each.lag_seconds || 0) > (most.lag_seconds || 0) ? each : most), {});
+  const shard = furthest(status.shards), consumer = furthest(status.consumers);
+  if (shard.lag_seconds > BEHIND) return ["busy", "Catching up", `The shard furthest behind is at ${span(shard.lag_seconds)} ago.`];
+  if (consumer.lag_seconds > BEHIND) {
+    return ["busy", "Catching up", `The consumer ${consumer.consumer} is at ${span(consumer.lag_seconds)} ago.`];
+  }
+  if (found.length) return ["busy", "Needs attention", "Everything makes progress, but something waits for a person. See below."];
+  return ["good", "Up to date", "Every shard and consumer makes progress."];
 }
 
 // ------------------------------------------------------------------ parts of the page
@@ -88,10 +98,13 @@ function problems(stalls, gaps) {
   for (const worker of status.workers) {
     for (const reason of worker.not_ready) add("warn", `ready ${worker.name} ${reason}`, `${worker.name}: ${reason}`);
   }
-  for (const peer of status.unreachable) {
-    add("warn", `peer ${peer.url}`, `${peer.url} does not answer`, `${peer.problem}. It is one of the peers in the config.`);
+  for (const each of status.consumers.filter((one) => one.state === "waiting to try again")) {
+    add("bad", `consumer ${each.url} ${each.consumer}`, `consumer ${each.consumer} fails, and tries again`, each.error);
   }
-  return found.length ? h("section", { "aria-label": "Needs attention" }, h("ul", { class: "problems" }, found)) : null;
+  for (const peer of status.unreachable) {
+    add("bad", `peer ${peer.url}`, `${peer.url} does not answer`, `${peer.problem}. It is one of the peers in the config.`);
+  }
+  return found;
 }
 
 function history() {
@@ -241,7 +254,8 @@ function render() {
   ];
   const stalled = new Set(stalls.filter((stall) => stall.shard).map(keyOf));
   const gaps = status.sources.flatMap((source) => source.pending_gaps);
-  const [kind, word, sentence] = overall(stalls, gaps);
+  const found = problems(stalls, gaps);
+  const [kind, word, sentence] = overall(stalls, gaps, found);
   document.title = `${word} – relay ${status.name}`;
   const age = (Date.now() - answered) / 1000;
   const main = h("main", {},
@@ -249,7 +263,8 @@ function render() {
       h("h1", {}, "relay ", h("b", {}, status.name)),
       h("p", { class: `overall ${kind}`, role: "status" }, h("strong", {}, word), ` ${sentence}`),
       h("p", { class: "note" }, trouble ? `No answer for ${span(age)}: ${trouble}. This is the status of ` : "As of ", time(status.at))),
-    problems(stalls, gaps), charts(), processes(),
+    found.length ? h("section", { "aria-label": "Needs attention" }, h("ul", { class: "problems" }, found)) : null,
+    charts(), processes(),
     status.sources.map((source) => sourceSection(source, stalled)),
     status.shards_left_out ? h("p", { class: "note" }, `${many(status.shards_left_out, "more shard")} are in the JSON.`) : null,
     h("footer", {}, [["metrics", "metrics"], ["healthz", "health"], ["readyz", "readiness"], ["status.json", "all of this as JSON"]]

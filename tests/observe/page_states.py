@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from relay.observe.server import serve, serve_observer
 from relay.observe.status import SourceView, WorkerStatus
 from relay.process.managed import free_port
 from relay.records import Shard, StreamId
+from tests.listening import NOBODY
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}</script>"
@@ -29,13 +30,18 @@ GAP = {
 
 @dataclass
 class State:
-    """What two workers know; ``lags``: seconds, of the consumers, or the error with which one has stopped."""
+    """What two workers know; ``lags``: seconds, of the consumers, or the error with which one has stopped.
+
+    ``failing``: the errors of consumers that try again. ``silent``: peers that do not answer.
+    """
 
     workers: list[WorkerStatus]
     lags: Mapping[str, float | str] = field(default_factory=lambda: {"cache": 0.4, "log": 3.0, "copy": 4.2})
     rate: Callable[[float], float] = lambda minute: 840 + 300 * math.sin(minute)
     lag: Callable[[float], float] = lambda minute: 0.9 + 0.4 * math.sin(3 * minute)
     dead_letters: int = 0
+    failing: Mapping[str, str] = field(default_factory=dict)
+    silent: Sequence[str] = ()
     name: str = "shop"
 
 
@@ -139,6 +145,22 @@ def gap_and_dead_letters() -> State:
     return State(_workers(view, legacy()), dead_letters=3)
 
 
+def failing_consumer() -> State:
+    return replace(healthy(), failing={"cache": "no server answers at redis://me:hunter2@redis:6379/0"})
+
+
+def silent_process() -> State:
+    return replace(healthy(), silent=[NOBODY])
+
+
+def late_consumer() -> State:
+    return replace(healthy(), lags={"cache": 0.4, "log": 3.0, "copy": 1300.0})
+
+
+def dead_letters() -> State:
+    return replace(healthy(), dead_letters=2)
+
+
 def hostile() -> State:
     error = f"{EVIL} at http://me:hunter2@db/"
     view = source(
@@ -154,7 +176,8 @@ def hostile() -> State:
 
 STATES = {
     "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
-    "hostile": hostile,
+    "failing consumer": failing_consumer, "silent process": silent_process, "late consumer": late_consumer,
+    "dead letters": dead_letters, "hostile": hostile,
 }  # fmt: skip
 
 
@@ -191,6 +214,8 @@ def _consumers(state: State) -> ConsumersObserver:
             continue
         watch._progress.complete = NOW - lag
         watch.look({"shop.orders": {"0": 0}}, {"shop.orders": {"0": int(lag * 900)}}, NOW)
+        if name in state.failing:
+            watch.fail(state.failing[name])
     return found
 
 
@@ -214,7 +239,7 @@ def served(state: State, **http: Any) -> Iterator[Served]:
         ports = [free_port() for _ in state.workers]
         access = Access(_config("127.0.0.1:1", **http).http)
         peers = [opened.enter_context(serve(consumers, "127.0.0.1", 0, "--http", access))]
-        peers += [f"127.0.0.1:{port}" for port in ports]
+        peers += [*(f"127.0.0.1:{port}" for port in ports), *state.silent]
         observers = []
         for number, (port, known) in enumerate(zip(ports, state.workers, strict=True)):
             observer = opened.enter_context(serve_observer(_config(f"127.0.0.1:{port}", **{"peers": peers, **http})))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import LIVE, OVERALL, Browser, browser
+from tests.listening import NOBODY
 from tests.observe import page_states
 from tests.observe.known import NOW
 from tests.observe.page_states import EVIL, STATES, served, shard
@@ -64,6 +65,13 @@ SHOWN = {
             "relay gaps list relay.yaml",
         ],
     ),
+    "failing consumer": (
+        "A consumer fails",
+        ["consumer cache fails, and tries again", "no server answers at redis://***@redis:6379/0"],
+    ),
+    "silent process": ("A process does not answer", [f"http://{NOBODY} does not answer"]),
+    "late consumer": ("Catching up The consumer copy is at 21 min 40 s ago.", ["catching up"]),
+    "dead letters": ("Needs attention", ["4 dead letters since the start", "relay dead-letters list relay.yaml"]),
     "hostile": (
         "Stalled",
         [f"orders {EVIL}", "waits for pool", "consumer cache has stopped", "'$(reboot) ", "\"'\"'\"'&{{7*7}}"],
