@@ -95,7 +95,8 @@ class _PythonConsumer:
     def run(self, stack: ExitStack, start: str | None, *, until_caught_up: bool) -> None:
         admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
         cache = self._work.cache.place
-        self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin, cache=cache)
+        http = self._watch.address
+        self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin, cache=cache, http=http)
         stack.callback(self._group.close)
         if said := self._group.other_cache():
             log_event("other cache", _NAME, error=said)
@@ -114,6 +115,7 @@ class _PythonConsumer:
             self._watch.start_at(self._applied)
             log_event("started", _NAME, topics=self._group.topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
+            self._group.http = ""  # nobody answers there any more
             self._group.commit(self._applied, ids=self._ids, wait=True)  # I1: for --from committed:GROUP
         self._watch.stop()
         log_event("stopped", _NAME)

@@ -134,7 +134,8 @@ class Runner:
         wanted = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self._admin, self.config))
         # Shared from here on: Kafka's clients may be used by any thread.
         cache = self.consumer.cache
-        self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin, cache=cache)
+        http = self.watch.address
+        self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin, cache=cache, http=http)
         stack.callback(self.group.close)
         with contextlib.suppress(Unavailable):  # a start must not need what only a warning needs
             if cache and (said := self.group.other_cache()):
@@ -150,12 +151,14 @@ class Runner:
     def run(self, session: SparkSession) -> None:
         self._batch.attempts = 0
         starting = json.dumps(self._begin(session))
-        self.watch.start_at(self.checkpoint.resume())
+        begins_at = self.checkpoint.resume()
+        self._report(begins_at)
+        self.watch.start_at(begins_at)
         self._log_event("started", topics=self.group.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
-        if self._batch.end is not None:
-            self._report(self._batch.end, wait=True)
+        self.group.http = ""  # nobody answers there any more
+        self._report(self._batch.end or begins_at, wait=True)
         self.watch.stop()
         self._log_event("stopped")
 

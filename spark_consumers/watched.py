@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from ipaddress import ip_address
 from threading import Event, Thread
 
 from relay.cache import open_store
@@ -54,6 +56,7 @@ def served(
     threads = [Thread(target=_look, args=(config, watch, stop), daemon=True, name="lag") for watch in watches]
     with serve(observer, host, port, "--http", Access(config.http)) as address:
         for watch in watches:
+            watch.address = _from_elsewhere(address)
             log_event("http", watch.name, address=address)
         for thread in threads:
             thread.start()
@@ -63,6 +66,16 @@ def served(
             stop.set()
             for thread in threads:
                 thread.join()
+
+
+def _from_elsewhere(address: str) -> str:
+    """Return an address that other machines can use if they can reach this one, and the name of this one."""
+    host, port = host_port(address)
+    name = socket.gethostname()
+    if ip_address(host).is_unspecified:
+        with suppress(OSError):
+            host = socket.gethostbyname(name)
+    return f"[{host}]:{port}@{name}" if ":" in host else f"{host}:{port}@{name}"
 
 
 def _look(config: Config, watch: ConsumerWatch, stop: Event) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from time import monotonic, sleep
 from time import time as now
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -37,6 +37,9 @@ _ID = "relay.topic="
 
 _CACHE = " relay.cache="
 """What follows that, in the group of a cache: the place of the cache."""
+
+_HTTP = " relay.http="
+"""What may follow that: where the consumer serves its status, as HOST:PORT@NAME, the name of its machine."""
 
 _TIMEOUT = 15.0  # seconds
 _GRACE = 5.0  # seconds more, in which the client says that no broker has answered
@@ -73,9 +76,12 @@ def with_beginnings(offsets: Offsets, beginnings: Offsets) -> Offsets:
     return {t: {p: beginnings[t][p] if o == EARLIEST else o for p, o in ps.items()} for t, ps in offsets.items()}
 
 
-def with_id(topic: str, partition: int, offset: int, ids: Mapping[str, str], cache: str = "") -> TopicPartition:
-    """Return an offset to commit, with the id of its topic, and the place of the ``cache``, if it is of one."""
-    return TopicPartition(topic, partition, offset, f"{_ID}{ids.get(topic, NO_ID)}{cache and _CACHE}{cache}")
+def with_id(
+    topic: str, partition: int, offset: int, ids: Mapping[str, str], cache: str = "", http: str = ""
+) -> TopicPartition:
+    """Return an offset to commit, with the id of its topic, and what else is noted beside it, unless that is ""."""
+    noted = f"{_ID}{ids.get(topic, NO_ID)}{cache and _CACHE}{cache}{http and _HTTP}{http}"
+    return TopicPartition(topic, partition, offset, noted)
 
 
 def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> set[str]:
@@ -86,14 +92,41 @@ def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> 
     return {
         each.topic
         for each in committed  # partition by partition: programs of one group may have seen different topics
-        if (number := _noted(each)[0]) and created_again({each.topic: number}, ids)
+        if (number := noted(each).topic_id) and created_again({each.topic: number}, ids)
     }
 
 
-def _noted(committed: TopicPartition) -> tuple[str, str]:
-    """Return the id of the topic and the place of the cache that stand beside an offset, "" for what does not."""
-    number, _, cache = (committed.metadata or "").partition(_CACHE)
-    return (number.removeprefix(_ID), cache) if number.startswith(_ID) else ("", "")
+class Noted(NamedTuple):
+    """What stands beside a committed offset, "" for what does not; see `_ID`, `_CACHE` and `_HTTP`."""
+
+    topic_id: str
+    cache: str
+    http: str
+
+
+def noted(committed: TopicPartition) -> Noted:
+    rest, _, http = (committed.metadata or "").partition(_HTTP)
+    number, _, cache = rest.partition(_CACHE)
+    return Noted(number.removeprefix(_ID), cache, http) if number.startswith(_ID) else Noted("", "", "")
+
+
+def consumer_addresses(config: Config) -> list[str]:
+    """Return where the consumers of a config serve their status, as their groups say (`_HTTP`). Raises ``Unavailable``.
+
+    All of them read the gaps topic.
+    """
+    kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
+    found: list[str] = []
+    try:
+        for kind in (kind for kind, section in kinds.items() if section is not None):
+            with contextlib.closing(open_reader(config, "status", group(config, kind), {})) as consumer:
+                committed = consumer.committed([TopicPartition(config.internal("gaps"), 0)], timeout=_TIMEOUT)
+            refuse_errors(committed)
+            found += [each.http for each in map(noted, committed) if each.http]
+    except KafkaException as error:
+        servers = config.kafka.bootstrap_servers
+        raise Unavailable(f"cannot look up the consumers at {servers}: {error.args[0].str()}") from error
+    return found
 
 
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
@@ -163,7 +196,8 @@ class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Threads may share it, like Kafka's client.
 
     ``name``: the group, by default ``<name>.<consumer>``. ``admin``: a client that is open, by default one of its own.
-    ``cache``: the place of the cache that the consumer invalidates, "" for another consumer.
+    ``cache``: the place of the cache that the consumer invalidates, "" for another consumer. ``http``: where it serves
+    its status, "" if it does not; what is committed says so.
     """
 
     def __init__(
@@ -175,12 +209,14 @@ class GroupOffsets:
         name: str = "",
         admin: AdminClient | None = None,
         cache: str = "",
+        http: str = "",
     ) -> None:
         self._config = config
         self._servers = config.kafka.bootstrap_servers
         self.topics = topics
         self._client = consumer
         self._cache = cache
+        self.http = http
         self.group = name or group(config, consumer)
         self._consumer = self._open(self.group)
         self._open_admin = admin
@@ -268,8 +304,8 @@ class GroupOffsets:
 
         ``ids``: the ids of the offsets' topics, so that the offsets do not count for other topics of the same names.
         """
-        cache = self._cache
-        wanted = [with_id(t, int(p), o, ids, cache) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
+        beside = (ids, self._cache, self.http)
+        wanted = [with_id(t, int(p), o, *beside) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
             if wait:
                 refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
@@ -292,7 +328,7 @@ class GroupOffsets:
 
         The cache that does not run would seem to be where the other one is. Offsets without a cache may be its own.
         """
-        caches = {_noted(each)[1] for each in self._committed(self._consumer)} - {"", self._cache}
+        caches = {noted(each).cache for each in self._committed(self._consumer)} - {"", self._cache}
         if not caches:  # I10
             return None
         return (

@@ -20,6 +20,7 @@ from relay.kafka.group_offsets import Offsets, count_between
 from relay.observe import consumer_metrics as metrics
 from relay.observe.consumer_metrics import ConsumerMetrics
 from relay.observe.health import Stall
+from relay.observe.status import this_process
 from relay.process.server_memory import ServerMemory
 
 STALLED_AFTER = 300.0
@@ -53,6 +54,8 @@ class ConsumerWatch:
         self.name = name
         self.topics = topics
         self.tombstone_ttl = tombstone_ttl
+        # Where it is served, as HOST:PORT@NAME, the name of its machine. Set before the consumer starts.
+        self.address = ""
         # The memory of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
         self.memory: Sequence[ServerMemory] = ()
         self._metrics = counted
@@ -248,7 +251,13 @@ class ConsumersObserver(Collector):
     def report(self) -> dict[str, Any]:
         consumers = [watch.report() for watch in self.watches]
         stalls, not_ready = self.stalls(), self.not_ready_reasons()
-        return {"name": self.name, "consumers": consumers, "stalls": stalls, "not_ready": not_ready}
+        return {
+            "name": self.name,
+            "process": this_process(),
+            "consumers": consumers,
+            "stalls": stalls,
+            "not_ready": not_ready,
+        }
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         families = {metric: metric.gauge() for metric in _GAUGES}

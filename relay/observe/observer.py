@@ -5,8 +5,6 @@ Gauges are computed from the latest status at each scrape, so they age while a w
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,7 +19,7 @@ from relay.observe.history import History
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metric, Metrics
 from relay.observe.report import report
-from relay.observe.status import SourceView, WorkerStatus
+from relay.observe.status import SourceView, WorkerStatus, this_process
 
 _STATUS_INTERVAL = 1.0
 
@@ -50,7 +48,7 @@ class Observer(Collector):
         self.worker = worker
         self.file = file
         # As `relay status` calls the members of the group.
-        self.process = f"{socket.gethostname()}/{os.getpid()}"
+        self.process = this_process()
         # The other workers and the consumers of this relay, as the HTTP threads ask them.
         self.others: Callable[[], list[dict[str, Any]]] = list
         self.keeps_status = keeps_status

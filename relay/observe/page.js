@@ -102,7 +102,8 @@ function problems(stalls, gaps) {
     add("bad", `consumer ${each.url} ${each.consumer}`, `consumer ${each.consumer} fails, and tries again`, each.error);
   }
   for (const peer of status.unreachable) {
-    add("bad", `peer ${peer.url}`, `${peer.url} does not answer`, `${peer.problem}. It is one of the peers in the config.`);
+    add("bad", `peer ${peer.url}`, `${peer.url} does not answer`, peer.problem + (peer.is_peer ? ". It is one of the peers in the config."
+      : ". A consumer of this relay served its status there: start it again, if it has ended."));
   }
   return found;
 }

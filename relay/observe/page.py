@@ -84,11 +84,22 @@ def page(report: Mapping[str, Any]) -> str:
 def everybody(observer: Observer) -> dict[str, Any]:
     """Return what ``page.js`` shows: all workers and consumers that answer, and the first ``MOST_ROWS`` shards."""
     report = observer.report()
-    answers = [each for each in observer.others() if each.get("status", {}).get("process") != observer.process]
+    # A peer may have several names, and a process that answers under one is not missed under another.
+    processes = {observer.process}
+    answers = []
+    for each in observer.others():
+        process = each.get("status", {}).get("process")
+        if process is None or process not in processes:
+            answers.append(each)
+        processes.add(process)
     ours = [each for each in answers if each.get("status", {}).get("name") == observer.name]
     statuses = [(each["url"], each["status"]) for each in ours]
     unreachable = [
-        {"url": each["url"], "problem": each.get("problem") or f"it belongs to relay {each['status']['name']}"}
+        {
+            "url": each["url"],
+            "problem": each.get("problem") or f"it belongs to relay {each['status']['name']}",
+            "is_peer": each["is_peer"],
+        }
         for each in answers
         if each not in ours
     ]

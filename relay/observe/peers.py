@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import http.client
+import logging
+import math
+import socket
 import ssl
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any
 
 import orjson
 
 from relay.config import HttpConfig
 from relay.config.addresses import host_port
+from relay.errors import RelayError
 from relay.observe.access import Access, client_side
+
+log = logging.getLogger(__name__)
+
+_LOOK = 15.0
+"""Seconds between two looks for consumers."""
 
 _SECONDS = 2.0
 """The timeout of the connection, and of each read: a page waits for the slowest."""
@@ -21,20 +34,74 @@ _LARGEST = 32_000_000
 """Bytes of a status that are read."""
 
 
-class Peers:
-    """``addresses``: host and port of each. Raises ``ConfigError`` for authorities that cannot be used."""
+class FoundConsumers:
+    """The addresses of consumers, as ``look`` returns them: HOST:PORT@NAME, the name of the machine.
 
-    def __init__(self, addresses: Sequence[str], settings: HttpConfig, access: Access) -> None:
+    They are looked up while somebody asks for them, in a thread of its own: a page must not wait for Kafka.
+    """
+
+    def __init__(self, look: Callable[[], Iterable[str]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the two below
+        self._addresses: tuple[str, ...] = ()
+        self._due = clock()
+        self._said = ""  # used by the one thread that looks
+
+    def addresses(self) -> Sequence[str]:
+        """Return the latest that are known, at once."""
+        with self._lock:
+            if self._clock() >= self._due:
+                self._due = math.inf
+                threading.Thread(target=self._refresh, name="consumers", daemon=True).start()
+            return self._addresses
+
+    def _refresh(self) -> None:
+        addresses = self._addresses
+        try:
+            here = socket.gethostname()
+            noted = [each.rpartition("@") for each in self._look()]
+            addresses = tuple(at for at, _, name in noted if name == here or not _is_loopback(at))
+        except RelayError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                log.info("%s. The page shows the consumers that it knows", error)
+        finally:
+            with self._lock:
+                self._addresses, self._due = addresses, self._clock() + _LOOK
+
+
+class Peers:
+    """``addresses``: host and port of each. ``found``: more, of consumers. ``ConfigError`` for unusable authorities.
+
+    Credentials go to an address that only Kafka names if TLS proves that it is one of ours, and never in clear text.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        settings: HttpConfig,
+        access: Access,
+        found: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._tls = client_side(settings)
         self._headers = dict(access.headers)
+        self._found = found if self._tls is not None or not self._headers else tuple
 
     def ask(self) -> list[dict[str, Any]]:
-        """Return for each its ``url`` with its ``status``, or with the ``problem`` why there is none."""
-        if not self._addresses:
+        """Return for each its ``url`` with its ``status``, or with the ``problem`` why there is none.
+
+        ``is_peer``: whether the config names it.
+        """
+        found = [each for each in dict.fromkeys(self._found()) if each not in self._addresses]
+        if not self._addresses and not found:
             return []
-        with ThreadPoolExecutor(min(16, len(self._addresses))) as pool:
-            return list(pool.map(self._ask, self._addresses))
+        with ThreadPoolExecutor(min(16, len(self._addresses) + len(found))) as pool:
+            return [
+                {**answer, "is_peer": number < len(self._addresses)}
+                for number, answer in enumerate(pool.map(self._ask, [*self._addresses, *found]))
+            ]
 
     def _ask(self, address: str) -> dict[str, Any]:
         found = {"url": f"{'https' if self._tls else 'http'}://{address}"}
@@ -54,6 +121,12 @@ class Peers:
         if not isinstance(status, dict) or "name" not in status:
             raise ValueError("/status.json is not from a relay")
         return status
+
+
+def _is_loopback(address: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(host_port(address)[0]).is_loopback
+    return address.startswith("localhost:")
 
 
 def get(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
@@ -26,11 +27,12 @@ from prometheus_client.exposition import choose_encoder
 from relay.config import Config
 from relay.config.addresses import host_port
 from relay.errors import ConfigError, Unavailable
+from relay.kafka.group_offsets import consumer_addresses
 from relay.observe.access import Access
 from relay.observe.health import Stall
 from relay.observe.observer import Observer
 from relay.observe.page import CONTENT_SECURITY_POLICY, everybody, page
-from relay.observe.peers import Peers
+from relay.observe.peers import FoundConsumers, Peers
 from relay.process.supervisor import WORKER_NUMBER, WORKERS
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,8 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     access = Access(config.http)
     siblings = range(int(_number_from_environment(WORKERS, 1)) if port else 0)
     beside = [f"[{host}]:{first + n}" if ":" in host else f"{host}:{first + n}" for n in siblings if n != worker]
-    observer.others = Peers([*beside, *config.http.peers], config.http, access).ask
+    found = FoundConsumers(partial(consumer_addresses, config)).addresses
+    observer.others = Peers([*beside, *config.http.peers], config.http, access, found).ask
     with serve(observer, host, port, "http", access) as address:
         scheme = "https" if access.tls else "http"
         log.info("serving the status page, /metrics, /healthz, /livez and /readyz at %s://%s", scheme, address)

@@ -186,3 +186,8 @@ def test_a_group_that_has_the_offsets_of_another_cache_is_told_from_its_own(rela
         assert str(second.other_cache()).startswith(f"{said} shop@redis2:6379. ")
         # The id of the topic stands beside the cache.
         assert second.resolve(f"committed:{first.group}")[relayed.topic("orders")]["0"] == 2
+        # So may the address of a consumer.
+        first.http = "10.0.0.5:9410@host"
+        first.commit({relayed.topic("orders"): {"0": 2}}, ids=ids, wait=True)
+        assert str(second.other_cache()).startswith(f"{said} shop@redis2:6379. ")
+        assert second.resolve(f"committed:{first.group}")[relayed.topic("orders")]["0"] == 2

@@ -73,8 +73,21 @@ def test_a_peer_that_does_not_answer_or_belongs_to_another_relay_is_named() -> N
         shown = page_json(found.port)
         assert len(shown["workers"]) == 2
         store, nobody = shown["unreachable"]
-        assert store == {"url": f"http://127.0.0.1:{other.port}", "problem": "it belongs to relay store"}
+        assert store == {
+            "url": f"http://127.0.0.1:{other.port}",
+            "problem": "it belongs to relay store",
+            "is_peer": True,
+        }
         assert (nobody["url"], "refused" in nobody["problem"]) == ("http://127.0.0.1:1", True)
+
+
+def test_a_process_with_several_addresses_is_shown_once() -> None:
+    """It may be a peer by its name, and be found by another address."""
+    with served(healthy()) as found:
+        ask = found.workers[0].others
+        found.workers[0].others = lambda: [*ask(), *ask()]
+        shown = page_json(found.port)
+        assert (len(shown["workers"]), len(shown["consumers"]), shown["unreachable"]) == (2, 3, [])
 
 
 def test_workers_with_tls_and_a_token_show_each_other(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.config import Config
 from relay.errors import ConfigError
+from relay.kafka.group_offsets import consumer_addresses
 from relay.process.managed import free_port
 from spark_consumers import run
 from spark_consumers.checkpoint import ConsumerCheckpoint
@@ -106,7 +108,9 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
     assert get(port, "/readyz")[0] == 200
     waiting = re.compile(r'^relay_consumer_lag_records\{consumer="(log|copy)"\} 0\.0$', re.MULTILINE)
     wait_until(lambda: len(waiting.findall(get(port, "/metrics")[2].decode())) == 2 or None, 30)
+    assert consumer_addresses(topic.config) == [f"127.0.0.1:{port}@{socket.gethostname()}"] * 2
     assert process.stop(timeout=60) == 0, process.log()
+    assert consumer_addresses(topic.config) == []
     assert {e["consumer"] for e in log_lines(topic.log, "stopped")} == {"log", "copy"}
 
 

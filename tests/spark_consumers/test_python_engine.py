@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from relay.config.topic_names import topics_of_cache
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
-from relay.kafka.group_offsets import GroupOffsets, Offsets
+from relay.kafka.group_offsets import GroupOffsets, Offsets, consumer_addresses
 from relay.process.managed import free_port
 from spark_consumers import python_engine, run
 from spark_consumers.python_engine import _PythonConsumer
@@ -135,7 +136,10 @@ def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
     assert (get(port, "/healthz")[0], get(port, "/readyz")[0], get(port, "/")[0]) == (200, 200, 404)
     (shown,) = json.loads(get(port, "/status.json")[2])["consumers"]
     assert (shown["consumer"], shown["state"], shown["lag_records"], shown["lag_seconds"]) == ("cache", "running", 0, 0)
+    # The page of the relay finds it.
+    assert consumer_addresses(topic.config) == [f"127.0.0.1:{port}@{socket.gethostname()}"]
     assert process.stop(signal.SIGTERM) == 0, process.log()
+    assert consumer_addresses(topic.config) == []
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

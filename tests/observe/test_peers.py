@@ -1,0 +1,117 @@
+"""How a worker finds and asks the other processes of its relay."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from relay.config import HttpConfig
+from relay.errors import Unavailable
+from relay.observe.access import Access
+from relay.observe.peers import FoundConsumers, Peers
+from tests.certificates import Authority
+from tests.clock import Clock
+from tests.waiting import wait_until
+
+HERE = socket.gethostname()
+
+
+class Recorded(HTTPServer):
+    """Answers with a status, and keeps the headers of each request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.headers: list[dict[str, str]] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Recorded
+
+    def do_GET(self) -> None:
+        self.server.headers.append(dict(self.headers))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"name": "shop"}')
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    with Recorded() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_consumers_that_kafka_names_are_asked_as_peers_are(recorded: Recorded) -> None:
+    found = Peers([], HttpConfig(address="h:1"), Access(), lambda: [recorded.address, recorded.address])
+    assert found.ask() == [{"url": f"http://{recorded.address}", "status": {"name": "shop"}, "is_peer": False}]
+    listed = Peers([recorded.address], HttpConfig(address="h:1"), Access(), lambda: [recorded.address])
+    assert [each["is_peer"] for each in listed.ask()] == [True]
+
+
+@pytest.mark.parametrize("secret", [{"user": "ops", "password": "hunter2"}, {"bearer": "hunter2"}])
+def test_an_address_that_only_kafka_names_gets_no_password_in_clear_text(
+    secret: dict[str, str], recorded: Recorded
+) -> None:
+    """Whoever may commit offsets could read it otherwise."""
+    http = HttpConfig.model_validate({"address": "h:1", **secret})
+    assert Peers([], http, Access(http), lambda: [recorded.address]).ask() == []
+    assert recorded.headers == []
+    (answer,) = Peers([recorded.address], http, Access(http), tuple).ask()
+    assert "status" in answer
+    assert "Authorization" in recorded.headers[0]
+
+
+def test_with_tls_it_has_to_prove_who_it_is_first(recorded: Recorded, tmp_path: Any) -> None:
+    authority = Authority(tmp_path)
+    secured = {"certificate": str(authority.issue("page")), "authorities": str(authority.ca), "bearer": "hunter2"}
+    http = HttpConfig.model_validate({"address": "h:1", **secured})
+    (answer,) = Peers([], http, Access(http), lambda: [recorded.address]).ask()
+    assert "problem" in answer
+    assert recorded.headers == []
+
+
+def test_a_page_gets_the_addresses_that_are_known_and_never_waits_for_kafka() -> None:
+    clock, go_on = Clock(), Event()
+    answers: list[list[str] | Unavailable] = [
+        [f"127.0.0.1:1@{HERE}", "10.0.0.5:9410@elsewhere", "127.0.0.1:2@elsewhere", "[::1]:3@elsewhere"],
+        Unavailable("no broker"),
+    ]
+
+    def look() -> list[str]:
+        assert go_on.wait(60)
+        answer = answers.pop(0) if answers else []
+        if isinstance(answer, Unavailable):
+            raise answer
+        return answer
+
+    found = FoundConsumers(look, clock)
+    assert list(found.addresses()) == []
+    assert list(found.addresses()) == []  # while it is looked up
+    go_on.set()
+    # The loopback address of another machine is not this one.
+    wanted = ["127.0.0.1:1", "10.0.0.5:9410"]
+    wait_until(lambda: list(found.addresses()) == wanted)
+    clock.now += 20.0
+    assert list(found.addresses()) == wanted
+    wait_until(lambda: not answers)
+    assert list(found.addresses()) == wanted
+
+    def is_empty() -> bool:
+        clock.now += 20.0
+        return not found.addresses()
+
+    wait_until(is_empty)
