@@ -13,8 +13,8 @@ from relay.jvm.jars import cache_folder
 
 
 def archive_of(name: str, used: Iterable[Path]) -> Path:
-    """Return the file for what is ``used``, a Java and jars: Java does not use an archive of others."""
-    state = "\n".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in used)
+    """Return the file for what is ``used``, a Java and jars: Java does not use an archive of others, or other paths."""
+    state = "\n".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in used)
     return cache_folder() / "classes" / f"{name}-{hashlib.sha256(state.encode()).hexdigest()[:16]}.jsa"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -28,10 +29,13 @@ def test_java_starts_without_an_archive_that_is_missing_or_damaged_and_prints_no
     assert len(said) == len(plain)
 
 
-def test_other_jars_have_another_archive(tmp_path: Path) -> None:
+def test_other_jars_and_jars_elsewhere_have_another_archive(tmp_path: Path) -> None:
     jar = tmp_path / "some.jar"
     jar.write_bytes(b"1")
     first = archive_of("some", [jar])
     assert archive_of("some", [jar]) == first
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert archive_of("some", [Path(shutil.copy2(jar, elsewhere))]) != first
     jar.write_bytes(b"22")
     assert archive_of("some", [jar]) != first
