@@ -26,6 +26,8 @@ from relay.demo.vitess_orders import (
 from relay.demo.workload import Item, cache_key, version_in
 from tests import needs
 
+ON_VITESS = pytest.mark.faults("the demo of another source, which make faults runs: test_orders.py has what they share")
+
 CUSTOMERS = [f"customer-{number:03}" for number in range(25)]
 
 
@@ -59,6 +61,7 @@ def transactions(orders: VitessOrders) -> int:
 
 
 @pytest.mark.services
+@ON_VITESS
 def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: VitessOrders, writer: VitessWriter) -> None:
     """Else the topic would have more changes than the writer recorded."""
     kept, deleted = writer.items[:2]
@@ -79,6 +82,7 @@ def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: Vites
 
 
 @pytest.mark.services
+@ON_VITESS
 def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders, writer: VitessWriter) -> None:
     """A statement that waits too long is killed with its connection, so there is nothing to roll back any longer."""
     item = writer.items[0]
@@ -98,6 +102,7 @@ def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders, w
 
 
 @pytest.mark.services
+@ON_VITESS
 def test_the_writers_record_equals_the_table_after_a_new_column_and_a_split(orders: VitessOrders) -> None:
     workload = orders.workload(pause=0.002)
     workload.warm_up()
