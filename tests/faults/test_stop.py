@@ -19,6 +19,10 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
+OTHER_WAITS = pytest.mark.faults(
+    "each wait ends in the same way: those that are left are before a worker, and of each of its stages"
+)
+
 HANGS = 60.0
 """Seconds after which a relay counts as hanging. It should end within 10."""
 
@@ -38,12 +42,12 @@ def has_lost_one_of(name: str, broker: ProxiedBroker) -> bool:
 @pytest.mark.parametrize(
     ("apis", "client"),
     [
-        pytest.param([Api.METADATA], "", id="looking for brokers"),
+        pytest.param([Api.METADATA], "", id="looking for brokers", marks=OTHER_WAITS),
         pytest.param([Api.FETCH], "-schemas", id="reading the schemas"),
-        pytest.param([Api.INIT_PRODUCER_ID], "", id="opening the producers"),
-        pytest.param([Api.LIST_OFFSETS], "", id="looking up the ends of the checkpoints"),
+        pytest.param([Api.INIT_PRODUCER_ID], "", id="opening the producers", marks=OTHER_WAITS),
+        pytest.param([Api.LIST_OFFSETS], "", id="looking up the ends of the checkpoints", marks=OTHER_WAITS),
         pytest.param([Api.FETCH], "-relay", id="reading the checkpoints"),
-        pytest.param([Api.JOIN_GROUP], "", id="joining the group"),
+        pytest.param([Api.JOIN_GROUP], "", id="joining the group", marks=OTHER_WAITS),
         pytest.param([Api.OFFSET_FETCH], "", id="at the barrier of the fence"),
     ],
 )
@@ -61,8 +65,10 @@ def test_a_relay_that_waits_for_kafka_at_its_start_can_be_stopped(
     ("apis", "codes"),
     [
         pytest.param([Api.END_TXN], {143}, id="committing"),
-        pytest.param([Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT], {143}, id="sending the offsets"),
-        pytest.param([Api.PRODUCE], {143}, id="publishing"),
+        pytest.param(
+            [Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT], {143}, id="sending the offsets", marks=OTHER_WAITS
+        ),
+        pytest.param([Api.PRODUCE], {143}, id="publishing", marks=OTHER_WAITS),
         pytest.param([Api.LEAVE_GROUP], {0}, id="leaving the group"),
         pytest.param([], {143, 0}, id="doing anything"),
     ],
