@@ -43,6 +43,7 @@ def test_every_item_keeps_its_order_across_splits(config: Path, stream: Scripted
     assert set(ids.values()) == {1}
 
 
+@pytest.mark.faults("the kills of test_random_scenarios.py, of which many come while shards split")
 def test_kills_while_shards_split_lose_and_disorder_nothing(config: Path, stream: ScriptedStream) -> None:
     """I1, I2, I3: kill -9 in mid-stream, with the lineage growing meanwhile."""
     table = SplittingTable(stream, seed=2)
@@ -110,19 +111,17 @@ def test_a_stream_that_throttles_is_read_all_the_same(config: Path, stream: Scri
     table.write(40)
     table.split()
     table.write(40)
-    refuses = random.Random(6)
+    refuses, refused = random.Random(6), 0
 
     def throttle(operation: str) -> None:
-        if operation in ("GetRecords", "GetShardIterator") and refuses.random() < 0.8:
+        nonlocal refused
+        if operation in ("GetRecords", "GetShardIterator") and refused < 30 and refuses.random() < 0.8:
+            refused += 1
             raise Refused("ThrottlingException")
 
     stream.before = throttle
-    relay = start_relay(config)
-    time.sleep(10)
-    assert relay.is_running, relay.log()
-    stream.before = lambda operation: None
-    assert relay.terminate() == 0
     run_until_caught_up(config)
+    assert refused == 30
     histories, ids = published_versions(config)
     assert histories == table.histories
     assert set(ids.values()) == {1}
