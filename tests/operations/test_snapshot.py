@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from relay.config import load
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
+from relay.operations.snapshot import request as request_snapshot
 from relay.records import SnapshotRequest
 from relay.snapshots import requests as snapshot_requests
 from relay.snapshots.control import requested
@@ -261,39 +261,26 @@ def test_a_request_that_a_worker_takes_while_it_is_withdrawn_can_be_stopped_and_
     assert (state(relay), relay.source()["snapshot_requests"]) == ("finished", [])
 
 
-def test_requests_of_two_processes_at_once_are_all_served_while_the_initial_snapshot_runs(
+def test_the_initial_snapshot_cannot_be_stopped_and_what_two_ask_for_at_once_is_served_after_it(
     relay: Operated, stream: ScriptedStream
 ) -> None:
-    """I1, I3: one snapshot after the initial one fulfils them, since they ask for the same."""
-    pace = Pace(stream)
-    relay.configure(snapshot="initial")
-    with running(relay):
-        wait_until(lambda: state(relay) == "reading" or None, 60)
-        commands = [
-            [sys.executable, "-m", "relay.cli", "snapshot", str(relay.path), "s", *more] for more in ((), (TABLE,))
-        ]
-        asked = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
-        for process in asked:
-            said, _ = process.communicate(timeout=600)
-            assert "it waits until snapshot" in said
-        assert len(requests(relay)) == 2
-        pace.pages = 1000
-        wait_until(lambda: (state(relay) == "finished" and not requests(relay)) or None, 120)
-    assert reads(relay) == once(2)
-    partitions = load(relay.path).kafka.partitions
-    assert marks(relay) == {"begin": 2 * partitions, "end": 2 * partitions}
-
-
-def test_the_initial_snapshot_cannot_be_stopped(relay: Operated, stream: ScriptedStream) -> None:
+    """I1, I3: one snapshot after the initial one fulfils both requests, since they ask for the same."""
     pace = Pace(stream)
     relay.configure(snapshot="initial")
     with running(relay):
         wait_until(lambda: state(relay) == "reading" or None, 60)
         said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
         assert "is the initial one or repairs a gap" in said
+        config = load(relay.path)
+        with ThreadPoolExecutor(2) as pool:
+            asked = list(pool.map(lambda tables: request_snapshot(config, "s", tables), ([], [TABLE])))
+        assert all(each.behind is not None for each in asked)
+        assert len(requests(relay)) == 2
         pace.pages = 1000
-        wait_until(lambda: state(relay) == "finished" or None, 60)
-    assert reads(relay) == once()
+        wait_until(lambda: (state(relay) == "finished" and not requests(relay)) or None, 120)
+    assert reads(relay) == once(2)
+    partitions = load(relay.path).kafka.partitions
+    assert marks(relay) == {"begin": 2 * partitions, "end": 2 * partitions}
 
 
 def test_a_snapshot_that_reads_a_table_again_cannot_be_stopped_and_the_reason_is_said(relay: Operated) -> None:
