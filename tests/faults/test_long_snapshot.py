@@ -96,9 +96,9 @@ class World:
         self.stream.shard("again")
         self.leaves = {"again": items}
 
-    def pass_three_hours(self) -> None:
+    def pass_six_hours(self) -> None:
         """Write beside the snapshot, which reads one page, and wait until both have arrived."""
-        self.pass_hours(3)
+        self.pass_hours(6)
         for item in self.random.sample(list(self.writes), 15):
             self.write(item, delete=self.random.random() < 0.4)
         self.pages_allowed = self.pages + 1
@@ -159,11 +159,11 @@ def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
 
 def test_a_snapshot_that_takes_more_than_a_day_loses_nothing_and_undoes_nothing(world: World) -> None:
     relay = world.start_with_pages(2)
-    for step in range(10):
-        world.pass_three_hours()
-        if step in (1, 5):
+    for step in range(5):
+        world.pass_six_hours()
+        if step in (0, 2):
             world.split()
-        if step in (3, 7):
+        if step in (1, 3):
             relay.kill()
             relay = world.start()
     root = world.stream.shards[full("root")]
@@ -184,10 +184,10 @@ def test_a_snapshot_that_takes_more_than_a_day_loses_nothing_and_undoes_nothing(
 def test_a_stream_that_replaces_another_during_a_snapshot_is_read_before_its_records_expire(world: World) -> None:
     """The snapshot begins again: what it has read so far says nothing of the writes between the streams."""
     relay = world.start_with_pages(2)
-    world.pass_three_hours()
+    world.pass_six_hours()
     world.replace_stream()
-    for _ in range(9):
-        world.pass_three_hours()
+    for _ in range(5):
+        world.pass_six_hours()
     assert world.stream.shards[full("again")].trimmed > 0
     assert relay.is_running, relay.log()
     relay.kill()
