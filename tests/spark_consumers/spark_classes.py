@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from relay.errors import Unavailable
@@ -51,6 +52,12 @@ def use() -> None:
     """Let the JVMs of Spark that this process and its children start use the archive, if there is one."""
     if _OPTIONS not in os.environ and exists():
         os.environ[_OPTIONS] = " ".join(using(_archive()))
+
+
+def with_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that give the Sparks of a process these settings, where they say nothing else."""
+    options = [os.environ.get(_OPTIONS, ""), *(f"-D{name}={value}" for name, value in settings.items())]
+    return {_OPTIONS: " ".join(options).strip()}
 
 
 def exists() -> bool:

@@ -23,7 +23,7 @@ _RELAY = "from relay.cli import main; main()"
 
 # Spark compiles the code of each query that it has not had before. Most tests have few rows and tables of their own, so
 # that takes half of their CPU.
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
@@ -108,7 +108,7 @@ class SparkProcess:
             "script": script,
             "arguments": arguments,
             "given": given,
-            "settings": _COMPILED if compiled else _INTERPRETED,
+            "settings": _COMPILED if compiled else INTERPRETED,
             "output": str(output),
             "log": str(log),
         }
