@@ -26,6 +26,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
         yield primary, replica
 
 
+@pytest.mark.faults("kills of another source: test_snapshots.py; mysql/test_database_snapshots.py resumes a segment")
 def test_a_copy_equals_the_table_though_it_is_written_to_and_the_relay_is_killed_in_its_snapshot(
     tmp_path: Path, kafka: Any, unique: str, servers: tuple[Any, Any]
 ) -> None:
