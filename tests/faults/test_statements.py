@@ -202,6 +202,7 @@ def test_each_statement_of_a_database_is_published_once_between_its_rows(
     own: Any, kafka: Any, tmp_path: Path, unique: str, chance: random.Random
 ) -> None:
     """Its seed is ``RELAY_SEED``."""
+    count = 16 if isinstance(own, MariaDB) else 40  # a relay is killed beside one in three
     own.execute(f"create database {DATABASE} character set utf8mb4")
     own.execute(f"create table {DATABASE}.items (id bigint primary key, v varchar(20))")
     account = {"database": DATABASE, "user": USER, "password": PASSWORD}
@@ -211,8 +212,8 @@ def test_each_statement_of_a_database_is_published_once_between_its_rows(
     )
     ids = iter(range(1, 10_000))
     try:
-        stage.played(chance, ["-"], lambda _: next(ids), 40)
-        assert stage.check("legacy") > 20
+        stage.played(chance, ["-"], lambda _: next(ids), count)
+        assert stage.check("legacy") > count // 2
     finally:
         stage.close()
 
