@@ -3,7 +3,7 @@
 One relay reads many streams at once, each with a seed of its own (``tests/dynamodb/scenario.py``). It is killed
 when a drawn call arrives at a stream, or between two steps of a commit; started again; and in the end what is on
 the topics is compared with what the streams know they were written. ``RELAY_SEEDS`` says how many seeds are
-played, ``RELAY_SEED`` names one to be played alone.
+played, of which ``make test`` plays the first 30; ``RELAY_SEED`` names one to be played alone.
 
 In the second test the network fails as well (``tests/kafka/drawn_faults.py``). Its seeds are those of networks, each
 with a few streams and one or two relays at a time; ``RELAY_NETWORKS`` says which are played, as in ``0-99,117``.
@@ -46,6 +46,7 @@ ALONE = os.environ.get("RELAY_SEED")
 NETWORKS = os.environ.get("RELAY_NETWORKS", "0,94")
 STREAMS = 6  # of a network
 LENGTH = 5  # of their histories, so that there are as many transactions as for a hundred streams
+FIRST = 30  # streams that one relay of `make test` reads
 AT_ONCE = 2
 GAVE_UP = 3  # exit code
 KILLS = 4
@@ -55,10 +56,26 @@ STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", 
 pytestmark = pytest.mark.services
 
 
-def test_whatever_a_stream_does_and_wherever_a_relay_dies(tmp_path: Path, kafka: Any, unique: str) -> None:
+def some_and_others() -> list[ParameterSet]:
+    """Return the seeds: ``make test`` plays the first of them."""
+    if ALONE:
+        return [pytest.param([int(ALONE)], id="one")]
+    others = pytest.mark.faults("other streams: the first are played in `make test`")
+    if SEEDS <= FIRST:
+        return [pytest.param(range(SEEDS), id="some")]
+    return [
+        pytest.param(range(FIRST), id="some"),
+        pytest.param(range(FIRST, SEEDS), marks=[others], id="others"),
+    ]
+
+
+@pytest.mark.parametrize("seeds", some_and_others())
+def test_whatever_a_stream_does_and_wherever_a_relay_dies(
+    tmp_path: Path, kafka: Any, unique: str, seeds: Sequence[int]
+) -> None:
     """Per item in order, nothing doubled, and nothing lost but what gap records report."""
-    seeds = [int(ALONE)] if ALONE else list(range(SEEDS))
-    groups = [seeds[n::AT_ONCE] for n in range(min(AT_ONCE, len(seeds)))]
+    count = AT_ONCE if len(seeds) > FIRST else 1
+    groups = [seeds[n::count] for n in range(count)]
 
     def play(number: int) -> list[str]:
         folder = tmp_path / str(number)
