@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -94,23 +93,22 @@ def test_a_fence_that_shows_before_any_call_is_a_fence(kafka: Any, unique: str) 
 
 
 @pytest.fixture
-def proxied() -> Iterator[ProxiedBroker]:
-    with ProxiedBroker() as broker:
-        yield broker
+def client(broker: ProxiedBroker, unique: str) -> dict[str, Any]:
+    """Settings of clients whose requests the proxy knows: one that was abandoned in another test goes on asking."""
+    return {"bootstrap.servers": broker.bootstrap_servers, "client.id": unique}
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_a_request_to_end_a_transaction_that_arrives_late_does_not_end_a_later_one(
-    proxied: ProxiedBroker, unique: str, ends: str
+    broker: ProxiedBroker, client: dict[str, Any], unique: str, ends: str
 ) -> None:
     """I1, I3: the client repeats a request whose connection broke, and reports success. The first copy is under way."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers}
     create(client, unique)
     publisher = Publisher(client, unique)
     arrives = threading.Event()
     publish(publisher, unique, b"1")
-    proxied.proxy.lose(Api.END_TXN, verdict=Verdict(request=Late(arrives)), times=1)
+    broker.proxy.lose(Api.END_TXN, client=unique, verdict=Verdict(request=Late(arrives)), times=1)
     if ends == "commit":
         publisher.commit_without_offsets()
     else:
@@ -127,15 +125,14 @@ def test_a_request_to_end_a_transaction_that_arrives_late_does_not_end_a_later_o
 
 @pytest.mark.services
 def test_a_request_to_end_a_transaction_that_timed_out_does_not_end_a_later_one(
-    proxied: ProxiedBroker, unique: str
+    broker: ProxiedBroker, client: dict[str, Any], unique: str
 ) -> None:
     """I1, I3: the client gives the request up before the call does, and sends it again on another connection."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers}
     create(client, unique)
     publisher = Publisher({**client, "socket.timeout.ms": 1000}, unique)
     arrives = threading.Event()
     publish(publisher, unique, b"1")
-    proxied.proxy.lose(Api.END_TXN, verdict=Verdict(request=Pass(after=arrives)), times=1)
+    broker.proxy.lose(Api.END_TXN, client=unique, verdict=Verdict(request=Pass(after=arrives)), times=1)
     publisher.commit_without_offsets()
     publish(publisher, unique, b"2")
     publisher.flush()
@@ -149,16 +146,16 @@ def test_a_request_to_end_a_transaction_that_timed_out_does_not_end_a_later_one(
 
 @pytest.mark.services
 def test_a_producer_is_spent_once_a_connection_breaks_and_not_because_it_could_not_connect(
-    proxied: ProxiedBroker, unique: str
+    broker: ProxiedBroker, client: dict[str, Any], unique: str
 ) -> None:
     """I3: a connection that never was has carried no request."""
-    client = {"bootstrap.servers": f"{NOBODY},{proxied.bootstrap_servers}"}
+    client["bootstrap.servers"] = f"{NOBODY},{broker.bootstrap_servers}"
     create(client, unique)
     publisher = Publisher(client, unique)
     publish(publisher, unique, b"1")
     publisher.commit_without_offsets()
     assert [publisher.is_spent] == [False]
-    proxied.proxy.lose(Api.PRODUCE, verdict=Verdict(request=Cut(100)), times=1)
+    broker.proxy.lose(Api.PRODUCE, client=unique, verdict=Verdict(request=Cut(100)), times=1)
     publish(publisher, unique, b"2")
     publisher.commit_without_offsets()
     assert [publisher.is_spent] == [True]
@@ -171,19 +168,19 @@ def test_a_producer_is_spent_once_a_connection_breaks_and_not_because_it_could_n
 
 @pytest.mark.services
 def test_records_that_do_not_arrive_within_the_transaction_timeout_are_not_sent_on(
-    proxied: ProxiedBroker, unique: str
+    broker: ProxiedBroker, client: dict[str, Any], unique: str
 ) -> None:
     """I10: they would take the way from the next attempt."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers, "transaction.timeout.ms": 10_000, "linger.ms": 0}
+    client |= {"transaction.timeout.ms": 10_000, "linger.ms": 0}
     create(client, unique)
     publisher = Publisher(client, unique)
-    proxied.proxy.lose(Api.PRODUCE, verdict=Verdict(request=Pass(rate=1000)))
+    broker.proxy.lose(Api.PRODUCE, client=unique, verdict=Verdict(request=Pass(rate=1000)))
     publish(publisher, unique, *[bytes(4000)] * 10)
     with pytest.raises(TooSlow, match=r"the broker did not acknowledge \d+ records within 8 s"):
         publisher.flush()
     with pytest.raises(Aborted, match=r"did not acknowledge some of its records in time: .*`transaction\.timeout\.ms`"):
         publisher.flush()
-    proxied.proxy.rule = passing
+    broker.proxy.rule = passing
     publisher.abort()
     publish(publisher, unique, b"2")
     publisher.flush()
@@ -193,15 +190,17 @@ def test_records_that_do_not_arrive_within_the_transaction_timeout_are_not_sent_
 
 
 @pytest.mark.services
-def test_a_client_whose_call_was_abandoned_is_kept_and_sends_nothing_more(proxied: ProxiedBroker, unique: str) -> None:
+def test_a_client_whose_call_was_abandoned_is_kept_and_sends_nothing_more(
+    broker: ProxiedBroker, client: dict[str, Any], unique: str
+) -> None:
     """I3, I10: librdkafka corrupts its memory if such a client is freed. Another client gets through meanwhile."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers, "transaction.timeout.ms": 10_000}
+    client |= {"transaction.timeout.ms": 10_000}
     create(client, unique)
     group = Consumer({**client, "group.id": unique})
     publisher = Publisher(client, unique)
     publish(publisher, unique, b"1")
-    proxied.proxy.lose(Api.ADD_OFFSETS_TO_TXN)
-    with pytest.raises(Abandoned, match=f"no broker at {proxied.bootstrap_servers} has answered send_offsets"):
+    broker.proxy.lose(Api.ADD_OFFSETS_TO_TXN, client=unique)
+    with pytest.raises(Abandoned, match=f"no broker at {broker.bootstrap_servers} has answered send_offsets"):
         publisher.commit([TopicPartition(unique, 0, 1)], group.consumer_group_metadata)
     abandoned = publisher._producer
     publisher.renew()
@@ -210,22 +209,23 @@ def test_a_client_whose_call_was_abandoned_is_kept_and_sends_nothing_more(proxie
     assert sys.getrefcount(abandoned) == 4
     publish(publisher, unique, b"2")
     publisher.commit_without_offsets()
-    proxied.proxy.rule = passing
+    broker.proxy.rule = passing
     publisher.close()
     group.close()
     assert read_committed(client, unique) == ["2"]
 
 
 @pytest.mark.services
-def test_a_stop_does_not_wait_until_a_call_is_abandoned(proxied: ProxiedBroker, unique: str) -> None:
+def test_a_stop_does_not_wait_until_a_call_is_abandoned(
+    broker: ProxiedBroker, client: dict[str, Any], unique: str
+) -> None:
     """I3: the call ignores its own timeout, and its client is kept."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers}
     create(client, unique)
     group = Consumer({**client, "group.id": unique})
     stop_by = [math.inf]
     publisher = Publisher({**client, "transaction.timeout.ms": 600_000}, unique, stop_by=lambda: stop_by[0])
     publish(publisher, unique, b"1")
-    proxied.proxy.lose(Api.ADD_OFFSETS_TO_TXN)
+    broker.proxy.lose(Api.ADD_OFFSETS_TO_TXN, client=unique)
     threading.Timer(1.0, lambda: stop_by.__setitem__(0, time.monotonic())).start()
     with pytest.raises(NotDrained, match=r"stopping, but no broker at .* answers send_offsets"):
         publisher.commit([TopicPartition(unique, 0, 1)], group.consumer_group_metadata)
@@ -254,18 +254,20 @@ def test_a_producer_that_has_aborted_is_spent(kafka: Any, unique: str) -> None:
 
 @pytest.mark.services
 @pytest.mark.parametrize("ends", ["commit", "abort"])
-def test_a_client_that_gets_no_answer_is_given_up(proxied: ProxiedBroker, unique: str, ends: str) -> None:
+def test_a_client_that_gets_no_answer_is_given_up(
+    broker: ProxiedBroker, client: dict[str, Any], unique: str, ends: str
+) -> None:
     """I10: librdkafka may lose its coordinator, and then asks in vain while other clients get through."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers, "transaction.timeout.ms": 10_000}
+    client |= {"transaction.timeout.ms": 10_000}
     create(client, unique)
     publisher = Publisher(client, unique)
     publish(publisher, unique, b"1")
     publisher.flush()
-    proxied.proxy.lose(Api.END_TXN)
+    broker.proxy.lose(Api.END_TXN, client=unique)
     with pytest.raises(Abandoned, match=f"has answered {ends} for 10 s"):
         publisher.commit_without_offsets() if ends == "commit" else publisher.abort()
     publisher.renew()
-    proxied.proxy.rule = passing
+    broker.proxy.rule = passing
     publish(publisher, unique, b"2")
     publisher.commit_without_offsets()
     publisher.close()
@@ -273,20 +275,22 @@ def test_a_client_that_gets_no_answer_is_given_up(proxied: ProxiedBroker, unique
 
 
 @pytest.mark.services
-def test_a_fence_beside_connections_that_break_is_a_fence(proxied: ProxiedBroker, unique: str) -> None:
+def test_a_fence_beside_connections_that_break_is_a_fence(
+    broker: ProxiedBroker, client: dict[str, Any], unique: str
+) -> None:
     """I3: librdkafka delivers the line about the connection while the exception about the fence is on its way."""
-    client = {"bootstrap.servers": proxied.bootstrap_servers, "linger.ms": "0"}
+    client |= {"linger.ms": "0"}
     create(client, unique)
     for _ in range(3):
         publisher = Publisher(client, unique)
         publish(publisher, unique, b"1")
         publisher.flush()
         Publisher(client, unique).close()
-        proxied.proxy.lose(Api.PRODUCE, verdict=Verdict(answer=Cut(100_000)), times=1)
+        broker.proxy.lose(Api.PRODUCE, client=unique, verdict=Verdict(answer=Cut(100_000)), times=1)
         publisher.send(unique, b"2", b"k", 0)
         with pytest.raises(Fenced):
             publisher.flush()
-        proxied.proxy.rule = passing
+        broker.proxy.rule = passing
         publisher.close()
 
 
