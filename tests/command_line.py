@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -52,6 +53,30 @@ def relay_with(config: Mapping[str, Any], folder: Path, *secrets: str) -> Relay:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         for secret in secrets:
             assert secret not in answer.stdout + answer.stderr
+        return answer
+
+    return run
+
+
+RelayHere = Callable[..., Result]
+
+
+def relay_here_with(
+    config: Mapping[str, Any], folder: Path, captured: pytest.CaptureFixture[str], *secrets: str
+) -> RelayHere:
+    """Return what `relay_with` does, but what runs a command in this process.
+
+    ``captured``: the fixture ``capfd``, which has what clients of Kafka write past Python.
+    """
+
+    def run(*arguments: str) -> Result:
+        path = folder / "relay.yaml"
+        path.write_text(yaml.safe_dump(config))
+        with no_traces_left():
+            answer = relay(*(path if each == "CONFIG" else each for each in arguments))
+        written = "".join(captured.readouterr())
+        for secret in secrets:
+            assert secret not in answer.output + written
         return answer
 
     return run

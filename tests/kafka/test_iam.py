@@ -22,7 +22,7 @@ from relay.demo.dynamodb_orders import create_table
 from relay.kafka.changes import changes
 from tests.aws_server import REGION, AwsServer, Keys
 from tests.certificates import Authority
-from tests.command_line import Relay, relay_with
+from tests.command_line import Relay, RelayHere, relay_here_with, relay_with
 from tests.kafka.msk import MskBroker
 from tests.services.brokers import SecuredBroker
 from tests.waiting import wait_until
@@ -56,21 +56,31 @@ def config(
     }
 
 
+TOKENS = ("X-Amz", "aHR0cHM6Ly9rYWZrYS")
+"""What no output contains: a token as it is, and in Base64."""
+
+
 @pytest.fixture
-def relay(config: dict[str, Any], tmp_path: Path) -> Relay:
-    """Run a command, and check that its output does not contain a token."""
-    return relay_with(config, tmp_path, "X-Amz", "aHR0cHM6Ly9rYWZrYS")  # as it is, and in Base64
+def relay(config: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> RelayHere:
+    return relay_here_with(config, tmp_path, capfd, *TOKENS)
+
+
+@pytest.fixture
+def started(config: dict[str, Any], tmp_path: Path) -> Relay:
+    """Run a command in a process of its own."""
+    return relay_with(config, tmp_path, *TOKENS)
 
 
 def test_the_relay_its_commands_and_a_consumer_log_in_as_the_role(
-    relay: Relay, config: dict[str, Any], msk: MskBroker, aws_user: Keys, dynamodb: Any, unique: str, tmp_path: Path
+    started: Relay, relay: RelayHere, msk: MskBroker, aws_user: Keys, dynamodb: Any, unique: str, tmp_path: Path
 ) -> None:
     with closing(boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")) as client:
         create_table(client, unique)
         client.put_item(TableName=unique, Item={"customer": {"S": "ada"}, "order_id": {"N": "7"}})
     msk.door.signers.clear()
+    ran = started("run", "CONFIG", "--until-caught-up")
+    assert ran.returncode == 0, ran.stderr
     for command in (
-        ("run", "CONFIG", "--until-caught-up"),
         ("check", "CONFIG"),
         ("status", "CONFIG", "--json"),
         ("gaps", "list", "CONFIG"),
@@ -78,8 +88,8 @@ def test_the_relay_its_commands_and_a_consumer_log_in_as_the_role(
         ("consume", "cache", "CONFIG", "--until-caught-up", "--engine", "python"),
         ("reset", "CONFIG", "orders", "--to", "trim_horizon"),
     ):
-        ran = relay(*command)
-        assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
+        done = relay(*command)
+        assert done.exit_code == 0, (command, done.output, done.exception)
     shown = relay("tail", "CONFIG", "--from-beginning", "--exit-at-end", "--json")
     assert [json.loads(line)["key"] for line in shown.stdout.splitlines()] == ["ada"]
     received = changes(load(tmp_path / "relay.yaml"), [f"{unique}.{unique}"], group=f"{unique}.program")
@@ -90,8 +100,12 @@ def test_the_relay_its_commands_and_a_consumer_log_in_as_the_role(
     assert aws_user.access_key not in {signer for _, signer in msk.door.signers}
 
 
+@pytest.mark.faults(
+    "the log in of another client: test_the_relay_its_commands_and_a_consumer_log_in_as_the_role lets the others in, "
+    "test_kafka_source.py has the settings of Spark's"
+)
 def test_a_spark_consumer_logs_in_with_the_module_of_aws(
-    relay: Relay,
+    started: Relay,
     config: dict[str, Any],
     msk: MskBroker,
     aws: AwsServer,
@@ -109,9 +123,9 @@ def test_a_spark_consumer_logs_in_with_the_module_of_aws(
     with closing(boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")) as client:
         create_table(client, unique)
         client.put_item(TableName=unique, Item={"customer": {"S": "ada"}, "order_id": {"N": "7"}})
-    assert relay("run", "CONFIG", "--until-caught-up").returncode == 0
+    assert started("run", "CONFIG", "--until-caught-up").returncode == 0
     msk.door.signers.clear()
-    ran = relay("consume", "log", "CONFIG", "--until-caught-up", "--checkpoint", str(tmp_path / "point"))
+    ran = started("consume", "log", "CONFIG", "--until-caught-up", "--checkpoint", str(tmp_path / "point"))
     assert ran.returncode == 0, ran.stderr
     (batch,) = (json.loads(line) for line in ran.stderr.splitlines() if '"event": "batch"' in line)
     assert batch["rows"] == 1
@@ -120,11 +134,11 @@ def test_a_spark_consumer_logs_in_with_the_module_of_aws(
 
 
 def test_tokens_of_another_identity_are_refused_in_plain_words(
-    relay: Relay, config: dict[str, Any], msk: MskBroker
+    relay: RelayHere, config: dict[str, Any], msk: MskBroker
 ) -> None:
     config["kafka"]["iam"] = {"region": REGION}  # the user, whom this broker does not know
     answer = relay("check", "CONFIG")
-    assert answer.returncode == 3
+    assert answer.exit_code == 3
     assert "Access denied" in answer.stdout
     msk.door.refusals.clear()
 
@@ -144,16 +158,14 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
 def test_a_refused_role_is_named_and_exits_3(
-    relay: Relay, config: dict[str, Any], aws: AwsServer, unique: str, command: tuple[str, ...]
+    relay: RelayHere, config: dict[str, Any], aws: AwsServer, unique: str, command: tuple[str, ...]
 ) -> None:
     role = aws.role(f"{unique}-other", external_id="shop-42")
     config["kafka"]["iam"] |= {"role_arn": role, "external_id": "shop-43"}
-    begun = time.monotonic()
     answer = relay(*command)
-    assert answer.returncode == 3
-    assert f"AWS does not let the relay assume the role {role}: AccessDenied" in answer.stdout + answer.stderr
-    assert "Traceback" not in answer.stdout + answer.stderr
-    assert time.monotonic() - begun < 60
+    assert answer.exit_code == 3
+    assert f"AWS does not let the relay assume the role {role}: AccessDenied" in answer.output
+    assert "Traceback" not in answer.output
 
 
 def test_clients_that_wait_renew_their_tokens_before_they_expire(
