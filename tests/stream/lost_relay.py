@@ -29,7 +29,8 @@ class LostRelay(Operated):
         self.configure(**source)
         self.stream.shard("root")
         self.put(1, ago=3600)
-        self.run()
+        if source.get("start") == "latest":
+            self.run()
         self.put(2)
         self.run()
 
