@@ -20,14 +20,8 @@ from tests.listening import NOBODY
 
 
 @pytest.fixture
-def proxied() -> Iterator[ProxiedBroker]:
-    with ProxiedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def producers(proxied: ProxiedBroker, unique: str) -> Iterator[Producers]:
-    opened = Producers(KafkaSettings.from_config(config(unique, proxied.bootstrap_servers)))
+def producers(broker: ProxiedBroker, unique: str) -> Iterator[Producers]:
+    opened = Producers(KafkaSettings.from_config(config(unique, broker.bootstrap_servers)))
     opened.open()
     yield opened
     opened.close()
@@ -42,18 +36,18 @@ def commit(publisher: Publisher, topic: str, value: bytes) -> str:
 
 @pytest.mark.services
 def test_while_a_spent_producer_takes_a_new_epoch_the_other_goes_on(
-    proxied: ProxiedBroker, producers: Producers, unique: str
+    broker: ProxiedBroker, producers: Producers, unique: str
 ) -> None:
     """I3, I10: with the broker away from those that begin, the spent one is not ready, and is not used."""
-    client: dict[str, Any] = {"bootstrap.servers": proxied.bootstrap_servers}
+    client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
     create(client, unique)
     first, second = (commit(next(producers), unique, value) for value in (b"1", b"2"))
     assert first != second
-    proxied.proxy.lose(Api.END_TXN, verdict=Verdict(answer=Cut(2)), times=1)
+    broker.proxy.lose(Api.END_TXN, verdict=Verdict(answer=Cut(2)), times=1)
     assert commit(next(producers), unique, b"3") == first
-    proxied.proxy.lose(Api.INIT_PRODUCER_ID, verdict=Verdict(request=Pass(after=1.0)))
+    broker.proxy.lose(Api.INIT_PRODUCER_ID, verdict=Verdict(request=Pass(after=1.0)))
     assert [commit(next(producers), unique, value) for value in (b"4", b"5")] == [second, second]
-    proxied.proxy.rule = passing
+    broker.proxy.rule = passing
     used = second
     for number in range(6, 1000):
         if used == first:
@@ -65,10 +59,10 @@ def test_while_a_spent_producer_takes_a_new_epoch_the_other_goes_on(
 
 @pytest.mark.services
 def test_all_that_is_open_is_aborted_when_the_producers_start_over(
-    proxied: ProxiedBroker, producers: Producers, unique: str
+    broker: ProxiedBroker, producers: Producers, unique: str
 ) -> None:
     """I3"""
-    client: dict[str, Any] = {"bootstrap.servers": proxied.bootstrap_servers}
+    client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
     create(client, unique)
     name = producers.name
     publish(next(producers), unique, b"1")
