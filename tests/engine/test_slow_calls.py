@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from relay.avro.decode import decode
 from relay.avro.schema_registry import RegistrySchemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
@@ -20,6 +21,7 @@ from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
 from tests.benchmarks.harness import count_committed
 from tests.scripted_source import LABEL, ScriptedSource, config_of, running
+from tests.topic_changes import read_values
 from tests.waiting import wait_until
 
 ALTERED = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1, row=(Column("id", "string"),))
@@ -109,6 +111,9 @@ def test_a_registry_that_is_away_when_a_table_gets_a_new_schema_delays_only_that
             registry.restart()
             assert wait_until(lambda: published(config, altered), 60) == 1
         assert "the schemas are published now" in caplog.text
+        ((_, _, value),) = read_values(config.kafka.client(), config.topic("orders"))
+        assert value[:1] == b"\x00"  # the number of its schema in the registry follows
+        assert decode(schemas, value)["key"] == {"id": "shard-00000"}
         (subject,) = schemas.subjects()  # it began anew, without those of the start
         assert subject == f"{config.topic('orders')}-value"
 
