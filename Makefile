@@ -41,7 +41,7 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service or process, with fewer examples, in a minute.
-	@$(RUN) pytest -n 5 --hypothesis-profile quick -m "not services and not processes and not faults and not package and not deploy and not images" $(ARGS)
+	@$(RUN) pytest -n 3 --hypothesis-profile quick -m "not services and not processes and not faults and not package and not deploy and not images" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)

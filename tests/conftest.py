@@ -81,7 +81,7 @@ head.QUIET_SECONDS = 0.1
 
 # No test fails because the host is slow.
 hypothesis.settings.register_profile("relay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("relay"), max_examples=15)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("relay"), max_examples=10)
 hypothesis.settings.load_profile("relay")
 
 

@@ -19,7 +19,7 @@ from tests.cache.broken import GUARDS
 from tests.cache.rows import token
 from tests.cache.stores import KINDS, Backend, InMemory, OnServers, opened
 from tests.cache.world import TOMBSTONE_TTL, Move, World
-from tests.examples import examples
+from tests.examples import examples, is_quick
 from tests.waiting import wait_until
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
@@ -344,7 +344,8 @@ def test_a_scripted_interleaving_is_only_safe_with_the_guard(without: Broken) ->
         without.play(without.moves)
 
 
-@pytest.mark.parametrize("without", SEARCHED, ids=lambda without: without.name)
+# The first takes longer than all other tests of this file together.
+@pytest.mark.parametrize("without", SEARCHED[is_quick() :], ids=lambda without: without.name)
 def test_the_search_notices_a_missing_guard(without: Broken) -> None:
     """It shows that the searches above can fail."""
 

@@ -12,10 +12,18 @@ from tests.cache.model.scenarios import CAUGHT_IN, SMALL, TOO_LONG
 from tests.examples import is_quick
 
 LONGEST = (
+    "a dropped value that forgets what it replaced",
+    "a fill over nothing that asks for no floor",
     "a filler with a shorter tombstone_ttl",
+    "a value that goes before the tombstone it replaced",
     "a writer with a shorter tombstone_ttl",
     "an expired value that discards an invalidation and then goes",
+    "floors that ignore evictions",
+    "floors that ignore expired tombstones",
+    "replicas, and a full store",
+    "replicas, and an entry is evicted",
     "replicas, and time passes",
+    "replicas, then the primary",
 )
 """Scenarios that take longer than all others together."""
 

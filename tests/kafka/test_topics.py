@@ -65,6 +65,7 @@ def test_a_broker_that_went_away_since_it_was_connected_to_may_answer_later() ->
         offset_bounds(gone, [("shop.orders", 0)], timeout=0.1)
 
 
+@pytest.mark.processes
 def test_librdkafka_writes_nothing_to_stderr_about_an_unreachable_broker() -> None:
     """In a process of its own: clients of other tests may still be looking for brokers that have ended."""
     script = (

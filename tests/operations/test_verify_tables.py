@@ -311,6 +311,7 @@ print(sum(1 for _ in digest_pairs(rows(), rows())), largest() - before)
 """
 
 
+@pytest.mark.processes
 def test_more_rows_than_fit_into_the_memory_are_on_the_disk() -> None:
     """I11: these have 160 MB of keys."""
     ran = subprocess.run([sys.executable, "-c", _MANY_ROWS], capture_output=True, text=True, check=True)
