@@ -20,6 +20,7 @@ from relay.errors import ConfigError, Unavailable
 from relay.kafka import group_offsets, topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets
 from tests.kafka.configs import config
+from tests.kafka.limited_topics import create
 from tests.listening import NOBODY
 
 pytestmark = pytest.mark.services
@@ -31,7 +32,7 @@ HOUR = 3600.0
 def relayed(kafka: Any, unique: str) -> Config:
     """The topic of ``orders`` with a record from three hours ago, one from an hour ago, and one from now."""
     relayed = config(unique, kafka.bootstrap_servers)
-    topics.create_missing(topics.connect(relayed), relayed, ["orders"])
+    create(kafka.bootstrap_servers, relayed.topic("orders"), relayed.kafka.partitions)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for hours in (3, 1, 0):
         producer.produce(relayed.topic("orders"), b"x", partition=0, timestamp=int((time.time() - hours * HOUR) * 1000))
