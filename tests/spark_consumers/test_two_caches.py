@@ -12,6 +12,7 @@ import pytest
 from relay.cache import RedisStore, generation_key
 from relay.config import load
 from relay.errors import ConfigError
+from relay.kafka import topics
 from spark_consumers import changes
 from spark_consumers.launch import state_folder
 from tests.command_line import relay
@@ -53,6 +54,7 @@ def test_a_second_cache_in_the_group_of_the_first_is_warned_of_and_may_have_one_
     """I10: while one of them was down, the lag of the group was that of the other."""
     assert topic.config.cache is not None
     name, other = topic.config.name, elsewhere(topic, key)
+    topics.create_missing(topics.connect(topic.config), topic.config, ["orders", "lines"])  # what a relay has made
     topic.publish([change("c0", 1)])
     topic.consume("cache", checkpoint="one", engine=engine)
     before = store.generation(generation_key(name))
