@@ -16,10 +16,8 @@ from relay.cache.store import KEEP, READ
 from relay.errors import StoreFull
 from tests.cache.steps import WrappedStore
 
-KINDS = [
-    pytest.param(name, marks=pytest.mark.services)
-    for name in ("redis", "redis_cluster", "memcached", "several_memcached")
-]
+NAMES = ("redis", "redis_cluster", "memcached", "several_memcached")
+KINDS = [pytest.param(name, marks=pytest.mark.services) for name in NAMES]
 
 
 _DELETE = Script("return redis.call('DEL', KEYS[1])")

@@ -8,16 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache, entry_key
 from relay.cache.entry import Tokens
 from tests.cache.broken import GUARDS
 from tests.cache.rows import token
-from tests.cache.stores import KINDS, Backend, InMemory, OnServers, opened
+from tests.cache.stores import NAMES, Backend, InMemory, OnServers, opened
 from tests.cache.world import TOMBSTONE_TTL, Move, World
 from tests.examples import examples, is_quick
 from tests.waiting import wait_until
@@ -50,55 +51,82 @@ def play(world: World, moves: Sequence[Move]) -> None:
     world.settle()
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(MOVES)
-def test_consistent_reads_are_never_served_stale(moves: list[Move]) -> None:
+MORE = [50, pytest.param(150, marks=pytest.mark.faults("more of what is drawn at random: the same test with 50"))]
+
+
+def search(number: int, *values: st.SearchStrategy[Any], play: Callable[..., None]) -> None:
+    """Call ``play`` with values that are drawn, so many times."""
+    settings(max_examples=examples(number), deadline=None)(given(*values)(play))()
+
+
+@pytest.mark.parametrize("number", MORE)
+def test_consistent_reads_are_never_served_stale(number: int) -> None:
     """I6, in every interleaving of read, write, invalidate, fill, eviction, crash and replay."""
-    play(World(in_memory), moves)
+
+    def played(moves: list[Move]) -> None:
+        play(World(in_memory), moves)
+
+    search(number, MOVES, play=played)
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(MOVES, st.booleans(), st.sampled_from([1, 4]))
-def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move], primary: bool, shorter: int) -> None:
+@pytest.mark.parametrize("number", MORE)
+def test_reads_of_a_lagging_replica_are_never_served_stale(number: int) -> None:
     """I6, where only tokens show how fresh a read is, also with lost memory and replicas that lag for any time."""
-    ttls = TOMBSTONE_TTL, TOMBSTONE_TTL / shorter
-    play(World(in_memory, replicas=True, primary=primary, tombstone_ttls=ttls), moves)
+
+    def played(moves: list[Move], primary: bool, shorter: int) -> None:
+        ttls = TOMBSTONE_TTL, TOMBSTONE_TTL / shorter
+        play(World(in_memory, replicas=True, primary=primary, tombstone_ttls=ttls), moves)
+
+    search(number, MOVES, st.booleans(), st.sampled_from([1, 4]), play=played)
 
 
-@settings(max_examples=examples(50), deadline=None)
-@given(MOVES)
-def test_dropped_components_let_no_stale_value_through(moves: list[Move]) -> None:
+def test_dropped_components_let_no_stale_value_through() -> None:
     """I6, with entries that hold one component while there are two shards."""
+
+    def played(moves: list[Move]) -> None:
+        play(World(in_memory, replicas=True), moves)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("relay.cache.entry.MAX_COMPONENTS", 1)
-        play(World(in_memory, replicas=True), moves)
+        search(30, MOVES, play=played)
 
 
 # -- the same on servers -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def on_servers(request: pytest.FixtureRequest) -> Iterator[OnServers]:
+    """A store of the kind that a test names."""
     with opened(request.param, request) as store:
         yield OnServers(store)
 
 
-@pytest.mark.services
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+OTHERS = pytest.mark.faults(
+    "longer, and in clusters of servers: the same test with redis and memcached, test_stores.py for what a store does"
 )
-@given(moves=MOVES, replicas=st.booleans())
-def test_values_on_servers_are_never_served_stale(
-    on_servers: OnServers, unique: str, moves: list[Move], replicas: bool
-) -> None:
-    """I6, on real servers."""
-    play(World(lambda _: on_servers, namespace=unique, replicas=replicas), moves)
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("seconds", [4.0])
+@pytest.mark.parametrize(
+    ("on_servers", "number"),
+    [("redis", 15), ("memcached", 15), *(pytest.param(kind, 60, marks=OTHERS) for kind in NAMES)],
+    indirect=["on_servers"],
+)
+def test_values_on_servers_are_never_served_stale(on_servers: OnServers, unique: str, number: int) -> None:
+    """I6, on real servers."""
+
+    def played(moves: list[Move], replicas: bool) -> None:
+        play(World(lambda _: on_servers, namespace=unique, replicas=replicas), moves)
+
+    search(number, MOVES, st.booleans(), play=played)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("on_servers", "seconds"),
+    [("redis", 1.0), ("memcached", 1.0), *(pytest.param(kind, 4.0, marks=OTHERS) for kind in NAMES)],
+    indirect=["on_servers"],
+)
 def test_threads_racing_on_servers_never_read_stale(on_servers: OnServers, unique: str, seconds: float) -> None:
     """I6, with real time, real connections and all threads at once."""
     race = _Race(on_servers, unique)
@@ -205,6 +233,7 @@ _CHANGED: tuple[Move, ...] = (("write", 0, 0), ("finish", 2, 0))  # a row has ch
 _READ: Move = ("finish", 0, 0)
 
 SCRIPTED = [
+    Broken("any generation is served", False, moves=(_READ, ("write", 0, 0), ("gap", 0, 0), _READ)),
     Broken("fills without a guard", False, moves=(*_LOADED, *_CHANGED, _READ)),
     Broken("an invalidation that leaves leases alone", False, moves=(*_LOADED, *_CHANGED, _READ)),
     Broken(
@@ -329,7 +358,6 @@ SCRIPTED = [
 ]
 
 SEARCHED = [
-    Broken("any generation is served", False),
     Broken("unknown is older", False),
     Broken("every loaded value is stored", True),
     Broken("a lease without tokens", True),
@@ -351,8 +379,8 @@ def test_the_search_notices_a_missing_guard(without: Broken) -> None:
 
     @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(SEARCHED_MOVES)
-    def search(moves: list[Move]) -> None:
+    def searched(moves: list[Move]) -> None:
         without.play(moves)
 
     with pytest.raises(AssertionError, match="older than"):
-        search()
+        searched()
