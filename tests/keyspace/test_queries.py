@@ -38,10 +38,29 @@ pytestmark = pytest.mark.services
 SERVER = "SELECT @@port"
 
 
+REPLICAS = {LOW: 2, HIGH: 1}
+
+
 @pytest.fixture
 def keyspace() -> Iterator[Keyspace]:
-    with Keyspace(replicas={LOW: 2, HIGH: 1}) as keyspace:
+    """Servers of the test's own."""
+    with Keyspace(replicas=REPLICAS) as keyspace:
         yield keyspace
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Keyspace]:
+    with Keyspace(replicas=REPLICAS) as keyspace:
+        yield keyspace
+
+
+@pytest.fixture
+def shared(lasting: Keyspace) -> Iterator[Keyspace]:
+    """Servers, without customers, that several tests use: they only write customers."""
+    yield lasting
+    for shard in lasting.shards.values():
+        shard.primary.execute(f"DELETE FROM {DATABASE}.customer")
+    lasting.replicated()
 
 
 def port_of(queries: KeyspaceQueries, number: int, compare: EventToken | None = None) -> int:
@@ -69,21 +88,21 @@ def token_of(queries: KeyspaceQueries, server: MariaDB) -> EventToken:
     return token
 
 
-def test_each_shard_answers_with_its_own_rows_and_token(keyspace: Keyspace) -> None:
+def test_each_shard_answers_with_its_own_rows_and_token(shared: Keyspace) -> None:
     low, high = numbers_of(LOW, 3), numbers_of(HIGH, 3)
     for number in (*low, *high):
-        keyspace.put(number, number * 10)
-    keyspace.replicated()
-    with keyspace.queries() as queries:
+        shared.put(number, number * 10)
+    shared.replicated()
+    with shared.queries() as queries:
         for shard, numbers in ((LOW, low), (HIGH, high)):
             for number in numbers:
                 answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
                 assert list(answer.rows) == [(number * 10,)]
                 assert answer.token
-                position = f"MariaDB/{keyspace.shards[shard].primary.gtid}"
+                position = f"MariaDB/{shared.shards[shard].primary.gtid}"
                 assert (answer.token.shard, answer.token.position) == (f"{KEYSPACE}/{shard}", position)
                 assert queries.execute(SELECT, (number,), sharding_key=number).token is None
-        compare = {LOW: token_of(queries, keyspace.shards[LOW].primary)}
+        compare = {LOW: token_of(queries, shared.shards[LOW].primary)}
         answers = queries.scatter(
             f"SELECT id FROM {DATABASE}.customer ORDER BY id", include_event_token=True, compare_event_tokens=compare
         )
@@ -97,15 +116,15 @@ def test_each_shard_answers_with_its_own_rows_and_token(keyspace: Keyspace) -> N
             queries.scatter("SELECT 1", compare_event_tokens={"c0-": compare[LOW]})
 
 
-def test_a_token_of_another_shard_makes_nothing_fresher(keyspace: Keyspace) -> None:
+def test_a_token_of_another_shard_makes_nothing_fresher(shared: Keyspace) -> None:
     """I5: shards have positions of their own, even where the numbers look newer."""
     (low,), (high,) = numbers_of(LOW, 1), numbers_of(HIGH, 1)
     for v in range(5):
-        keyspace.put(low, v)
-    keyspace.put(high, 1)
-    keyspace.replicated()
-    with keyspace.queries() as queries:
-        token = token_of(queries, keyspace.shards[HIGH].primary)
+        shared.put(low, v)
+    shared.put(high, 1)
+    shared.replicated()
+    with shared.queries() as queries:
+        token = token_of(queries, shared.shards[HIGH].primary)
         assert queries.execute(SELECT, (high,), sharding_key=high, compare_event_token=token).fresher
         assert not queries.execute(SELECT, (low,), sharding_key=low, compare_event_token=token).fresher
 
@@ -347,14 +366,14 @@ def test_a_server_that_hangs_holds_up_only_the_queries_that_it_got(keyspace: Key
             os.kill(replica.process.pid, signal.SIGCONT)
 
 
-def test_a_forked_process_has_no_tokens_until_it_watches_for_itself(keyspace: Keyspace) -> None:
+def test_a_forked_process_has_no_tokens_until_it_watches_for_itself(shared: Keyspace) -> None:
     """I6: it would not see a change of role, and would share its parent's connections."""
     (number,) = numbers_of(LOW, 1)
-    keyspace.put(number, 1)
-    keyspace.replicated()
+    shared.put(number, 1)
+    shared.replicated()
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    with keyspace.queries() as queries:
+    with shared.queries() as queries:
         assert queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True).token
 
         def child() -> None:
