@@ -43,6 +43,13 @@ KEYS: dict[str, tuple[str, list[str]]] = {
     "nothing": ("k int null, j varchar(9) null", ["1, null", "null, 'a'", "null, null", "2, 'b'"]),
 }
 UNKEYED = {"nothing"}
+ONE_OF_EACH = [
+    *("large", "decimals", "doubles", "bits", "moments", "instants", "bytes", "padded_bytes"),
+    *("enums", "sorted_enums", "texts", "chinese_texts", "ids", "nothing"),
+]
+"""Keys of which one after the other is found by its text as it is sorted, or not, for a reason of its own."""
+
+OTHERS = pytest.mark.faults("other keys of the same forms: what says whether vtgate finds a key knows no more of it")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,9 @@ def cluster() -> Iterator[Vitess]:
         yield cluster
 
 
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize(
+    "name", [*ONE_OF_EACH, *(pytest.param(name, marks=OTHERS) for name in KEYS if name not in ONE_OF_EACH)]
+)
 def test_every_row_is_copied_whatever_its_key_is_and_wherever_the_copy_is_interrupted(
     cluster: Vitess, name: str
 ) -> None:
@@ -67,7 +76,7 @@ def test_every_row_is_copied_whatever_its_key_is_and_wherever_the_copy_is_interr
     )
     pages: list[Page] = []
     with copy_of(cluster, name, *made) as opened:
-        for _ in range(4):
+        for _ in range(2):
             with closing(opened(pages[-1].position if pages else None)) as reader:
                 pages += until(reader, lambda page: bool(page.changes) or page.finished)
         assert 0 < len(set(numbers(pages))) < ROWS
