@@ -77,7 +77,7 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
     blocked = topic.folder / "copy"
     blocked.write_text("a file where the folder of the copy belongs")
     port = free_port()
-    process = topic.start("log copy", "--http", f"127.0.0.1:{port}", checkpoint="all")
+    process = topic.start_in_spark("log copy", "--http", f"127.0.0.1:{port}", checkpoint="all")
     topic.publish([change("ada", 1)])
 
     def failed() -> bool | None:
@@ -109,7 +109,7 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
     waiting = re.compile(r'^relay_consumer_lag_records\{consumer="(log|copy)"\} 0\.0$', re.MULTILINE)
     wait_until(lambda: len(waiting.findall(get(port, "/metrics")[2].decode())) == 2 or None, 30)
     assert consumer_addresses(topic.config) == [f"127.0.0.1:{port}@{socket.gethostname()}"] * 2
-    assert process.stop(timeout=60) == 0, process.log()
+    assert process.terminate() == 0, process.log()
     assert consumer_addresses(topic.config) == []
     assert {e["consumer"] for e in log_lines(topic.log, "stopped")} == {"log", "copy"}
 
