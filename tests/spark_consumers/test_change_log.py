@@ -13,15 +13,16 @@ import pytest
 from relay.change import Change
 from relay.token import OriginToken
 from tests.log_lines import log_lines
+from tests.spark_consumers import delta_rows
 from tests.spark_consumers.spark_process import SparkProcess
-from tests.spark_consumers.topic import SHARD, Topic, change
+from tests.spark_consumers.topic import SHARD, Topic, change, logged
 
 pytestmark = pytest.mark.services
 
 HOUR = 3600
 
 SCRIPT = """
-import json, pathlib, sys
+import pathlib, sys
 import spark_consumers
 from relay.config import load
 from relay.demo.tables import spark
@@ -36,9 +37,6 @@ def consume(checkpoint, start=None):
 
 with spark() as session:
     exec(sys.argv[2])
-    rows = session.sql(f"SELECT event_id FROM {table} ORDER BY event_id").collect()
-    commits = [row["operation"] for row in session.sql(f"DESCRIBE HISTORY {table}").collect()]
-    json.dump({"ids": [row[0] for row in rows], "commits": commits}, sys.stdout)
 """
 
 
@@ -52,7 +50,8 @@ class Log:
 
     def after(self, code: str) -> Any:
         """Run ``code``; return the event ids of the log, and its commits, newest first."""
-        return json.loads(self._spark.run(SCRIPT, str(self._topic.path), code, log=self._stderr))
+        self._spark.run(SCRIPT, str(self._topic.path), code, log=self._stderr)
+        return {"ids": logged(self._topic.config), "commits": delta_rows.operations(self._topic.folder / "log")}
 
     def counts(self) -> Sequence[tuple[int, int]]:
         """Return what each batch has applied and ignored."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from relay.errors import ConfigError
 from relay.jvm.jars import SETS
 from spark_consumers.session import connectors
 from tests.log_lines import rows_applied
-from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.standalone_cluster import StandaloneCluster
 from tests.spark_consumers.topic import Topic, change
 from tests.waiting import wait_until
@@ -33,8 +31,8 @@ SETTINGS = {
 
 
 @pytest.fixture
-def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_process: SparkProcess) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
 
 
 @pytest.fixture
@@ -43,23 +41,7 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
         yield cluster
 
 
-def written(topic: Topic) -> dict[str, Any]:
-    """Return the rows of the copy and of the log."""
-    script = f"""
-import json, pathlib, sys
-from relay.config import load
-from relay.demo.tables import read_log, spark
-from tests.spark_consumers.topic import copied
-
-config = load(pathlib.Path({str(topic.path)!r}))
-with spark() as session:
-    json.dump({{"copy": copied(session, config, "orders"), "log": sorted(read_log(session, config))}}, sys.stdout)
-"""
-    assert topic.spark is not None
-    found: dict[str, Any] = json.loads(topic.spark.run(script).splitlines()[-1])
-    return found
-
-
+@pytest.mark.faults("code that comes to executors: test_runs.py's way `on the workers`; another Spark: test_submit.py")
 def test_the_consumers_are_right_on_a_cluster_that_loses_a_worker(
     topic: Topic, cluster: StandaloneCluster, redis_server: Any
 ) -> None:
@@ -81,7 +63,7 @@ def test_the_consumers_are_right_on_a_cluster_that_loses_a_worker(
     everything = dict.fromkeys(("cache", "log", "copy"), len(before) + len(after))
     wait_until(lambda: applied() == everything or None, 180)
     assert process.stop(timeout=60) == 0, process.log()
-    found = written(topic)
+    found = topic.apply()
     latest = {name: 31 if number < 50 else 21 for number, name in enumerate(names)}
     assert found["copy"] == latest
     assert found["log"] == sorted(one.event_id for one in before + after)

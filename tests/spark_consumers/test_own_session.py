@@ -96,7 +96,7 @@ with spark() as session:
     with pytest.raises(ConfigError, match="spark.master is spark://elsewhere:7077 in the config, but local"):
         spark_consumers.run("log", away, checkpoint=folder / "away", spark=session)
     log = session.read.format("delta").load("{tmp_path}/logged").selectExpr("event_id", "CAST(day AS STRING)")
-    found = {{"copy": copied(session, config, "orders"), "log": sorted(map(tuple, log.collect()))}}
+    found = {{"copy": copied(config, "orders"), "log": sorted(map(tuple, log.collect()))}}
 json.dump(found, sys.stdout)
 """
     log = tmp_path / "consumers.log"

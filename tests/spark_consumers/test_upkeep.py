@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from deltalake import DeltaTable, QueryBuilder
 
 from spark_consumers.sinks.upkeep import MAINTAINED_AT, Schedule, TableUpkeep
 from tests.spark_consumers.spark_process import SparkProcess
@@ -50,30 +50,28 @@ def test_a_table_is_maintained_once_in_an_interval(maintained_at: float | None, 
 
 
 SCRIPT = """
-import json, pathlib, sys
+import pathlib, sys
 import spark_consumers
 from relay.config import load
 from relay.demo.tables import spark
 
-path, lives = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-config = load(path)
+path = pathlib.Path(sys.argv[1])
+with spark():
+    for consumer in ("log", "copy"):
+        checkpoint = path.parent / "checkpoints" / consumer
+        spark_consumers.run(consumer, load(path), until_caught_up=True, checkpoint=checkpoint)
+"""
 
-def look(folder):
-    table = f"delta.`{folder}`"
-    used = {name.rpartition("/")[2] for name in session.read.format("delta").load(str(folder)).inputFiles()}
+
+def look(folder: Path) -> tuple[int, int, str]:
+    """Return how many files a table uses, how many others are there, and whether an earlier version can be read."""
+    used = {name.rpartition("/")[2] for name in DeltaTable(folder).file_uris()}
     there = {found.name for found in folder.rglob("*.parquet") if "_delta_log" not in found.parts}
     try:
-        session.sql(f"SELECT * FROM {table} VERSION AS OF 2").collect()
+        QueryBuilder().register("t", DeltaTable(folder, version=2)).execute("SELECT * FROM t").read_all()
     except Exception:
-        return [len(used), len(there - used), "gone"]
-    return [len(used), len(there - used), "readable"]
-
-with spark() as session:
-    for consumer in ("log", "copy"):
-        checkpoint = path.parent / "checkpoints" / f"{consumer}-{lives}"
-        spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=checkpoint)
-    json.dump({"log": look(path.parent / "log"), "copy": look(path.parent / "copy/orders/orders")}, sys.stdout)
-"""
+        return len(used), len(there - used), "gone"
+    return len(used), len(there - used), "readable"
 
 
 @pytest.mark.services
@@ -87,7 +85,8 @@ def test_files_that_no_kept_version_needs_are_deleted(
         for section in ("log", "copy"):
             raw[section].update(upkeep)
         topic.path.write_text(yaml.safe_dump(raw))
-        return json.loads(spark_process.run(SCRIPT, str(topic.path), "1", log=tmp_path / "stderr"))
+        spark_process.run(SCRIPT, str(topic.path), log=tmp_path / "stderr")
+        return {"log": look(tmp_path / "log"), "copy": look(tmp_path / "copy/orders/orders")}
 
     topic.publish([change(f"c{number}", 1) for number in range(20)])
     consume()
