@@ -34,7 +34,6 @@ OF_VALUES = {
     "keys_of_every_type_are_found_again",
     "a_wider_column_is_widened",
     "a_column_of_another_type_continues_beside_the_earlier_one",
-    "stubs_redrives_snapshots_and_truncations_are_applied",
 }
 
 
