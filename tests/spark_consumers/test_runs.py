@@ -65,7 +65,10 @@ def entries(store: RedisStore, topic: Topic, customers: Sequence[str]) -> list[l
     return [[token.position for token in entry.tokens.values() if token] if entry else [] for entry in decoded]
 
 
-@pytest.mark.parametrize("target", ["delta", "postgres"])
+IN_DELTA_TOO = ["postgres", pytest.param("delta", marks=pytest.mark.faults("one rule for both: test_newest.py"))]
+
+
+@pytest.mark.parametrize("target", IN_DELTA_TOO)
 def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(
     topic: Topic, target: str, request: pytest.FixtureRequest
 ) -> None:
@@ -112,11 +115,11 @@ def test_rows_of_a_topic_that_was_replaced_are_swept_and_truncated(
     as_of = 1_700_000_000 + 100
     found = [read(f"c{number}", 1, as_of + 5) for number in range(3)]
     after.publish([mark("begin", as_of), *found, change("c3", 190), mark("end", as_of), truncated])
-    copied = after.apply(("log", "log"), ("copy", "after"))
+    copied = after.apply(("copy", "after"))
     assert (copied["copy"], copied["lines"]) == ({"c0": 1, "c1": 1, "c2": 1, "c3": 190}, {})
 
 
-@pytest.mark.parametrize("target", ["delta", "postgres"])
+@pytest.mark.parametrize("target", IN_DELTA_TOO)
 def test_changes_on_a_topic_that_was_created_again_are_no_replays(
     topic: Topic, target: str, request: pytest.FixtureRequest
 ) -> None:
@@ -131,7 +134,7 @@ def test_changes_on_a_topic_that_was_created_again_are_no_replays(
     topic.consume("copy", checkpoint="before")
     topic.create_again()
     topic.publish([change(f"c{number}", 100) for number in range(2)])
-    copied = topic.apply(("log", "log"), ("copy", "after"))
+    copied = topic.apply(("copy", "after"))
     assert (copied["copy"], copied["lines"]) == ({"c0": 100, "c1": 100, "c2": 1, "c3": 1}, {"c0": 1})
 
 
@@ -166,7 +169,7 @@ def test_a_table_that_left_the_config_is_read_to_its_end_and_stops_no_consumer(t
     topic.refuse("log", checkpoint="one/log")
     assert f"topic {left}, of which the checkpoint" in topic.log.read_text()
     topic.publish([change("ada", 3)])
-    topic.consume("log", "--from", "committed", checkpoint="two")
+    assert topic.consume("log", "--from", "committed", checkpoint="two")["rows"] == 1
     assert len(topic.apply()["log"]) == 5
 
 
@@ -287,13 +290,6 @@ def test_a_log_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic) -> No
     assert process.wait(120) == 0, process.log()
     assert topic.dead_letters() == []
     assert sum(line["applied"] for line in log_lines(topic.log, "batch")) == 2
-
-
-def test_a_new_checkpoint_can_start_at_the_committed_offsets(topic: Topic) -> None:
-    topic.publish(history())
-    topic.consume("log", checkpoint="one")
-    topic.publish([change("c9", 1, Operation.INSERT), change("c9", 2)])
-    assert topic.consume("log", "--from", "committed", checkpoint="two")["rows"] == 2
 
 
 def test_the_namespace_is_invalidated_by_a_start_that_skips_changes_and_by_new_cache_keys_and_by_no_other(
