@@ -98,7 +98,7 @@ def test_what_kill_9_cuts_off_is_applied_after_the_next_start(topic: Topic, stor
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(6):
+        for _ in range(3):
             process = topic.start("cache", checkpoint="one", engine="python")
             wait_until(lambda: log_lines(topic.log, "batch") or None, 60)
             time.sleep(chance.random())
