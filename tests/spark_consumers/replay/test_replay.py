@@ -81,6 +81,7 @@ def rows(version: int) -> dict[str, int]:
     return {f"c{number}": 10 * version + number for number in range(9)}
 
 
+@pytest.mark.faults("one that SIGTERM ends goes on, and a swap that is cut off is ended: the tests below")
 def test_a_replay_that_was_killed_goes_on_and_the_consumer_goes_on_after_the_swap(topic: Topic) -> None:
     """I1, I7: the consumer has applied more than the replay, and the earlier copy has a row that is wrong."""
     topic.publish([*history([1, 2]), line(1)])
