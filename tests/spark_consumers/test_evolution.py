@@ -149,18 +149,20 @@ def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_regis
         orders.invalidated("note:third", cache, relay)
         assert cache.terminate() == 0, cache.log()
         orders.put("two", a={"N": "4"}, note={"S": "fourth"})
-        again = orders.start("-m", "relay.cli", "consume", "cache", str(orders.path))
+        again = spark_process.start_relay("consume", "cache", str(orders.path), log=orders.folder / "again.log")
         orders.invalidated("note:fourth", again, relay)
-        assert again.stop(signal.SIGTERM, 90) == 0, again.log()
+        assert again.terminate() == 0, again.log()
         assert relay.stop(signal.SIGTERM) == 0, relay.log()
         said = f"the schema registry at {registry.url} does not answer"
         refused = orders.relay("--until-caught-up")
         assert refused.wait(60) == 3
         assert refused.has_logged(said)
-        knows_none = orders.start(
-            "-m", "relay.cli", "consume", "cache", str(orders.path), "--checkpoint", str(orders.folder / "new")
+        new = ("--checkpoint", str(orders.folder / "new"))
+        knows_none = spark_process.start_relay(
+            "consume", "cache", str(orders.path), *new, log=orders.folder / "new.log"
         )
-        wait_until(lambda: knows_none.has_logged(said), 120)
+        assert knows_none.wait(120) == 3, knows_none.log()
+        assert knows_none.has_logged(said)
         assert not knows_none.has_logged('"event": "batch"')
 
 
