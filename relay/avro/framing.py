@@ -16,6 +16,7 @@ SINGLE_OBJECT_MARK = b"\xc3\x01"
 SINGLE_OBJECT_HEADER = 10  # bytes: the mark and the fingerprint
 CONFLUENT_MARK = b"\x00"
 CONFLUENT_HEADER = 5  # bytes: the mark and a 4-byte big-endian schema id
+_LARGEST_ID = 0x7FFF_FFFF
 
 
 class UnknownFraming(RelayError):
@@ -41,10 +42,12 @@ def confluent_header(schema_id: int) -> bytes:
 
 
 def schema_id(header: bytes) -> int | None:
-    """Return the registry's schema id in a Confluent header, or None for another framing."""
+    """Return the registry's schema id in a Confluent header, or None for another framing or what can be no id."""
     if len(header) != CONFLUENT_HEADER or not header.startswith(CONFLUENT_MARK):
         return None
-    return int.from_bytes(header[1:], "big")
+    number = int.from_bytes(header[1:], "big")
+    # I12: to a registry, whose ids are Java's integers, a request with a larger one is none of its own.
+    return number if number <= _LARGEST_ID else None
 
 
 def split(value: bytes) -> tuple[bytes, bytes]:

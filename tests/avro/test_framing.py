@@ -44,6 +44,12 @@ def test_a_confluent_value_begins_with_zero_and_the_big_endian_id() -> None:
     assert schema_id(header) == 258
 
 
+def test_what_no_registry_can_have_assigned_is_no_id() -> None:
+    """Ids are Java's integers."""
+    assert schema_id(confluent_header(0x7FFF_FFFF)) == 0x7FFF_FFFF
+    assert schema_id(confluent_header(0x8000_0000)) is None
+
+
 @given(st.binary(max_size=20).filter(lambda value: not value.startswith((b"\x00", b"\xc3\x01"))))
 def test_bytes_with_an_unknown_header_are_never_taken_for_a_value(value: bytes) -> None:
     with pytest.raises(UnknownFraming):

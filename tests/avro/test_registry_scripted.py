@@ -14,8 +14,12 @@ import pytest
 from relay.avro.framing import confluent_header
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
+from relay.cache.keys import CacheRules
+from relay.config import CacheConfig
 from relay.errors import NoAnswer, RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
+from spark_consumers.records import DecodeStatus
+from spark_consumers.value_reader import ValueReader
 
 
 class MixedUp(BaseHTTPRequestHandler):
@@ -31,7 +35,10 @@ class MixedUp(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        if self.path.startswith(("/schemas/ids/8", "/subjects/shop.starting")):
+        *_, last = self.path.partition("?")[0].split("/")
+        # One that is written in Java takes its path for no resource if the id is no Integer.
+        is_no_integer = last.isdigit() and int(last) > 0x7FFF_FFFF
+        if is_no_integer or self.path.startswith(("/schemas/ids/8", "/subjects/shop.starting")):
             self._answer(404, {"message": "no such path"})
         elif self.path.startswith("/schemas/ids/7"):
             self._answer(200, {"schema": json.dumps({"type": "string"}), "schemaType": "AVRO"})
@@ -72,6 +79,16 @@ def test_a_schema_is_unknown_only_if_the_registry_says_so(mixed_up: str) -> None
     with pytest.raises(Unavailable, match="failed to look up schema id 8"):
         schemas.lookup(confluent_header(8))
     schemas.close()
+
+
+def test_a_value_with_an_id_that_no_registry_has_is_foreign(mixed_up: str) -> None:
+    """I12: else one foreign record, which a registry answers like one that starts, stops a consumer for good."""
+    foreign = b"\x00\xff\xff\xff\xff"
+    with closing(RegistrySchemas(mixed_up)) as schemas:
+        cache = CacheConfig(url="redis://cache", namespace="shop", keys={"orders": ["order:{id}"]})
+        reader = ValueReader(schemas, CacheRules(cache, ()), registry=True, others={})
+        changes, [found] = reader.read([("shop.orders", 0, 7, foreign + b"somebody's")])
+    assert (changes, found.status) == ([], DecodeStatus.FOREIGN)
 
 
 def test_a_registry_that_starts_is_not_taken_for_one_without_the_subject(mixed_up: str) -> None:
