@@ -114,8 +114,15 @@ class ValueReader:
         layout = Layout.of(schema)
         decode = part_decoder(schema, _image_columns(layout, self._rules))
         reduce = _reducer(layout, self._rules)
-        self._readers[header] = reader = lambda body: reduce(decode(body))
-        return reader
+
+        def read(body: bytes) -> ReducedChange:
+            try:
+                return reduce(decode(body))
+            except (ValueError, KeyError, TypeError, ArithmeticError) as fault:  # I12
+                raise Undecodable(f"a value of {len(body)} bytes is damaged: {fault!r}") from fault
+
+        self._readers[header] = read
+        return read
 
 
 def _image_columns(layout: Layout, rules: CacheRules) -> frozenset[str]:

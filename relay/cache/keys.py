@@ -122,7 +122,7 @@ def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invali
         is_read = change.operation is Operation.READ
         if is_read and change.source in rules.with_complete_streams:
             continue
-        if change.key is None:
+        if change.key is None or change.operation is Operation.TRUNCATE:
             # I6: nothing tells which rows a truncation has removed, or which went away before they were copied.
             result.bumps[f"{change.table} was {'copied' if is_read else 'truncated'}"] = None
             continue

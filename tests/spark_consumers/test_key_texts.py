@@ -17,7 +17,7 @@ from typing import Any
 from boto3.dynamodb.types import Binary, TypeDeserializer
 
 from relay.avro.columns import shortest
-from relay.avro.framing import fingerprint, single_object_header
+from relay.avro.framing import SINGLE_OBJECT_HEADER, fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.cache.keys import CacheRules, invalidations, key_text
 from relay.change import Change, Images, Operation
@@ -27,6 +27,7 @@ from relay.dynamodb.values import image_json, key_value
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
+from spark_consumers.records import DecodeStatus
 from spark_consumers.value_reader import ValueReader
 from tests.avro.known import Known
 from tests.benchmarks.changes import finished
@@ -225,6 +226,25 @@ def cases(count: int) -> list[Case]:
         sql_case(chance, count),
         *(dynamodb_case(chance, count, declared) for _ in range(3) for declared in ({}, DECLARED)),
     ]
+
+
+def test_a_damaged_value_is_a_change_or_damaged_and_ends_no_consumer() -> None:
+    """I12, for each byte of values of all column types: one record's damage would be that of all behind it."""
+    for case in cases(2):
+        schema = change_schema(case.table)
+        schemas = Known({single_object_header(fingerprint(schema)): schema})
+        rules = CacheRules(case.cache, ())
+        reader = ValueReader(schemas, rules, registry=False, others={})
+        for value in case.values:
+            damaged = [
+                value[:at] + bytes([value[at] ^ flip]) + value[at + 1 :]
+                for at in range(SINGLE_OBJECT_HEADER, len(value))
+                for flip in (0x01, 0x40, 0xFF)
+            ]
+            changes, others = reader.read([("t", 0, number, each) for number, each in enumerate(damaged)], ())
+            assert len(changes) + len(others) == len(damaged)
+            assert {record.status for record in others} == {DecodeStatus.DAMAGED}
+            invalidations(changes, rules)
 
 
 def test_keys_are_the_same_texts() -> None:
