@@ -53,7 +53,9 @@ class MissingExtra(Unavailable, ModuleNotFoundError):
 
 
 class StoreFull(Unavailable):
-    """A server of a cache has no room for some writes, and goes on answering reads and deleting.
+    """A server of a cache does not take some writes, and goes on answering reads and deleting.
+
+    It has no room for them, or another program has written to their keys.
 
     ``refused``: the keys of those writes, which left what was there or nothing. ``conflicts``: the others'.
     """

@@ -115,7 +115,7 @@ class Invalidator:
         """Delete the floors. They start over, with changes that are made after this."""
         if self._warning.is_due():
             _log.warning(
-                "cache namespace %s: invalidations delete entries, and nothing new is cached: %s", self.namespace, full
+                "cache namespace %s: invalidations delete entries, and leave no tombstones: %s", self.namespace, full
             )
         key, found = floors_key(self.namespace), self._floors
         while conflicts := self.store.compare_and_set([ConditionalWrite(key, found, None, None, KEEP)]):

@@ -6,7 +6,6 @@ JSON, and writes on condition that the item is still the one that was read.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import secrets
@@ -22,8 +21,6 @@ from relay.cache.memcached_servers import NO_ROOM, Memcached, MemcachedConnectio
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, RemoteStore, StoredEntry, random_keys
 from relay.errors import RelayError, StoreFull, Unavailable
 from relay.process.server_memory import ServerMemory
-
-_log = logging.getLogger(__name__)
 
 # The flags of an item, which tell the relay's items from others.
 _WITHOUT_VALUE, _WITH_VALUE, _GENERATION = 0x7265_6C00, 0x7265_6C01, 0x7265_6C02
@@ -70,13 +67,13 @@ class MemcachedStore(RemoteStore):
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         conflicts: dict[str, bytes | None] = {}
-        refused: list[str] = []
+        refused: dict[str, str] = {}
         with self._errors:
             for server, part in self._by_server([write.key for write in writes]).items():
                 with server.connections.lent() as connection:  # the same for all steps: it would not survive a restart
                     _Attempt(connection, [writes[number] for number in part], refused).make(conflicts)
         if refused:
-            raise StoreFull(f"memcached at {self.address} has no room for an item", refused, conflicts)
+            raise StoreFull(f"memcached at {self.address}: {next(iter(refused.values()))}", refused, conflicts)
         return conflicts
 
     def renew(self, generation_key: str) -> str:
@@ -108,15 +105,18 @@ class MemcachedStore(RemoteStore):
             with server.connections.lent() as connection:
                 replies = connection.read([b"mg %b v f\r\n" % item_key(keys[number]) for number in numbers])
             for number, reply in zip(numbers, replies, strict=True):
-                entries[number] = _entry(reply, keys[number])
+                entries[number] = _entry(reply)
         requests = [b"mg %b v f\r\n" % item_key(keys[number]) for number in last]
         with home.connections.lent() as connection:
             # Last, so that the generation was still current after the entries were read (I6).
             *replies, generation = connection.read([*requests, b"mg %b v f c\r\n" % asked])
         for number, reply in zip(last, replies, strict=True):
-            entries[number] = _entry(reply, keys[number])
+            entries[number] = _entry(reply)
         if generation.data and generation.number(b"f") != _GENERATION:
-            raise _foreign(generation_key)
+            raise RelayError(
+                f"the item {generation_key} in memcached is not of the relay: check whether another program writes to "
+                "it"
+            )
         return entries, generation
 
     def _set_generation(self, generation_key: str, condition: bytes) -> str:
@@ -172,11 +172,11 @@ class _Errors:
 
 @dataclass(slots=True)
 class _Attempt:
-    """Writes to one server, on one connection. ``refused``: gets the keys whose writes it has no room for."""
+    """Writes to one server, on one connection. ``refused``: gets the keys whose writes it does not take, and why."""
 
     connection: MemcachedConnection
     writes: Sequence[ConditionalWrite]
-    refused: list[str]
+    refused: dict[str, str]
 
     def make(self, conflicts: dict[str, bytes | None]) -> None:
         """Make each write whose key has the expected meta; add the others to the conflicts."""
@@ -185,14 +185,17 @@ class _Attempt:
         failed = self._write([(write, b" ME", None) for write in new])
         conditional = []
         for write, found in zip(others, self._read(others), strict=True):
-            meta = _meta(found, write.key)
+            meta = _meta(found)
             if meta != write.expected:
                 conflicts[write.key] = meta
-            elif meta is not None:
+            elif found.code != b"EN":
                 conditional.append((write, b" C%d" % found.number(b"c"), found.number(b"t")))
         failed += self._write(conditional)
         for write, found in zip(failed, self._read(failed), strict=True):
-            conflicts[write.key] = _meta(found, write.key)
+            if write.expected is None and write.meta is not None and _is_foreign(found):
+                self.refused[write.key] = f"another program has written to its item {write.key}"
+            else:
+                conflicts[write.key] = _meta(found)
 
     def _read(self, writes: Sequence[ConditionalWrite]) -> list[MetaReply]:
         return self.connection.read([b"mg %b v f c t\r\n" % item_key(write.key) for write in writes])
@@ -202,7 +205,7 @@ class _Attempt:
         sendable = [each for each in writes if self._fits(each[0])]
         replies = self.connection.write([_request(*each) for each in sendable])
         codes = {write.key: reply.code for (write, _, _), reply in zip(sendable, replies, strict=True)}
-        self.refused += [key for key, code in codes.items() if code == NO_ROOM]
+        self.refused |= {key: "it has no room for an item" for key, code in codes.items() if code == NO_ROOM}
         done = {write.key for write, _, _ in writes if codes.get(write.key) == b"HD"}.union(self.refused)
         return [write for write, _, _ in writes if write.key not in done]
 
@@ -211,15 +214,10 @@ class _Attempt:
         size = len(write.key) + len(write.meta or b"") + len(write.value or b"") + _OVERHEAD
         if size <= self.connection.largest_item:
             return True
-        if write.value is None:
-            self.refused.append(write.key)  # I6: an invalidation, and the caller must know
-            return False
-        _log.warning(
-            "the value of %s, %d bytes, is not cached: memcached at %s takes items of %d bytes (its option -I)",
-            write.key,
-            len(write.value or b""),
-            self.connection.name,
-            self.connection.largest_item,
+        largest = self.connection.largest_item
+        self.refused[write.key] = (  # I6: it may be an invalidation, and the caller must know
+            f"an item of {write.key} takes {size} bytes, and {self.connection.name} takes items of {largest} bytes "
+            "(its option -I)"
         )
         return False
 
@@ -253,21 +251,20 @@ def item_key(key: str) -> bytes:
     return b"{%b}" % blake2b(raw, digest_size=32).hexdigest().encode()  # no namespace begins with a brace
 
 
-def _entry(reply: MetaReply, key: str) -> StoredEntry | None:
-    meta = _meta(reply, key)
+def _entry(reply: MetaReply) -> StoredEntry | None:
+    meta = _meta(reply)
     if meta is None:
         return None
     return StoredEntry(meta, reply.data[4 + len(meta) :] if reply.number(b"f") == _WITH_VALUE else None)
 
 
-def _meta(reply: MetaReply, key: str) -> bytes | None:
-    if reply.code == b"EN":
+def _is_foreign(reply: MetaReply) -> bool:
+    return reply.code != b"EN" and reply.number(b"f") not in (_WITHOUT_VALUE, _WITH_VALUE)
+
+
+def _meta(reply: MetaReply) -> bytes | None:
+    """Return the JSON of an entry, or None if there is none: another program's item is no entry (I12)."""
+    if reply.code == b"EN" or _is_foreign(reply):
         return None
-    if reply.number(b"f") not in (_WITHOUT_VALUE, _WITH_VALUE):
-        raise _foreign(key)
     (size,) = unpack_from(">I", reply.data)
     return reply.data[4 : 4 + size]
-
-
-def _foreign(key: str) -> RelayError:
-    return RelayError(f"the item {key} in memcached is not of the relay: check whether another program writes to it")

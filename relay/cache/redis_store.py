@@ -51,10 +51,10 @@ _READ = Script(
 local found, entries = {}, #KEYS - ARGV[1]
 for i = 1, entries do
   local fields = redis.pcall('HMGET', KEYS[i], 'e', 'v')
-  if fields.err then
+  if fields.err and not string.find(fields.err, 'WRONGTYPE', 1, true) then
     return redis.error_reply(fields.err .. ': ' .. KEYS[i])
   end
-  found[2 * i - 1], found[2 * i] = fields[1], fields[2]
+  found[2 * i - 1], found[2 * i] = fields[1] or false, fields[2] or false
 end
 found[2 * entries + 1] = ARGV[1] == '1' and redis.call('GET', KEYS[#KEYS])
 found[2 * entries + 2] = string.match(info, 'master_replid:(%x+)') or ''
@@ -95,7 +95,8 @@ return ARGV[3]
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
 # Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
-# numbers of the keys that there is no room for. Many texts travel as one string, since an argument costs the client
+# numbers of the keys that there is no room for, and that are another program's: those are no entries, and only
+# deleted (I12). Many texts travel as one string, since an argument costs the client
 # more than a substring costs Lua.
 _COMPARE_AND_SET = Script(
     _ROLE
@@ -107,18 +108,24 @@ local function take()
   at = start + length
   return string.sub(texts, start, at - 1)
 end
-local conflicts, sizes, found, n, refused = {}, {}, {}, 0, {}
+local conflicts, sizes, found, n, refused, foreign = {}, {}, {}, 0, {}, {}
 for i = 1, #KEYS do
   local key, expected, meta = KEYS[i], take(), take()
   local value = ARGV[2] == '1' and take()
   local current = redis.pcall('HGET', key, 'e') or ''
-  if type(current) == 'table' then
+  local is_foreign = type(current) == 'table'
+  if is_foreign and not string.find(current.err, 'WRONGTYPE', 1, true) then
     return redis.error_reply(current.err .. ': ' .. key)
-  elseif current ~= expected then
+  elseif is_foreign then
+    current = ''
+  end
+  if current ~= expected then
     n = n + 1
     conflicts[n], sizes[n], found[n] = i, #current, current
   elseif meta == '' then
     redis.call('DEL', key)
+  elseif is_foreign then
+    foreign[#foreign + 1] = i
   else
     local made = value and redis.pcall('HSET', key, 'e', meta, 'v', value) or redis.pcall('HSET', key, 'e', meta)
     if type(made) == 'table' and string.find(made.err, 'OOM ', 1, true) then
@@ -137,7 +144,10 @@ for i = 1, #KEYS do
     end
   end
 end
-return {table.concat(conflicts, ' '), table.concat(sizes, ' '), table.concat(found), table.concat(refused, ' ')}
+return {
+  table.concat(conflicts, ' '), table.concat(sizes, ' '), table.concat(found), table.concat(refused, ' '),
+  table.concat(foreign, ' ')
+}
 """
 )
 
@@ -187,17 +197,21 @@ class RedisStore(RemoteStore):
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         conflicts: dict[str, bytes | None] = {}
         refused: list[str] = []
+        foreign: list[str] = []
         with self._errors():
             calls = list(_calls(writes, self._servers.keys_per_call))
             answers = self._servers.run(_COMPARE_AND_SET, calls)
-            for call, (numbers, lengths, metas, full) in zip(calls, answers, strict=True):
+            for call, (numbers, lengths, metas, full, others) in zip(calls, answers, strict=True):
                 refused += (call.keys[int(number) - 1] for number in full.split())
+                foreign += (call.keys[int(number) - 1] for number in others.split())
                 start = 0
                 for number, length in zip(numbers.split(), map(int, lengths.split()), strict=True):
                     conflicts[call.keys[int(number) - 1]] = metas[start : start + length] or None
                     start += length
-        if refused:
-            raise StoreFull(f"Redis at {self.address} is full: see its maxmemory and policy", refused, conflicts)
+        if refused or foreign:
+            why = f"another program has written to its key {foreign[0]}" if foreign else "see its maxmemory and policy"
+            is_full = "is full" if refused else "has other keys"
+            raise StoreFull(f"Redis at {self.address} {is_full}: {why}", refused + foreign, conflicts)
         return conflicts
 
     def renew(self, generation_key: str) -> str:
@@ -221,7 +235,11 @@ class RedisStore(RemoteStore):
 
     def _read_once(self, keys: Sequence[str], generation_key: str) -> _Found:
         if len(keys) == 1 and isinstance(self._servers, Single):
-            return self._read_one(self._servers, keys[0], generation_key)
+            try:
+                return self._read_one(self._servers, keys[0], generation_key)
+            except ResponseError as error:
+                if not str(error).startswith("WRONGTYPE "):  # of another program's key, which the script passes over
+                    raise
         count = self._servers.keys_per_call
         parts = [keys[start : start + count] for start in range(0, len(keys), count)]
         last = [*parts.pop(), generation_key] if parts and count > 1 else [generation_key]

@@ -207,7 +207,7 @@ class TokenCache:
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
         if not leases:
             return busy
-        conflicts, unmade = await self._write(writes, reads)
+        conflicts, unmade, _ = await self._write(writes, reads)
         busy += [key for key in leases if self._name(key) in conflicts]
         # First, so that no failed load leaves these leases behind.
         await self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts | unmade}, reads)
@@ -262,27 +262,30 @@ class TokenCache:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
                 fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
-        conflicts, unmade = await self._write([*fills.values(), *releases], reads)
+        conflicts, unmade, refused = await self._write([*fills.values(), *releases], reads)
+        # No reader waits for a value that the store does not take.
+        left = [key for key in fills if self._name(key) in refused]
+        await self._write([self._emptied(key, leases[key].entry, leases[key].meta) for key in left], reads)
         for key, lease in leases.items():
             stored = key in fills and self._name(key) not in conflicts | unmade
             reads.adds += stored and lease.is_first
             reads.found[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
-    async def _write(self, writes: list[ConditionalWrite], reads: Reads) -> tuple[set[str], set[str]]:
-        """Write; return the names of the conflicts, and of what was not written for another reason.
+    async def _write(self, writes: list[ConditionalWrite], reads: Reads) -> tuple[set[str], set[str], set[str]]:
+        """Write; return the names of the conflicts, of what was not written for another reason, and of what is refused.
 
         A store that is full or cannot be reached must not fail the application.
         """
         if not writes:
-            return set(), set()
+            return set(), set(), set()
         try:
-            return set(await reads.calls.store(partial(self.store.compare_and_set, writes))), set()
+            return set(await reads.calls.store(partial(self.store.compare_and_set, writes))), set(), set()
         except StoreFull as full:
             self._note_unreachable(full)
-            return set(full.conflicts), set(full.refused)
+            return set(full.conflicts), set(full.refused), set(full.refused)
         except Unavailable as error:
             self._note_unreachable(error)
-            return set(), {write.key for write in writes}
+            return set(), {write.key for write in writes}, set()
 
     def _emptied(self, key: str, entry: Entry, meta: bytes) -> ConditionalWrite:
         """Return the write that leaves only the tokens of a lease or a value, if it has any."""
@@ -317,7 +320,8 @@ class TokenCache:
         with self._lock:
             self.unreachable += 1
         if self._warning.is_due():
-            _log.warning("cache namespace %s is bypassed, values come from the source: %s", self.namespace, error)
+            what = "does not store all that it loads" if isinstance(error, StoreFull) else "is bypassed"
+            _log.warning("cache namespace %s %s, values come from the source: %s", self.namespace, what, error)
 
     def _count(self, reads: Reads) -> None:
         hits = fills = 0

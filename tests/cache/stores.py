@@ -20,6 +20,7 @@ NAMES = ("redis", "redis_cluster", "memcached", "several_memcached")
 KINDS = [pytest.param(name, marks=pytest.mark.services) for name in NAMES]
 
 
+_SET = Script("return redis.call('SET', KEYS[1], 'text')")
 _DELETE = Script("return redis.call('DEL', KEYS[1])")
 
 
@@ -81,6 +82,15 @@ class OnServers:
         else:
             with self.store._server_of(item_key(key)).connections.lent() as connection:
                 connection.write([b"md %b\r\n" % item_key(key)])
+
+
+def write_foreign(store: RedisStore | MemcachedStore, key: str) -> None:
+    """Write to a key of the store as another program does."""
+    if isinstance(store, RedisStore):
+        store._servers.run(_SET, [ScriptCall([key])])
+    else:
+        with store._server_of(item_key(key)).connections.lent() as connection:
+            connection.write([b"ms %b 4 T600\r\ntext\r\n" % item_key(key)])
 
 
 @contextmanager

@@ -62,12 +62,11 @@ def test_times_to_live_are_set_kept_and_removed(store: RedisStore, client: redis
 
 
 @pytest.mark.services
-def test_an_error_names_a_key_of_another_type(store: RedisStore, client: redis.Redis, unique: str) -> None:
-    client.set(entry_key(unique, "k"), "text", ex=60)
-    with pytest.raises(RelayError, match=f"WRONGTYPE.*{unique}:k"):
-        store.compare_and_set([ConditionalWrite(entry_key(unique, "k"), None, b"meta", None, 60.0)])
-    with pytest.raises(RelayError, match=f"WRONGTYPE|{unique}:k"):
-        store.read([entry_key(unique, "k")], generation_key(unique))
+def test_an_error_names_a_generation_of_another_type(store: RedisStore, client: redis.Redis, unique: str) -> None:
+    client.lpush(generation_key(unique), "text")
+    for keys in (["k"], ["k", "l"]):
+        with pytest.raises(RelayError, match="WRONGTYPE"):
+            store.read(keys, generation_key(unique))
 
 
 @pytest.mark.services

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from relay.cache import ConditionalWrite, MemoryStore, Store, StoredEntry, entry_key, generation_key
+from relay.cache import (
+    Cached,
+    ConditionalWrite,
+    Invalidator,
+    LoadedValue,
+    MemoryStore,
+    Outcome,
+    Store,
+    StoredEntry,
+    TokenCache,
+    entry_key,
+    generation_key,
+)
+from relay.cache.floors import FloorsReader
 from relay.cache.store import FOREVER, KEEP, READ, SampledStore
-from tests.cache.stores import KINDS, opened
+from relay.token import EventToken
+from tests.cache.stores import KINDS, opened, write_foreign
+
+VALUE = LoadedValue(b"v", {}, fresher=True)
+REPLICA = EventToken(1 << 40, "shop/commerce/0", "MariaDB/0-1-7")
 
 
 @pytest.fixture(params=["memory", *KINDS])
@@ -119,6 +137,30 @@ def test_many_different_writes_in_one_call_do_not_mix(store: Store, namespace: s
     assert found == [StoredEntry(made.meta or b"", made.value) for made in writes]
     store.compare_and_set([ConditionalWrite(made.key, made.meta, None, None, KEEP) for made in writes])
     assert store.read(keys, generation_key(namespace))[0] == [None] * len(keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_another_program_has_written_is_no_entry_and_stops_nobody(
+    request: pytest.FixtureRequest, namespace: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I6, I12: readers load it and do not store it, and an invalidation deletes it, for what it replaced is lost."""
+    with opened(kind, request) as store:
+        cache, invalidator = TokenCache(store, namespace), Invalidator(store, namespace)
+        names = [entry_key(namespace, key) for key in "abc"]
+        for name in names[:2]:
+            write_foreign(store, name)
+        assert cache.get_or_load("a", lambda key, _: VALUE) == Cached(b"v", Outcome.MISS)
+        found = cache.get_many("abc", lambda wanted: dict.fromkeys(wanted, VALUE))
+        assert [found[key].outcome for key in "abc"] == [Outcome.MISS, Outcome.MISS, Outcome.FILLED]
+        asked = [ConditionalWrite(name, READ, None, None, KEEP) for name in names[:2]]
+        assert store.compare_and_set(asked) == dict.fromkeys(names[:2])
+        assert not write(store, names[0], b"a lease", b"filled")
+        invalidator.apply([("c", REPLICA)])
+        counts = invalidator.apply([(key, None) for key in "abc"])
+        assert (counts.applied, counts.deleted) == (3, 2)
+        assert not FloorsReader(store, namespace, 60.0, time.time).read(store.generation(generation_key(namespace)))
+        assert "another program" in caplog.text
+        assert {cache.get_or_load(key, lambda key, _: VALUE).outcome for key in "ab"} == {Outcome.FILLED}
 
 
 def test_a_call_without_keys_does_nothing(store: Store, namespace: str) -> None:
