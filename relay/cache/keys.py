@@ -241,9 +241,9 @@ def text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return str(value)
+        return int.__repr__(value)  # I6: the member of an enum has another text
     if isinstance(value, (Decimal, float)):
-        return canonical_number(repr(value) if isinstance(value, float) else str(value))
+        return canonical_number(float.__repr__(value) if isinstance(value, float) else str(value))
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     if isinstance(value, date) and not isinstance(value, datetime):

@@ -5,6 +5,7 @@ A loader states how fresh each read was (``LoadedValue``). I6 depends on it as m
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,7 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relay.cache.entry import LoadedValue, Tokens, is_fresher
-from relay.cache.keys import row_keys
+from relay.cache.keys import row_keys, text
+from relay.config.template import Template
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
 from relay.process.connections import Connections
@@ -37,7 +39,8 @@ class DynamoDBLoader:
 
     ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. ``key``: the template of the
     keys in ``cache.keys``. An item is only stored under the key that it renders, and that there is none under what its
-    primary key renders; without ``key``, under one whose numbers ``primary_key`` has found in canonical form.
+    primary key renders; without ``key``, under one in which the canonical text of each attribute of its primary key is
+    a part of its own, which cannot tell all other spellings.
 
     The client has to read the table whose stream is relayed, in the same region: a consistent read that starts after a
     change came out of the stream reflects it. So the reads have no token, and are always fresher.
@@ -84,8 +87,19 @@ class DynamoDBLoader:
         if self.key is not None:
             canonical = row_keys([self.key], [item or primary_key]) == [key]
         else:
-            canonical = all(each.get("N") in (None, key_value(each)) for each in primary_key.values())
+            canonical = _shows(key, primary_key)
         return LoadedValue(None if item is None else image_json(item).encode(), {}, True, canonical)
+
+
+def _shows(key: str, primary_key: Mapping[str, Any]) -> bool:
+    """Whether the texts of all attributes are parts of a cache key, each of another one."""
+    for part in sorted((str(text(value)) for value in primary_key.values()), key=len, reverse=True):
+        # What precedes or follows is not of a number, base64 or padding. A minus may be a hyphen, except of zero.
+        before = r"\w+.\s-" if part == "0" else r"\w+.\s"
+        key, found = re.subn(rf"(?<![{before}]){re.escape(part)}(?![\w+.=\s])", "\0", key, count=1)
+        if not found:
+            return False
+    return True
 
 
 Read = Callable[[Any, Sequence[str]], Mapping[str, bytes] | Iterable[tuple[Mapping[str, Any], bytes]]]
@@ -102,6 +116,7 @@ class RowsLoader(ABC):
 
     def __init__(self, read: Read, key: str | None) -> None:
         self.key = key
+        self._columns = frozenset(Template.parse(key).columns if key is not None else ())
         self._read = read
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
@@ -115,7 +130,11 @@ class RowsLoader(ABC):
     def _values(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
         found: Any = self._read(cursor, keys)
         if self.key is not None:
-            found = {key: value for row, value in found for key in row_keys([self.key], [row])}  # I6
+            pairs = [*found]
+            for row, _ in pairs:
+                if lacking := sorted(self._columns - row.keys()):  # I6: else it would be taken for no row
+                    raise ValueError(f"`read` has returned a row without `{lacking[0]}`, which {self.key} needs")
+            found = {key: value for row, value in pairs for key in row_keys([self.key], [row])}  # I6
         values: Mapping[str, bytes] = found
         return values
 

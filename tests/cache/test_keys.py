@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -117,6 +118,14 @@ def test_a_change_of_a_table_that_lost_a_column_of_a_template_invalidates_the_na
     assert [*found.bumps] == ["orders has no column `customer`"]
 
 
+class Kind(int, enum.Enum):
+    PAID = 3
+
+
+class Share(float, enum.Enum):
+    HALF = 0.5
+
+
 @pytest.mark.parametrize(
     ("value", "part"),
     [
@@ -124,6 +133,8 @@ def test_a_change_of_a_table_that_lost_a_column_of_a_template_invalidates_the_na
         (Decimal("1E+2"), "100"),
         (0.5, "0.5"),
         (True, "true"),
+        (Kind.PAID, "3"),
+        (Share.HALF, "0.5"),
         (b"\x00\xff", "AP8="),
         (memoryview(b"a"), "YQ=="),
         (date(2024, 2, 29), "2024-02-29"),

@@ -100,6 +100,37 @@ def test_an_item_is_stored_under_the_key_that_it_renders_and_under_no_other_spel
         assert (loaded.value is not None, loaded.canonical) == (found, is_canonical)
 
 
+@pytest.mark.parametrize(
+    ("key", "primary_key", "is_canonical"),
+    [
+        ("order:7", {"id": {"N": "7"}}, True),
+        ("order-7", {"id": {"N": "7.0"}}, True),
+        ("order:007", {"id": {"N": "7"}}, False),
+        ("order:7.0", {"id": {"N": "7"}}, False),
+        ("order:7.", {"id": {"N": "7"}}, False),
+        ("order:+7", {"id": {"N": "7"}}, False),
+        ("order: 7", {"id": {"N": "7"}}, False),
+        ("order:0_7", {"id": {"N": "7"}}, False),
+        ("order:0.0", {"id": {"N": "0"}}, False),
+        ("order:-0", {"id": {"N": "0"}}, False),
+        ("order:0e-0", {"id": {"N": "0"}}, False),
+        ("order:7:007", {"customer": {"S": "7"}, "id": {"N": "7"}}, False),
+        ("order:7:7", {"customer": {"S": "7"}, "id": {"N": "7"}}, True),
+        ("order:a:b:a", {"customer": {"S": "a"}, "id": {"S": "a:b"}}, True),
+        ("user:Ada", {"name": {"S": "ada"}}, False),
+        ("file:QQ==", {"id": {"B": b"A"}}, True),
+        ("file:QR==", {"id": {"B": b"A"}}, False),
+        ("file:QQ", {"id": {"B": b"A"}}, False),
+    ],
+)
+def test_without_a_template_an_item_is_stored_only_where_the_key_shows_its_primary_key(
+    client: DynamoDBClient, stub: Stubber, key: str, primary_key: Mapping[str, Any], is_canonical: bool
+) -> None:
+    """I6: ``int`` has made 7 of 007, and base64 has many texts for some bytes."""
+    stub.add_response("get_item", {})
+    assert DynamoDBLoader(client, "orders", lambda _: primary_key).load(key, None).canonical is is_canonical
+
+
 def test_an_item_of_which_another_attribute_is_in_the_key_is_stored_by_what_it_shows(
     client: DynamoDBClient, stub: Stubber
 ) -> None:
@@ -193,6 +224,15 @@ def test_a_row_has_the_key_that_it_renders_however_it_was_asked_for(has_template
     loader = VitessLoader(Driver, "commerce", read, key="user:{name}" if has_template else None)
     loaded = loader.load_many(dict.fromkeys(["user:Ann", "user:ann"]))
     assert {key: each.value for key, each in loaded.items()} == {"user:Ann": b"row", "user:ann": None}
+
+
+def test_a_row_without_a_column_of_the_template_is_refused() -> None:
+    """I6: it would be cached that there is no such row. One in which the column is null has no key."""
+    loader = VitessLoader(Driver, "commerce", lambda cursor, keys: [({"customer": "ada"}, b"row")], key="order:{id}")
+    with pytest.raises(ValueError, match="`id`"):
+        loader.load("order:7", None)
+    loader = VitessLoader(Driver, "commerce", lambda cursor, keys: [({"id": None}, b"row")], key="order:{id}")
+    assert loader.load("order:7", None).value is None
 
 
 def test_values_that_are_not_of_rows_are_refused_where_the_loader_renders_the_keys() -> None:
