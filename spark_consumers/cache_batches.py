@@ -16,7 +16,7 @@ from relay.cache import InvalidationCounts, Invalidator, open_store
 from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.cache.statements import statement_bump
 from relay.config import CacheConfig, Config
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.records import DecodeStatus
 from spark_consumers.running import log_event
@@ -166,18 +166,24 @@ class CacheWork:
         dead_letters.refuse_unknown_schemas(outcome.non_changes)
         undecodable = sum(record.is_undecodable for record in outcome.non_changes)
         if undecodable:
-            outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
+            outcome.bumps.append(f"{undecodable} records could not be decoded")
         gaps = [record.value for record in outcome.non_changes if record.status is DecodeStatus.GAP]
         outcome.bumps += filter(None, (gap_bump(gap, self.rules.sources) for gap in gaps))
         if outcome.bumps:
             more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
             self.invalidator.bump(f"{outcome.bumps[0]}{more}")
-        dead_letters.send(outcome.non_changes)  # last, so that no topic that cannot be written keeps back the bump
+        lost = 0
+        try:
+            dead_letters.send(outcome.non_changes)
+        except Unavailable as error:  # I12: the bump has made up for them, and the changes behind them must not wait
+            lost = undecodable
+            log_event("dead letters lost", "cache", records=lost, error=str(error))
         return {
             "rows": outcome.rows,
             **asdict(outcome.counts),
             "bumps": len(outcome.bumps),
-            "dead_letters": undecodable,
+            "dead_letters": undecodable - lost,
+            **({"lost_dead_letters": lost} if lost else {}),
             **alarm.lag(outcome.oldest),
         }
 

@@ -67,6 +67,8 @@ class ConsumerWatch:
         self._state = "starting"
         self._error: str | None = None
         self._failed: deque[float] = deque(maxlen=_LOOP)
+        # When dead letters could last not be written, or None if none were or some could since.
+        self._lost_at: float | None = None
         self._begun = clock()
         self._progress = _Progress(self._begun)
         # The lags of recent batches from the commits of their changes, with the times of the batches: each that no
@@ -91,6 +93,9 @@ class ConsumerWatch:
 
     def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
         self._metrics.count_batch(self.name, counts, seconds)
+        if counts.get("lost_dead_letters") or counts.get("dead_letters"):
+            with self._lock:
+                self._lost_at = self._clock() if counts.get("lost_dead_letters") else None
         if "lag" in counts:
             with self._lock:
                 lags = self._commit_lags
@@ -149,6 +154,8 @@ class ConsumerWatch:
             return
         if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
             yield f"{name} fails again and again", now - self._failed[0], False
+        if self._lost_at is not None:  # I12
+            yield f"{name} could not write dead letters; see its log", now - self._lost_at, False
         if self._state == "starting" and now - self._begun > self._limit:
             yield f"{name} has not started; see its log", now - self._begun, not fails
         if self._state in ("starting", "stopped"):

@@ -151,6 +151,17 @@ def test_health_is_red_while_a_consumer_fails_again_and_again(observer: Consumer
     assert health(observer) == []
 
 
+def test_health_is_red_after_dead_letters_that_could_not_be_written_until_one_was(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    log = observer.watches[0]
+    lost = {"rows": 3, "dead_letters": 0, "lost_dead_letters": 2}
+    for counts, said in ((lost, 1), ({"rows": 1}, 1), ({"rows": 1, "dead_letters": 1}, 0)):
+        log.count_batch(counts, 0.1)
+        log.reach(at(1))
+        assert health(observer) == ["consumer log could not write dead letters; see its log"] * said
+
+
 def test_health_is_red_once_a_consumer_has_stopped_for_good_but_not_after_its_end(
     observer: ConsumersObserver, clock: Clock
 ) -> None:

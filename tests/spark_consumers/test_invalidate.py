@@ -19,6 +19,7 @@ from relay.config import CacheConfig, Config
 from relay.records import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
+from spark_consumers import dead_letters
 from spark_consumers.cache_batches import CHUNK, chunks
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
@@ -232,6 +233,18 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
     assert counts["bumps"] == (expected is Outcome.FILLED)
+
+
+@pytest.mark.services
+def test_a_dead_letter_that_cannot_be_written_is_counted_and_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, redis_server: Any, unique: str
+) -> None:
+    """I6, I12: the new generation has made up for the record, and the invalidations behind it must not wait."""
+    monkeypatch.setattr(dead_letters, "_SEND_TIMEOUT", 0.3)
+    config = config_of(redis_server.url, unique)  # of no broker
+    topic = DeadLetterTopic(config, "cache", NoSchemas())
+    counts = consumer_of(config).apply_records(Records(("shop.orders", 0, 0, b"somebody's")), 1, topic)
+    assert (counts["bumps"], counts["dead_letters"], counts["lost_dead_letters"]) == (1, 0, 1)
 
 
 def of_sql(url: str, namespace: str) -> Config:
