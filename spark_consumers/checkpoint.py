@@ -100,13 +100,16 @@ class ConsumerCheckpoint:
     def _numbers(self, files: str) -> list[int]:
         return [int(name) for name in self.folder.names(f"{self._query}/{files}") if name.isdecimal()]
 
-    def topics(self, wanted: Sequence[str], there: Collection[str]) -> list[str]:
+    def topics(self, wanted: Sequence[str], there: Collection[str], *, makes_up: bool = False) -> list[str]:
         """Return what to read: the topics ``wanted``, and others that it has offsets of, or Spark takes them for lost.
 
         A table may have left the config because it was dropped, with changes that are still to be read. ``there``: all
-        topics on Kafka. Raises ``ConfigError``.
+        topics on Kafka. ``makes_up``: whether the consumer goes on without what it has not read of a topic that was
+        deleted. Raises ``ConfigError``.
         """
         left = [topic for topic in self.resume() if topic not in wanted]
+        if makes_up:
+            left = [topic for topic in left if topic in there]  # I12
         for topic in left:
             if topic not in there:
                 raise ConfigError(

@@ -131,7 +131,9 @@ class Runner:
                 f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
                 "the checkpoint and the target may not fit: run that command again first"
             )
-        wanted = self.checkpoint.topics(self.consumer.topics, topics.list_topics(self._admin, self.config))
+        makes_up = self.consumer.continuity is not None
+        there = topics.list_topics(self._admin, self.config)
+        wanted = self.checkpoint.topics(self.consumer.topics, there, makes_up=makes_up)
         # Shared from here on: Kafka's clients may be used by any thread.
         cache = self.consumer.cache
         http = self.watch.address
@@ -141,10 +143,9 @@ class Runner:
             if cache and (said := self.group.other_cache()):
                 self._log_event("other cache", error=said)
         if not self.checkpoint.exists:
-            makes_up = self.consumer.continuity is not None
             wanted_offsets = self.group.resolve(start or "earliest", makes_up=makes_up)
             self.checkpoint.begin(self.group.locate(wanted_offsets)[0])
-        if self.consumer.continuity is None:  # which does what is to be done if changes are missed
+        if not makes_up:  # which does what is to be done if changes are missed
             self._ids = self.group.topic_ids()
             self.checkpoint.note_topics(self._ids)
 
@@ -203,7 +204,7 @@ class Runner:
             try:
                 start = self._start()
                 self.consumer.begin(session, start)
-                if start.removed or holes(start.first, start.resume):
+                if start.removed or holes(start.first, start.resume) or start.resume.keys() - start.first.keys():
                     self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only goes on at its own offsets
                 break
             except (Unavailable, PySparkException, Py4JError, OSError) as error:

@@ -84,6 +84,15 @@ def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_ear
     assert (tmp_path / "spark/commits/0").exists()
 
 
+def test_a_topic_that_was_deleted_is_refused_unless_the_consumer_makes_up_for_it(tmp_path: Path) -> None:
+    """I12: a dropped table must not end the invalidation of all others."""
+    checkpoint = ConsumerCheckpoint(str(tmp_path))
+    checkpoint.begin({"orders": {"0": 5}, "lines": {"0": 7}, "codes": {"0": 0}})
+    assert checkpoint.topics(["orders"], ["orders", "codes"], makes_up=True) == ["orders", "codes"]
+    with pytest.raises(ConfigError, match="topic lines"):
+        checkpoint.topics(["orders"], ["orders", "codes"])
+
+
 @pytest.mark.parametrize("name", ["offsets/3", "offsets/4", "commits/3"])
 @pytest.mark.parametrize("text", ["", "v1\n{}", "v1\n{}\nnot JSON"])
 def test_a_file_of_spark_that_a_crash_left_empty_is_named_with_the_way_out(
