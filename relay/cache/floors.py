@@ -103,7 +103,8 @@ def announced(
         floors = anew
     elif any(token is None or token.shard == UNPLACED for token in tokens):
         floors = anew  # I6: no floor covers a change whose position is not known
-    elif has_lost(floors.losses, losses):
+    # I6: by a clock that was set back no period would begin for long.
+    elif has_lost(floors.losses, losses) or now < floors.periods[-1].start - ttl * _SLACK:
         floors = floors.after_losses(losses, now)
     elif now - floors.periods[-1].start >= ttl / _PERIODS:
         periods = (*floors.periods, Period(now, floors.periods[-1].tokens))

@@ -129,6 +129,27 @@ def test_the_floor_covers_the_tombstones_that_have_expired_and_hardly_more(floor
     assert len(floors.floors.periods) <= 6
 
 
+def test_a_clock_that_is_set_back_does_not_freeze_the_floors(floors: Announcements) -> None:
+    """I6: what is announced until it is again as late would be in no floor, whose tombstones are long gone."""
+    floors.now = 100 * TTL
+    floors.announce(token(5))
+    floors.now = 50.0
+    for number in range(6, 16):
+        floors.announce(token(number))
+        floors.now += TTL / 4
+    floor = floors.at_present[LEFT]
+    assert floor is not None
+    assert int(floor.position.rpartition("-")[2]) >= 11  # announced a tombstone_ttl ago
+
+
+def test_clocks_that_differ_a_little_raise_no_floor_early(floors: Announcements) -> None:
+    floors.announce(token(5))
+    for number in (6, 7):
+        floors.now -= TTL / 25
+        floors.announce(token(number))
+    assert floors.at_present == {LEFT: token(5)}
+
+
 def test_where_tombstones_may_be_lost_the_newest_announcement_counts_at_once(floors: Announcements) -> None:
     """I6"""
     floors.announce(token(5))
