@@ -9,7 +9,16 @@ from collections.abc import Collection, Sequence
 
 import orjson
 
-from relay.mysql_dialect.statement_text import MASKED, Token, after_table, is_sign, outside, parts_of, tokens
+from relay.mysql_dialect.statement_text import (
+    ANSI_QUOTES,
+    MASKED,
+    Token,
+    after_table,
+    is_sign,
+    outside,
+    parts_of,
+    tokens,
+)
 
 # Kinds of statements that leave rows as they are. A table that is created in place of another is emptied, too.
 _LEAVES_ROWS = ("CREATE", "INDEX")
@@ -41,7 +50,7 @@ def _leaves_rows(sql: str) -> bool:
     # It depends on the session whether a literal ends after a backslash. With protected columns, the text ends there.
     if "\\" in sql or sql.endswith("..."):
         return False
-    words = list(tokens(sql, ansi_quotes=True))
+    words = list(tokens(sql, ANSI_QUOTES))
     if any(word.is_word("IGNORE") for word in words):  # which removes rows that a unique index has no place for
         return False
     try:

@@ -36,7 +36,7 @@ class LoggedStatements:
         """Follow a statement of the transaction ``gtid``. ``executed``: what was executed before it."""
         said = event.classified
         self.followed.begin(said, executed, event.timestamp)
-        applied = self.followed.apply(said, event.sql, event.ansi_quotes, self.layouts.known())
+        applied = self.followed.apply(said, event.sql, event.sql_mode, self.layouts.known())
         if not event.is_published:
             return
         if applied is not None:

@@ -48,22 +48,22 @@ class _NotUnderstood(Exception):
 _FAILURES = (_NotUnderstood, LookupError, ValueError, StopIteration)
 
 
-def altered(before: Shape, sql: str, ansi_quotes: bool) -> Shape | None:
+def altered(before: Shape, sql: str, sql_mode: int) -> Shape | None:
     """Return a table after an ALTER TABLE, or None if the statement is not understood. A new name changes nothing."""
     try:
-        words = _words(sql, ansi_quotes)
+        words = _words(sql, sql_mode)
         return _Alteration(before, parts_of(after_table(words, "ALTER"))).result()
     except _FAILURES:
         return None
 
 
-def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
+def created(sql: str, sql_mode: int, text: bool | None) -> Shape | None:
     """Return the table that a CREATE TABLE with a list of columns makes, or None if the statement is not understood.
 
     ``text``: see `Shape`, for a table whose statement gives it no character set.
     """
     try:
-        words = after_table(_words(sql, ansi_quotes), "CREATE")
+        words = after_table(_words(sql, sql_mode), "CREATE")
         if not is_sign(words[0], "("):
             return None
         end = closing(words, 0)
@@ -81,10 +81,10 @@ def created(sql: str, ansi_quotes: bool, text: bool | None) -> Shape | None:
     return shape if shape.primary else None
 
 
-def _words(sql: str, ansi_quotes: bool) -> Sequence[Token]:
+def _words(sql: str, sql_mode: int) -> Sequence[Token]:
     if "\\" in sql:  # I8: it depends on the session whether a literal ends after it, and what follows is part of it
         raise _NotUnderstood
-    return list(tokens(sql, ansi_quotes))
+    return list(tokens(sql, sql_mode))
 
 
 def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | None:

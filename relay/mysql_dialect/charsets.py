@@ -192,6 +192,16 @@ def is_single_byte(name: str) -> bool:
     return name in _SINGLE
 
 
+@cache
+def unlike_ascii(name: str) -> bytes:
+    """Return the bytes of single-byte text that are ASCII and their characters are not, or the other way round.
+
+    To servers, bytes are what they are in ASCII, such as a quote, when they find the words of a statement.
+    """
+    _, instead = _SINGLE.get(name, ("", {}))
+    return bytes(byte for byte, character in instead.items() if (byte < 0x80) != (character < "\x80"))
+
+
 def collation_of(name: str) -> int:
     """Return the id of a collation of a character set. Raises ValueError for an unknown character set."""
     for id_, of in _CHARSETS.items():

@@ -144,9 +144,7 @@ class FollowedTables:
         if said.kind is Kind.DROP_DATABASE:
             self._now = None
 
-    def apply(
-        self, said: Classified, sql: str, ansi_quotes: bool, existing: Iterable[str] = ()
-    ) -> AppliedStatement | None:
+    def apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str] = ()) -> AppliedStatement | None:
         """Follow a statement, and return what is published of it, or None if it changes no relayed table.
 
         ``existing``: the tables that a DROP DATABASE drops, besides the known ones.
@@ -156,7 +154,7 @@ class FollowedTables:
             # I8: a server may ignore the case of names, and then it is the same table.
             if name.lower() in about and name not in about[name.lower()]:
                 self._set(name, None)
-        tables = self._apply(said, sql, ansi_quotes, existing)
+        tables = self._apply(said, sql, sql_mode, existing)
         if not tables:
             return None
         kind = "INDEX" if said.indexed is not None else "ALTER" if said.kind is Kind.CHANGE else said.kind.value.upper()
@@ -164,7 +162,7 @@ class FollowedTables:
             return AppliedStatement(kind, without_values(sql), StatementText.WITHOUT_VALUES, tuple(tables))
         return AppliedStatement(kind, sql, StatementText.COMPLETE, tuple(tables))
 
-    def _apply(self, said: Classified, sql: str, ansi_quotes: bool, existing: Iterable[str]) -> list[AlteredTable]:
+    def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:
         """Return the relayed tables that a statement changes, in its order."""
         if said.temporary:
             return []
@@ -188,9 +186,9 @@ class FollowedTables:
                 for database, name in said.tables:
                     if database == self._database:
                         self._set(name, _GONE)  # or the statement would have failed
-            return self._each(said.tables, lambda name, before: self._created(before, said, sql, ansi_quotes))
+            return self._each(said.tables, lambda name, before: self._created(before, said, sql, sql_mode))
         if said.kind in (Kind.ALTER, Kind.CHANGE) and said.tables:
-            return self._alter(said, sql, ansi_quotes)
+            return self._alter(said, sql, sql_mode)
         return []
 
     # ------------------------------------------------------------------ what statements do
@@ -224,31 +222,31 @@ class FollowedTables:
                 found.append(replace(self._published(old, moved, new, moved), table=was, renamed_to=now))
         return found
 
-    def _alter(self, said: Classified, sql: str, ansi_quotes: bool) -> list[AlteredTable]:
+    def _alter(self, said: Classified, sql: str, sql_mode: int) -> list[AlteredTable]:
         (_, name), before = said.tables[0], self._known.get(said.tables[0][1])
-        changed = self._each(said.tables[:1], lambda name, before: self._altered(before, sql, ansi_quotes))
+        changed = self._each(said.tables[:1], lambda name, before: self._altered(before, sql, sql_mode))
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed
         was = self._published(name, before, name, before)
         return [replace(renamed[0], before=was.before, before_by=was.before_by)]
 
-    def _created(self, before: _Known | None, said: Classified, sql: str, ansi_quotes: bool) -> _Known | None:
+    def _created(self, before: _Known | None, said: Classified, sql: str, sql_mode: int) -> _Known | None:
         if said.if_absent and not said.replaces and (before is None or before.shape is not None):
             return before
         if said.copied is None:
-            shape = created(sql, ansi_quotes, self._text())
+            shape = created(sql, sql_mode, self._text())
         else:
             database, name = said.copied
             known = self._known.get(name) if database == self._database else None
             shape = known.shape if known is not None else None
         return None if shape is None else _Known(shape, "statement")
 
-    def _altered(self, before: _Known | None, sql: str, ansi_quotes: bool) -> _Known | None:
+    def _altered(self, before: _Known | None, sql: str, sql_mode: int) -> _Known | None:
         if before is None or before.shape is None:
             return None
         shape = before.shape if before.shape.text is not None else replace(before.shape, text=self._text())
-        after = altered(shape, sql, ansi_quotes)
+        after = altered(shape, sql, sql_mode)
         return None if after is None else _Known(after, "statement")
 
     # ------------------------------------------------------------------ what is known

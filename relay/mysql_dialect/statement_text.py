@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from relay.types.sql import TYPES, Form
 
@@ -16,19 +17,39 @@ _VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
 MASKED = "***"
 """Stands for a literal in a statement that is shown without its values."""
 
-# As the servers have it: blanks are six characters of ASCII, and each character beyond ASCII is one of a name.
-_TOKEN = re.compile(
-    r"""
-      [\x09-\x0d\x20]+ | (?P<executed>/\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | \*/)
-    | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]*)
-    | `(?P<tick>(?:[^`]|``)*)`
-    | "(?P<double>(?:[^"\\]|\\.|"")*)"
-    | (?P<single>'(?:[^'\\]|\\.|'')*')
-    | (?P<word>[0-9A-Za-z_$\x80-\U0010ffff]+)
-    | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+# Bits of `sql_mode` that change how a statement is read, as both servers number them.
+ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 10, 1 << 20
+_READ_BY = ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES
+UNKNOWN_MODE = -1
+"""Stands for the mode where it is not known how the session has read the statement."""
+
+
+@cache
+def _token(sql_mode: int) -> re.Pattern[str]:
+    """Return the pattern of a token.
+
+    As the servers have it: blanks are six characters of ASCII, and each character beyond ASCII is one of a name.
+    """
+    with_escapes, without = r"(?:[^%s\\]|\\.|%s)*", "(?:[^%s]|%s)*"
+    literal = without if sql_mode & NO_BACKSLASH_ESCAPES else with_escapes
+    double = without if sql_mode & ANSI_QUOTES else literal
+    bracket = r"\[(?P<bracket>(?:[^\]]|\]\])*)\]" if sql_mode & BRACKETS else "(?P<bracket>(?!))"
+    return re.compile(
+        rf"""
+          [\x09-\x0d\x20]+ | (?P<executed>/\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | \*/)
+        | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]*)
+        | `(?P<tick>(?:[^`]|``)*)`
+        | "(?P<double>{double % ('"', '""')})"
+        | (?P<single>'{literal % ("'", "''")}')
+        | {bracket}
+        | (?P<word>[0-9A-Za-z_$\x80-\U0010ffff]+)
+        | (?P<sign>.)
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_TOKEN = _token(0)
 # The words whose numbers in parentheses are sizes, not values.
 _SIZED = {"precision", "real", "varying", "vector"} | {
     name
@@ -54,13 +75,15 @@ class Token:
 END = Token("", False)
 
 
-def tokens(sql: str, ansi_quotes: bool) -> Iterator[Token]:
-    """Return the tokens of a statement, without comments and text literals."""
-    for found in _TOKEN.finditer(sql):
+def tokens(sql: str, sql_mode: int) -> Iterator[Token]:
+    """Return the tokens of a statement, without comments and text literals. ``sql_mode``: of its session."""
+    for found in _token(sql_mode & _READ_BY).finditer(sql):
         if found["tick"] is not None:
             yield Token(found["tick"].replace("``", "`"), True, True)
+        elif found["bracket"] is not None:
+            yield Token(found["bracket"].replace("]]", "]"), True, True)
         elif found["double"] is not None:
-            if ansi_quotes:
+            if sql_mode & ANSI_QUOTES:
                 yield Token(found["double"].replace('""', '"'), True, True)
         elif found["word"] is not None:
             yield Token(found["word"], True)
@@ -129,10 +152,11 @@ def parts_of(words: Sequence[Token]) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
-def with_plain_blanks(sql: str) -> str:
+def with_plain_blanks(sql: str, sql_mode: int) -> str:
     """Return a statement from a character set of single bytes, in which a no-break space separates words as well."""
     return "".join(
-        found[0] if found["word"] is None else found[0].replace("\xa0", " ") for found in _TOKEN.finditer(sql)
+        found[0] if found["word"] is None else found[0].replace("\xa0", " ")
+        for found in _token(sql_mode & _READ_BY).finditer(sql)
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from relay.mysql_dialect.statement_text import END, Token, tokens
+from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, tokens
 
 Name = tuple[str, str]
 """Database and table. A name without a database gets the one in which the statement was executed."""
@@ -45,7 +45,7 @@ class Classified:
 
     ``tables``: those it empties, drops, alters, creates or renames. ``renamed``: the old and new name of each.
     ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
-    ``calls``: a CHANGE by a function, which may be to tables that it does not name.
+    ``calls``: a CHANGE that may be to tables it does not name: by a function, or the names were not all read.
     ``replaces``: a CREATE OR REPLACE, which leaves the table empty. ``indexed``: the table that an OTHER statement,
     CREATE INDEX or DROP INDEX, is about; ``drops_primary``: it drops the primary key. ``copied``: the table that a
     CREATE TABLE names after LIKE. ``if_absent``: a CREATE TABLE that does nothing if there is such a table already.
@@ -91,8 +91,8 @@ _RESERVED = (
 class StatementScanner:
     """Reads a statement token by token. ``now``: the next token."""
 
-    def __init__(self, sql: str, database: str, ansi_quotes: bool, lower_case: bool = False) -> None:
-        self._tokens = tokens(sql, ansi_quotes)
+    def __init__(self, sql: str, database: str, sql_mode: int, lower_case: bool = False) -> None:
+        self._tokens = tokens(sql, sql_mode)
         self._lower_case = lower_case
         self._database = self._stored(database)
         self.now = next(self._tokens, END)
@@ -119,8 +119,13 @@ class StatementScanner:
         return found
 
     def skip_wait(self) -> None:
-        while self.now.is_word("WAIT", "NOWAIT") or self.now.text.isdigit():
-            self.step()
+        if not self.skip("NOWAIT") and self.skip("WAIT"):
+            while self.at(".") or self.now.text[:1].isdigit():  # any number
+                self.step()
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.now is END or self.at(";")
 
     def name(self) -> Name | None:
         """Read ``table``, ``database.table``, or ``.table``, which servers take for ``table``."""
@@ -160,9 +165,13 @@ class StatementScanner:
                 found[name] = None
         return tuple(found)
 
-    def unknown(self) -> Classified:
-        """Return what a statement does that is not known here: it may change each table whose name is in its rest."""
-        return Classified(Kind.CHANGE, names=self.all_names())  # I1
+    def unknown(self, *, is_unread: bool = False) -> Classified:
+        """Return what a statement does that is not known here: it may change each table whose name is in its rest.
+
+        ``is_unread``: also those whose names were not read.
+        """
+        names = self.all_names()
+        return Classified(Kind.CHANGE, names=names, calls=is_unread or not names)  # I1
 
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH")
@@ -183,22 +192,29 @@ _OBJECTS = (
 # fmt: on
 
 
-def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: bool = False) -> Classified:
-    """Return what a statement does. ``database``: the one in which it was executed.
+def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = False) -> Classified:
+    """Return what a statement does. ``database``: the one in which it was executed. ``sql_mode``: of its session.
 
     ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
     """
-    reader = StatementScanner(sql, database, ansi_quotes, lower_case)
+    said = None if sql_mode == UNKNOWN_MODE else _read(StatementScanner(sql, database, sql_mode, lower_case), sql)
+    if said is None:  # I1: it may be about a table whose name was not found
+        return StatementScanner(sql, database, sql_mode, lower_case).unknown(is_unread=True)
+    return said
+
+
+def _read(reader: StatementScanner, sql: str) -> Classified | None:
+    """Return what a statement does; None if it is about tables whose names are not all read."""
     if reader.skip("SET"):
         if not reader.skip("STATEMENT"):
             return Classified(Kind.OTHER)
         while reader.now is not END and not reader.now.is_word("FOR"):
-            reader.step()
+            if reader.step().text.upper() == "SQL_MODE":  # I1: it is logged with this mode, and was read in another
+                return None
         reader.step()
     first = reader.step()
     if first.is_word("TRUNCATE"):
-        reader.skip("TABLE")
-        return Classified(Kind.TRUNCATE, tuple(reader.names()))
+        return _truncate(reader)
     if first.is_word("DROP"):
         return _drop(reader)
     if first.is_word("RENAME"):
@@ -224,31 +240,47 @@ def classify(sql: str, database: str, ansi_quotes: bool = False, *, lower_case: 
     return Classified(Kind.OTHER) if first.is_word(*_HARMLESS) else reader.unknown()
 
 
-def _drop(reader: StatementScanner) -> Classified:
+def _truncate(reader: StatementScanner) -> Classified | None:
+    reader.skip("TABLE")
+    table = reader.name()
+    reader.skip_wait()
+    if reader.skip("DROP", "REUSE"):
+        reader.skip("STORAGE")
+    return Classified(Kind.TRUNCATE, (table,)) if table is not None and reader.is_at_end else None
+
+
+def _drop(reader: StatementScanner) -> Classified | None:
     temporary = reader.skip("TEMPORARY")
     if reader.skip("DATABASE", "SCHEMA"):
         reader.skip_if_exists()
-        return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
+        dropped = _database(reader)
+        return dropped if reader.is_at_end else None
     if not reader.skip("TABLE", "TABLES"):
         return _index(reader, drops=True)
     reader.skip_if_exists()
-    return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
+    names = tuple(reader.names())
+    reader.skip("RESTRICT", "CASCADE")
+    return Classified(Kind.DROP, names, temporary=temporary) if names and reader.is_at_end else None
 
 
-def _rename(reader: StatementScanner) -> Classified:
+def _database(reader: StatementScanner) -> Classified | None:
+    """Read the name of a database whose tables are dropped."""
+    return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),)) if reader.now.is_name else None
+
+
+def _rename(reader: StatementScanner) -> Classified | None:
     reader.skip_if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
         reader.skip_wait()
-        reader.skip("TO")
-        new = reader.name()
+        new = reader.name() if reader.skip("TO") else None
         if new is None:
-            break
+            return None
         pairs.append((old, new))
         if not reader.at(","):
             break
         reader.step()
-    return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
+    return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs)) if reader.is_at_end and pairs else None
 
 
 # With one of these an ALTER IGNORE TABLE may remove rows: all but one of the rows that get the same key, and rows that
@@ -303,25 +335,27 @@ def _alter(reader: StatementScanner, sql: str) -> Classified:
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
 
-def _create(reader: StatementScanner) -> Classified:
+def _create(reader: StatementScanner) -> Classified | None:
     replaces = reader.skip("OR") and reader.skip("REPLACE")
     temporary = reader.skip("TEMPORARY")
     if replaces and reader.skip("DATABASE", "SCHEMA"):
-        return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),))
+        return _database(reader)
     if replaces and not temporary and reader.skip("SEQUENCE"):  # I1: also a table of this name
-        return Classified(Kind.DROP, tuple(reader.names()))
+        name = reader.name()
+        return None if name is None else Classified(Kind.DROP, (name,))
     if not reader.skip("TABLE"):
         return _index(reader)
     if_absent = reader.skip_if_exists()
     table = reader.name()
+    if table is None:
+        return None
     if reader.at("("):
         reader.step()
     copied = reader.name() if reader.skip("LIKE") else None
-    while table is not None and not temporary and reader.now is not END:
+    while not temporary and reader.now is not END:
         if reader.step().is_word("SELECT"):  # I1: logged as rows, it is a CREATE without this
             return Classified(Kind.CHANGE, names=(table,))
-    tables = (table,) if table else ()
-    return Classified(Kind.CREATE, tables, temporary=temporary, replaces=replaces, copied=copied, if_absent=if_absent)
+    return Classified(Kind.CREATE, (table,), temporary=temporary, replaces=replaces, copied=copied, if_absent=if_absent)
 
 
 def _index(reader: StatementScanner, *, drops: bool = False) -> Classified:

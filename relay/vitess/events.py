@@ -266,7 +266,7 @@ class ShardEvents:
                 raise PageMustEnd  # so that whoever resets to a position after it has what came before
             raise refusal(self.shard, table, statement, at)
         transaction.emptied += emptied_tables(parsed, tables, self.shard, self.settings, statement, at)
-        if (applied := tables.followed.apply(here(parsed), statement, False)) is not None:
+        if (applied := tables.followed.apply(here(parsed), statement, 0)) is not None:
             transaction.statements.append(applied)
 
     def _fields(self, event: pb.VEvent) -> None:

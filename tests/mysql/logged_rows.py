@@ -154,6 +154,6 @@ def binlogs(draw: st.DrawFn, tables: list[Logged]) -> list[BinlogEvent]:
         if ending == 0 and isinstance(events[-1], TransactionBegin):
             continue  # the server died; it sends no rows of such a transaction
         if ending == 1:
-            events.append(Statement("CREATE TABLE d.x (id int primary key)", "d", time, False))
+            events.append(Statement("CREATE TABLE d.x (id int primary key)", "d", time, 0))
         events.append(COMMIT)
     return events

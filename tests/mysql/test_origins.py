@@ -168,7 +168,7 @@ def test_a_transaction_that_was_replicated_without_a_checkpoint_is_refused() -> 
 def stated(gtid: str, sql: str) -> list[BinlogEvent]:
     return [
         TransactionBegin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None),
-        Statement(sql, "shop", 1, False),
+        Statement(sql, "shop", 1, 0),
         COMMIT,
     ]
 

@@ -91,7 +91,7 @@ def test_a_statement_that_was_read_before_its_server_was_lost_is_in_the_next_pag
 
     def events() -> Iterator[list[BinlogEvent]]:
         begun, *_, ended = transaction("0-1-51", "MariaDB/0-1-51")
-        yield [begun, Statement("ALTER TABLE t ADD a INT", "shop", 1, False), ended]
+        yield [begun, Statement("ALTER TABLE t ADD a INT", "shop", 1, 0), ended]
         raise Interrupted("gone")
 
     servers = ShardServers("-", lambda: ["one:3306"], lambda address: FakeMariaDB("0-1-51", "0-1-51"), max_lag=10.0)

@@ -68,6 +68,53 @@ def test_a_table_that_is_emptied_is_the_one_whose_name_the_server_reads(server: 
     assert found == [("INSERT", "prix"), ("INSERT", name), *[("TRUNCATE", name)] * 3]
 
 
+@pytest.mark.parametrize(
+    ("mode", "written"),
+    [("MSSQL", "[x]]y]"), ("ANSI_QUOTES", '"x]y"'), ("NO_BACKSLASH_ESCAPES", "`x]y` /* ' */"), ("ORACLE", '"x]y"')],
+)
+def test_a_table_that_is_emptied_is_the_one_whose_name_the_session_reads(
+    mariadb: MariaDB, unique: str, mode: str, written: str
+) -> None:
+    """I1."""
+    with session(mariadb, unique) as execute:
+        execute("create table `x]y` (id int primary key, v int)")
+        source = source_of(unique, mariadb, tables=["x]y"])
+        start = begin(source)["-"]
+        execute("insert `x]y` values (1, 1)")
+        execute(f"set sql_mode = '{mode}'")
+        backslash = "\\" if mode == "NO_BACKSLASH_ESCAPES" else "\\\\"
+        execute(f"alter table {written} add w int comment '{backslash}'")
+        execute(f"truncate table {written}")
+        execute(f"create or replace table {written} (id int primary key)")
+        execute(f"drop table {written}")
+        with closing(open_at(source, start)) as reader:
+            changes, pages = read_to_head(reader)
+    assert [change.operation.value for change in changes] == ["INSERT", *["TRUNCATE"] * 3]
+    kinds = [short(each)[0] for page in pages for each in page.schema_changes]
+    assert kinds == ["ALTER", "TRUNCATE", "CREATE", "DROP"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "charset", "sql"),
+    [("ANSI_QUOTES", "utf8mb4", "set statement sql_mode = '' for truncate \"t\""), ("", "swe7", "truncate `t`")],
+)
+def test_a_statement_that_may_have_been_read_another_way_is_refused(
+    mariadb: MariaDB, unique: str, mode: str, charset: str, sql: str
+) -> None:
+    """I1: its event has the mode that SET STATEMENT gives, and a quote of ASCII is a letter in swe7."""
+    with session(mariadb, unique) as execute:
+        execute("create table t (id int primary key)")
+        source = source_of(unique, mariadb, tables=["t"])
+        start = begin(source)["-"]
+        execute(f"set sql_mode = '{mode}', character_set_client = {charset}")
+        execute(sql)
+        with (
+            closing(open_at(source, start)) as reader,
+            pytest.raises(NotCarried, match=f"may be to tables of {unique}"),
+        ):
+            read_to_head(reader)
+
+
 def test_words_are_separated_by_what_separates_them_in_the_character_set_of_the_client(
     server: Any, unique: str
 ) -> None:
@@ -102,9 +149,9 @@ def test_each_character_is_one_of_a_name_or_ends_it_as_on_the_server(server: Any
                 is_of_name = False
             else:
                 is_of_name = cursor.description[0][0] == f"a{character}b"
-            assert is_of_name == (next(tokens(f"a{character}b", False)).text == f"a{character}b"), repr(character)
+            assert is_of_name == (next(tokens(f"a{character}b", 0)).text == f"a{character}b"), repr(character)
     for character in beyond:
-        assert next(tokens(f"a{character}b", False)).text == f"a{character}b"
+        assert next(tokens(f"a{character}b", 0)).text == f"a{character}b"
 
 
 def test_a_table_that_is_created_with_rows_is_relayed_where_rows_are_logged_and_refused_elsewhere(

@@ -64,7 +64,7 @@ def inserted(number: int, table: Table, size: int = 10) -> list[BinlogEvent]:
 
 
 def stated(number: int, sql: str) -> list[BinlogEvent]:
-    return [begin(number), Statement(sql, "d", 1000 + number, False), COMMIT]
+    return [begin(number), Statement(sql, "d", 1000 + number, 0), COMMIT]
 
 
 @pytest.mark.parametrize("after", [("id", "a", "b"), ("id",)])
@@ -252,7 +252,7 @@ def test_a_statement_is_in_the_page_of_the_position_after_it() -> None:
     """I3, I4: also a page that ends inside the transaction, and one from which nothing else is published."""
     shard = Shard()
     table = shard.layout("id", "a")
-    shard.transactions.feed([begin(101), Statement("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "d", 1101, False)])
+    shard.transactions.feed([begin(101), Statement("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "d", 1101, 0)])
     shard.transactions.feed([Rows(table, [(None, (n, 0))], STREAMED_PAGE + 1) for n in range(2)])
     assert shard.transactions.consume().is_full
     shard.transactions.take()
@@ -303,7 +303,7 @@ def test_a_statement_that_another_shard_has_published_is_followed_and_not_publis
     shard = Shard()
     shard.transactions.feed(inserted(101, shard.layout("id", "a")))
     shard.transactions.feed(
-        [begin(102), Statement("ALTER TABLE t ADD b INT", "d", 1102, False, is_published=False), COMMIT]
+        [begin(102), Statement("ALTER TABLE t ADD b INT", "d", 1102, 0, is_published=False), COMMIT]
     )
     shard.transactions.feed(stated(103, "ALTER TABLE t ADD c INT"))
     shard.transactions.consume()

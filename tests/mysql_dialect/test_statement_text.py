@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import tokens, without_values
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, tokens, without_values
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def _is_literal(sql: str, escapes: bool) -> bool:
 
 
 def test_names_in_double_quotes_are_names_only_under_ansi_quotes() -> None:
-    assert [token.text for token in tokens('DROP TABLE "a""b", `c`', True)] == ["DROP", "TABLE", 'a"b', ",", "c"]
-    assert [token.text for token in tokens('DROP TABLE "a""b", `c`', False)] == ["DROP", "TABLE", ",", "c"]
+    assert [token.text for token in tokens('DROP TABLE "a""b", `c`', ANSI_QUOTES)] == ["DROP", "TABLE", 'a"b', ",", "c"]
+    assert [token.text for token in tokens('DROP TABLE "a""b", `c`', 0)] == ["DROP", "TABLE", ",", "c"]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE
 from relay.mysql_dialect.statements import Classified, Kind, Name, classify
 
 
@@ -20,7 +21,7 @@ from relay.mysql_dialect.statements import Classified, Kind, Name, classify
         ("# one\n  truncate Größen", Kind.TRUNCATE, ["shop.Größen"]),
         ("SET STATEMENT max_statement_time=60 FOR TRUNCATE orders", Kind.TRUNCATE, ["shop.orders"]),
         ("TRUNCATE TABLE prix·2024", Kind.TRUNCATE, ["shop.prix·2024"]),
-        ("TRUNCATE TABLE a\xa0b\u3000c\x1cx", Kind.TRUNCATE, ["shop.a\xa0b\u3000c"]),
+        ("TRUNCATE TABLE a\xa0b\u3000c", Kind.TRUNCATE, ["shop.a\xa0b\u3000c"]),
         ("TRUNCATE TABLE .orders", Kind.TRUNCATE, ["shop.orders"]),
         ("DROP TABLE a, .b, c . d", Kind.DROP, ["shop.a", "shop.b", "c.d"]),
         ("ALTER TABLE .orders ADD n INT", Kind.ALTER, ["shop.orders"]),
@@ -92,6 +93,77 @@ def test_a_statement_that_is_not_understood_may_change_each_table_that_it_names(
     said = classify(sql, "shop")
     assert said.kind is Kind.CHANGE
     assert ("shop", "orders") in said.names
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode", "kind", "tables"),
+    [
+        ("TRUNCATE TABLE [a]]b]", BRACKETS, Kind.TRUNCATE, ["shop.a]b"]),
+        ("CREATE OR REPLACE TABLE [x].[a b] (id INT)", BRACKETS, Kind.CREATE, ["x.a b"]),
+        ("RENAME TABLE [a] TO [b]", BRACKETS, Kind.RENAME, ["shop.a"]),
+        ("DROP DATABASE [legacy]", BRACKETS, Kind.DROP_DATABASE, ["legacy."]),
+        ('TRUNCATE "a\\"', ANSI_QUOTES, Kind.TRUNCATE, ["shop.a\\"]),
+        ("ALTER TABLE a COMMENT '\\', RENAME TO b, COMMENT 'x'", NO_BACKSLASH_ESCAPES, Kind.ALTER, ["shop.a"]),
+        (
+            "RENAME TABLE a WAIT 1.5 TO b, c WAIT 0x5 TO d, e NOWAIT TO f",
+            0,
+            Kind.RENAME,
+            ["shop.a", "shop.c", "shop.e"],
+        ),
+        ("TRUNCATE a; -- b", 0, Kind.TRUNCATE, ["shop.a"]),
+        ("TRUNCATE TABLE a NOWAIT REUSE STORAGE", 0, Kind.TRUNCATE, ["shop.a"]),
+    ],
+)
+def test_names_are_read_by_the_sql_mode_of_the_session(sql: str, mode: int, kind: Kind, tables: list[str]) -> None:
+    """I1."""
+    said = classify(sql, "shop", mode)
+    assert said.kind is kind
+    assert [".".join(name) for name in said.tables] == tables
+    assert len(said.renamed) == (len(tables) if "RENAME" in sql else 0)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "TRUNCATE TABLE [orders]",
+        "TRUNCATE orders AND MORE",
+        "TRUNCATE orders, other",
+        "DROP TABLE [orders]",
+        "DROP TABLE orders PURGE",
+        "DROP DATABASE [orders]",
+        "DROP DATABASE orders NOW",
+        "CREATE OR REPLACE DATABASE [orders]",
+        "CREATE OR REPLACE SEQUENCE [orders]",
+        "CREATE OR REPLACE TABLE [orders] (id INT)",
+        "RENAME TABLE a AS orders",
+        "RENAME TABLE a TO b orders",
+        "RENAME TABLE a TO [orders]",
+    ],
+)
+def test_a_statement_whose_tables_are_not_all_read_may_change_each_that_it_names(sql: str) -> None:
+    """I1."""
+    said = classify(sql, "shop")
+    assert (said.kind, said.tables, said.renamed) == (Kind.CHANGE, (), ())
+    assert ("shop", "orders") in said.names
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode"),
+    [
+        ('TRUNCATE TABLE "orders"', 0),
+        ("TRUNCATE orders", UNKNOWN_MODE),
+        ("SET STATEMENT sql_mode='' FOR TRUNCATE TABLE \"orders\"", 0),
+        ("SET STATEMENT max_statement_time = 5, `sql_mode` = '' FOR ALTER TABLE orders ENGINE = InnoDB", 0),
+        ("DROP TABLE", 0),
+        ("RENAME TABLE", 0),
+    ],
+)
+def test_a_statement_that_cannot_be_read_may_change_any_table_of_the_database_it_was_executed_in(
+    sql: str, mode: int
+) -> None:
+    """I1: MariaDB logs the mode of SET STATEMENT beside a statement that it has read in the mode before."""
+    said = classify(sql, "shop", mode)
+    assert (said.kind, said.calls, said.tables) == (Kind.CHANGE, True, ())
 
 
 @pytest.mark.parametrize(
@@ -205,8 +277,8 @@ def test_a_statement_that_changes_rows_names_the_tables_that_it_may_change(sql: 
 def test_a_quoted_text_is_not_a_table_unless_double_quotes_quote_names() -> None:
     sql = """INSERT INTO a VALUES ('it''s \\' orders', "orders")"""
     assert ("shop", "orders") not in classify(sql, "shop").names
-    assert ("shop", "orders") in classify(sql, "shop", ansi_quotes=True).names
-    assert classify('DROP TABLE "a""b"', "shop", ansi_quotes=True).tables == (("shop", 'a"b'),)
+    assert ("shop", "orders") in classify(sql, "shop", ANSI_QUOTES).names
+    assert classify('DROP TABLE "a""b"', "shop", ANSI_QUOTES).tables == (("shop", 'a"b'),)
 
 
 @pytest.mark.parametrize(
@@ -296,4 +368,4 @@ def test_quoted_names_of_any_characters_are_found_between_comments_and_spaces(
 @settings(deadline=None)
 def test_any_text_is_classified(sql: str) -> None:
     assert isinstance(classify(sql, "shop").kind, Kind)
-    assert isinstance(classify(f"INSERT INTO {sql}", "shop", ansi_quotes=True).kind, Kind)
+    assert isinstance(classify(f"INSERT INTO {sql}", "shop", ANSI_QUOTES).kind, Kind)

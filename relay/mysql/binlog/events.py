@@ -16,8 +16,8 @@ from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog.rows import Change, RowDecoder, UnreadableColumn
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
-from relay.mysql_dialect.charsets import charset, decoder, is_single_byte
-from relay.mysql_dialect.statement_text import with_plain_blanks
+from relay.mysql_dialect.charsets import charset, decoder, is_single_byte, unlike_ascii
+from relay.mysql_dialect.statement_text import UNKNOWN_MODE, with_plain_blanks
 from relay.mysql_dialect.statements import Classified, Kind, classify
 from relay.mysql_dialect.streamed_transaction import Origin
 from relay.mysql_dialect.tables import Table
@@ -154,21 +154,21 @@ class RawTransactions(msgspec.Struct):
 class Statement(msgspec.Struct, gc=False):
     """A statement that is logged as text, usually DDL.
 
-    ``ansi_quotes``: double quotes enclose names. ``is_published``: not so if another shard has published it.
+    ``sql_mode``: as for `classify`. ``is_published``: not so if another shard has published it.
     ``lower_case``: as for `classify`. ``uses_temporary``: it uses a temporary table of its session, as far as is known.
     """
 
     sql: str
     database: str
     timestamp: int
-    ansi_quotes: bool
+    sql_mode: int
     is_published: bool = True
     lower_case: bool = False
     uses_temporary: bool = False
 
     @property
     def classified(self) -> Classified:
-        said = classify(self.sql, self.database, self.ansi_quotes, lower_case=self.lower_case)
+        said = classify(self.sql, self.database, self.sql_mode, lower_case=self.lower_case)
         is_about_one = said.kind in (Kind.TRUNCATE, Kind.ALTER, Kind.RENAME) or said.indexed is not None
         # I7: it uses no other table, and a DROP or CREATE says itself that its table is temporary.
         return replace(said, temporary=True) if self.uses_temporary and is_about_one else said
@@ -213,26 +213,25 @@ MARIADB_GTID_BODY = struct.Struct("<QIB")
 # The sizes of the status variables up to the character set; None if the size is in the event.
 _STATUS = {0: 4, 1: 8, 2: None, 3: 4, 6: None}
 _SQL_MODE, _CHARSET = 1, 4
-_ANSI_QUOTES = 4
 
 
-def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, bytes, bool]:
-    """Read a QUERY: the statement, its character set, the database, and whether double quotes enclose names."""
+def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, bytes, int]:
+    """Read a QUERY: the statement, its character set, the database, and the ``sql_mode`` of its session."""
     _, _, name, _, status = _QUERY.unpack_from(body)
     at = _QUERY.size
-    encoding, ansi_quotes = _status(body[at : at + status])
+    encoding, sql_mode = _status(body[at : at + status])
     at += status
     database = body[at : at + name]
     raw = body[at + name + 1 :]
-    return inflated(raw) if is_compressed else raw, encoding, database, ansi_quotes
+    return inflated(raw) if is_compressed else raw, encoding, database, sql_mode
 
 
-def _status(variables: bytes) -> tuple[str, bool]:
+def _status(variables: bytes) -> tuple[str, int]:
     at, mode = 0, 0
     while at < len(variables):
         code = variables[at]
         if code == _CHARSET:
-            return charset(int.from_bytes(variables[at + 1 : at + 3], "little")), bool(mode & _ANSI_QUOTES)
+            return charset(int.from_bytes(variables[at + 1 : at + 3], "little")), mode
         if code not in _STATUS:
             break
         if code == _SQL_MODE:
@@ -240,16 +239,22 @@ def _status(variables: bytes) -> tuple[str, bool]:
         size = _STATUS[code]
         # The catalog follows its length, and its first form ends with a zero.
         at += 1 + (size if size is not None else 1 + variables[at + 1] + (code == 2))
-    return "utf8mb4", bool(mode & _ANSI_QUOTES)
+    return "utf8mb4", mode
 
 
-def statement_text(raw: bytes, encoding: str) -> str:
-    """Return a statement as text. Bytes that do not decode are escaped: statements may contain binary values."""
+def statement_text(raw: bytes, encoding: str, sql_mode: int) -> tuple[str, int]:
+    """Return a statement as text, and its ``sql_mode``, or ``UNKNOWN_MODE`` if the text may have other names or signs.
+
+    Bytes that do not decode are escaped: statements may contain binary values.
+    """
     try:
         text = decoder(encoding)(raw)
-        return with_plain_blanks(text) if is_single_byte(encoding) and "\xa0" in text else text
     except UnicodeDecodeError:
-        return raw.decode("utf-8", "backslashreplace")
+        text = raw.decode("utf-8", "backslashreplace")
+        return text, sql_mode if encoding.startswith("utf8") else UNKNOWN_MODE
+    if any(byte in raw for byte in unlike_ascii(encoding)):  # I1
+        return text, UNKNOWN_MODE
+    return with_plain_blanks(text, sql_mode) if is_single_byte(encoding) and "\xa0" in text else text, sql_mode
 
 
 def inflated(raw: bytes) -> bytes:

@@ -35,11 +35,10 @@ def rolled_back(place: str, table: str) -> NotCarried:
 
 def touched(database: str, said: Classified, wanted: Wanted) -> str | None:
     """Return a relayed table that a statement in ``database`` may change without logging rows, or None."""
-    found = [f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)]
     if said.calls:  # I1: nothing says which tables the function changes
-        names = [schema for schema, _ in said.names]
-        found += [f"tables of {schema}" for schema in (database, *names) if wanted(schema, "")]
-    return found[0] if found else None
+        schemas = (database, *(schema for schema, _ in said.names))
+        return next((f"tables of {schema}" for schema in schemas if wanted(schema, "")), None)
+    return next((f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)), None)
 
 
 def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:

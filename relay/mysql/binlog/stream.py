@@ -301,18 +301,19 @@ class BinlogEvents:
     # ------------------------------------------------------------------ statements and the rest
 
     def _query(self, body: bytes, timestamp: int, flags: int, is_compressed: bool, out: list[BinlogEvent]) -> None:
-        raw, encoding, used, ansi_quotes = events.query(body, is_compressed)
+        raw, encoding, used, sql_mode = events.query(body, is_compressed)
         if raw == b"BEGIN":
             self._open.is_statement = False
             return
         if raw == b"COMMIT" or self._open.alters_nothing:  # I8
             self._commit(out)
             return
-        sql, database = events.statement_text(raw, encoding), used.decode()
+        sql, sql_mode = events.statement_text(raw, encoding, sql_mode)
+        database = used.decode()
         # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
         is_temporary = self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG)
         lower_case = self._server.stores_lower_case
-        statement = Statement(sql, database, timestamp, ansi_quotes, lower_case=lower_case, uses_temporary=is_temporary)
+        statement = Statement(sql, database, timestamp, sql_mode, lower_case=lower_case, uses_temporary=is_temporary)
         said = statement.classified
         if said.kind is Kind.XA_START:
             self._open.xa_rows, self._open.xa_size, self._open.is_statement = [], 0, False
@@ -329,7 +330,7 @@ class BinlogEvents:
             self._refuse(sql, database, said)
         out.append(statement)
         if said.kind is Kind.CREATE and not self._server.is_mariadb:
-            last = [token.text.upper() for token in tokens(sql, ansi_quotes)][-2:]
+            last = [token.text.upper() for token in tokens(sql, sql_mode)][-2:]
             if last == ["START", "TRANSACTION"]:  # I1: not if a comment ends so, after which no rows follow
                 self._open.is_statement = False
         if self._open.is_statement:

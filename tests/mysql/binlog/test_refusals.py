@@ -40,6 +40,14 @@ class TestAScriptedServer:
                 [event(GTID, gtid(A, 10)), event(QUERY, query(b"ALTER TABLE orders DROP PARTITION p"))],
                 r"removes or replaces rows of shop\.orders.*DROP PARTITION p.*Start after",
             ),
+            *(
+                ([event(GTID, gtid(A, 10)), event(QUERY, said)], "may be to tables of shop")
+                for said in (
+                    query(b"SET STATEMENT sql_mode='' FOR TRUNCATE TABLE \"orders\""),
+                    query(b"TRUNCATE TABLE `orders`", charset=10),
+                    query(b"TRUNCATE TABLE t /* \x95\x5c\xff */", charset=13),
+                )
+            ),
             ([*ALONE, event(18, bytes(40))], r"LOAD DATA.*binlog_format"),
             ([event(34, gtid(A, 10))], r"has no GTID.*gtid_mode"),
             ([event(42, bytes(40))], "tag"),

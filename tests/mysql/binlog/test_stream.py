@@ -112,7 +112,7 @@ class TestATransaction:
                 execute("DROP TABLE IF EXISTS f, g")
                 execute(f"DROP DATABASE {unique}")
                 statements = [each for each in reader.transactions() if isinstance(each, Statement)]
-        said = [classify(each.sql, each.database, each.ansi_quotes) for each in statements]
+        said = [classify(each.sql, each.database, each.sql_mode) for each in statements]
         assert [(each.kind, each.tables[:1]) for each in said][:3] == [
             (Kind.TRUNCATE, ((unique, 'gr"ö`ße'),)),
             (Kind.RENAME, ((unique, 'gr"ö`ße'),)),

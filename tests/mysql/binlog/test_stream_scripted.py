@@ -58,6 +58,16 @@ def test_a_statement_about_a_temporary_table_is_about_no_other(sql: bytes, is_te
     assert (temporary.classified.temporary, other.classified.temporary) == (is_temporary, False)
 
 
+@pytest.mark.parametrize(
+    ("sql", "mode"), [(b"TRUNCATE TABLE [a`b]", 1 << 10), (b'TRUNCATE "a`b"', 1 << 2), (b"TRUNCATE `a``b`", 1 << 20)]
+)
+def test_a_statement_has_the_names_that_its_session_has_read(sql: bytes, mode: int) -> None:
+    """I1."""
+    with reading_events([event(GTID, gtid(A, 10)), event(QUERY, query(sql, mode=mode))]) as (stream, _):
+        (statement,) = (each for each in read_commits(stream, 1) if isinstance(each, Statement))
+    assert (statement.sql_mode, statement.classified.tables) == (mode, (("shop", "a`b"),))
+
+
 def test_the_flag_of_temporary_tables_says_nothing_in_mysql() -> None:
     """I1: a procedure that has used one sets it for what it does to other tables."""
     events = [event(GTID, gtid(A, 10)), event(QUERY, query(b"TRUNCATE t"), flags=4)]
