@@ -75,8 +75,11 @@ class Token:
 END = Token("", False)
 
 
-def tokens(sql: str, sql_mode: int) -> Iterator[Token]:
-    """Return the tokens of a statement, without comments and text literals. ``sql_mode``: of its session."""
+def tokens(sql: str, sql_mode: int, *, with_literals: bool = False) -> Iterator[Token]:
+    """Return the tokens of a statement, without comments. ``sql_mode``: of its session.
+
+    ``with_literals``: with its text literals, which are no names, in their quotes.
+    """
     for found in _token(sql_mode & _READ_BY).finditer(sql):
         if found["tick"] is not None:
             yield Token(found["tick"].replace("``", "`"), True, True)
@@ -85,6 +88,11 @@ def tokens(sql: str, sql_mode: int) -> Iterator[Token]:
         elif found["double"] is not None:
             if sql_mode & ANSI_QUOTES:
                 yield Token(found["double"].replace('""', '"'), True, True)
+            elif with_literals:
+                yield Token(found[0], False, True)
+        elif found["single"] is not None:
+            if with_literals:
+                yield Token(found[0], False, True)
         elif found["word"] is not None:
             yield Token(found["word"], True)
         elif found["sign"] is not None:

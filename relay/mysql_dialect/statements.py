@@ -5,11 +5,11 @@ Not a parser: it knows how the statements that matter start.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from relay.mysql_dialect.alter_parts import part_of, takes_rows
 from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, tokens
 
 Name = tuple[str, str]
@@ -92,7 +92,7 @@ class StatementScanner:
     """Reads a statement token by token. ``now``: the next token."""
 
     def __init__(self, sql: str, database: str, sql_mode: int, lower_case: bool = False) -> None:
-        self._tokens = tokens(sql, sql_mode)
+        self._tokens = tokens(sql, sql_mode, with_literals=True)
         self._lower_case = lower_case
         self._database = self._stored(database)
         self.now = next(self._tokens, END)
@@ -180,7 +180,7 @@ _CALLS = ("SELECT", "DO", "CALL", "(", "VALUES", "TABLE")
 # How other statements begin that servers log and that change no rows.
 # fmt: off
 _HARMLESS = (
-    "", "BEGIN", "CHECK", "CHECKSUM", "COMMIT", "FLUSH", "GRANT", "INSTALL", "OPTIMIZE", "REPAIR", "REVOKE", "START",
+    "", "BEGIN", "CHECK", "CHECKSUM", "COMMIT", "FLUSH", "GRANT", "INSTALL", "OPTIMIZE", "REVOKE", "START",
     "UNINSTALL",
 )
 # What CREATE, ALTER, DROP and RENAME may be about beside tables and indexes, and the words that may come before it.
@@ -197,13 +197,13 @@ def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = F
 
     ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
     """
-    said = None if sql_mode == UNKNOWN_MODE else _read(StatementScanner(sql, database, sql_mode, lower_case), sql)
+    said = None if sql_mode == UNKNOWN_MODE else _read(StatementScanner(sql, database, sql_mode, lower_case))
     if said is None:  # I1: it may be about a table whose name was not found
         return StatementScanner(sql, database, sql_mode, lower_case).unknown(is_unread=True)
     return said
 
 
-def _read(reader: StatementScanner, sql: str) -> Classified | None:
+def _read(reader: StatementScanner) -> Classified | None:
     """Return what a statement does; None if it is about tables whose names are not all read."""
     if reader.skip("SET"):
         if not reader.skip("STATEMENT"):
@@ -220,7 +220,7 @@ def _read(reader: StatementScanner, sql: str) -> Classified | None:
     if first.is_word("RENAME"):
         return _rename(reader) if reader.skip("TABLE", "TABLES") else _object(reader)
     if first.is_word("ALTER"):
-        return _alter(reader, sql)
+        return _alter(reader)
     if first.is_word("CREATE"):
         return _create(reader)
     if first.is_word(*_CHANGES, *_CALLS):
@@ -234,6 +234,10 @@ def _read(reader: StatementScanner, sql: str) -> Classified | None:
         if reader.skip("START", "BEGIN"):
             return Classified(Kind.XA_START)
         return Classified(Kind.XA_END if reader.now.is_word("END") else Kind.OTHER)
+    if first.is_word("REPAIR"):
+        names = reader.all_names()
+        makes_anew = any(name.upper() == "USE_FRM" for _, name in names)  # I1: without the rows it cannot find
+        return Classified(Kind.CHANGE, names=names) if makes_anew else Classified(Kind.OTHER)
     if first.is_word("ANALYZE"):  # a table, or a statement, which it executes
         reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
         return Classified(Kind.OTHER) if reader.now.is_word("TABLE", "TABLES") else reader.unknown()
@@ -293,11 +297,7 @@ def _discards(token: Token, following: Token) -> bool:
     return token.is_word(*_DISCARDING) or (token.is_word("PERIOD") and following.is_word("FOR"))
 
 
-# A table with this engine has no rows.
-_BLACK_HOLE = re.compile(r"""\bENGINE\s*=?\s*['"`]?BLACKHOLE\b""", re.IGNORECASE)
-
-
-def _alter(reader: StatementScanner, sql: str) -> Classified:
+def _alter(reader: StatementScanner) -> Classified | None:
     ignores = False
     while reader.now.is_word("ONLINE", "IGNORE"):
         ignores = reader.step().is_word("IGNORE") or ignores
@@ -306,31 +306,37 @@ def _alter(reader: StatementScanner, sql: str) -> Classified:
     reader.skip_if_exists()
     table = reader.name()
     if table is None:
-        return reader.unknown()
+        return None
+    reader.skip_wait()
     renamed: Sequence[tuple[Name, Name]] = ()
     # Tables whose rows are added or removed without a row event.
-    silently: list[Name] = [table] if _BLACK_HOLE.search(sql) else []
+    silently: list[Name] = []
     depth = 0
-    while reader.now is not END:
-        token = reader.step()
+    # The first token of its part.
+    first = token = END
+    while not reader.is_at_end:
+        before, token = token, reader.step()
+        if depth == 0:
+            first = part_of(first, token)
         if token.text in ("(", ")") and not token.is_name:
             depth += 1 if token.text == "(" else -1
         elif depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
             if not reader.skip("TO", "AS") and reader.at("="):
                 reader.step()
             new = reader.name()
-            renamed = ((table, new),) if new is not None else ()
+            if new is None:
+                return None
+            renamed = ((table, new),)
         elif depth == 0 and (
             (silently and token.is_word("WITH", "TO") and reader.skip("TABLE"))
             or (token.is_word("CONVERT") and reader.skip("TABLE"))
         ):
             # The table that a partition is exchanged with or becomes, or that becomes a partition.
             silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
-        elif (
-            depth == 0
-            and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
-            and reader.now.is_word("PARTITION", "TABLESPACE")
-        ) or (ignores and not silently and _discards(token, reader.now)):
+        elif table not in silently and (
+            (depth == 0 and first is not END and takes_rows(first, before, token, reader))
+            or (ignores and _discards(token, reader.now))
+        ):
             silently.append(table)
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
@@ -353,7 +359,9 @@ def _create(reader: StatementScanner) -> Classified | None:
         reader.step()
     copied = reader.name() if reader.skip("LIKE") else None
     while not temporary and reader.now is not END:
-        if reader.step().is_word("SELECT"):  # I1: logged as rows, it is a CREATE without this
+        token = reader.step()
+        is_list = token.is_word("VALUES") and not reader.now.is_word("LESS", "IN")  # and not a partition's
+        if is_list or token.is_word("SELECT", "TABLE"):  # I1: logged as rows, it is a CREATE without this
             return Classified(Kind.CHANGE, names=(table,))
     return Classified(Kind.CREATE, (table,), temporary=temporary, replaces=replaces, copied=copied, if_absent=if_absent)
 

@@ -57,6 +57,7 @@ from relay.mysql_dialect.statements import Classified, Kind, Name, classify
         ("CREATE TABLE IF NOT EXISTS a (id int)", Kind.CREATE, ["shop.a"]),
         ("CREATE OR REPLACE TABLE x.a (id int)", Kind.CREATE, ["x.a"]),
         ("CREATE TEMPORARY TABLE a (id int)", Kind.CREATE, ["shop.a"]),
+        ("CREATE TABLE a (id int) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (1))", Kind.CREATE, ["shop.a"]),
         ("CREATE INDEX i ON orders (n)", Kind.OTHER, []),
         ("SAVEPOINT `a`", Kind.SAVEPOINT, []),
         ("ROLLBACK", Kind.ROLLBACK, []),
@@ -84,6 +85,7 @@ def test_a_statement_is_classified_with_its_tables(sql: str, kind: Kind, tables:
         "ALTER EXTERNAL TABLE orders ADD n INT",
         "DROP EXTERNAL TABLE shop.orders",
         "RENAME EXTERNAL orders TO b",
+        "REPAIR TABLE orders USE_FRM",
         "ANALYZE DELETE FROM orders",
         "ANALYZE FORMAT=JSON UPDATE orders SET n = 1",
     ],
@@ -138,6 +140,8 @@ def test_names_are_read_by_the_sql_mode_of_the_session(sql: str, mode: int, kind
         "RENAME TABLE a AS orders",
         "RENAME TABLE a TO b orders",
         "RENAME TABLE a TO [orders]",
+        "ALTER TABLE [orders] ENGINE = InnoDB",
+        "ALTER TABLE a RENAME TO [orders]",
     ],
 )
 def test_a_statement_whose_tables_are_not_all_read_may_change_each_that_it_names(sql: str) -> None:
@@ -216,7 +220,15 @@ def test_converting_a_partition_to_a_table_changes_the_rows_of_both_tables() -> 
 
 
 @pytest.mark.parametrize(
-    "sql", ["CREATE TABLE orders AS SELECT * FROM x", "CREATE OR REPLACE TABLE orders (id INT) (SELECT 1)"]
+    "sql",
+    [
+        "CREATE TABLE orders AS SELECT * FROM x",
+        "CREATE OR REPLACE TABLE orders (id INT) (SELECT 1)",
+        "CREATE TABLE orders (id INT) PARTITION BY LIST (id) (PARTITION p VALUES IN (1)) TABLE x",
+        "CREATE TABLE orders AS VALUES ROW(1)",
+        "CREATE TABLE orders (VALUES (1))",
+        "CREATE TABLE orders WITH x AS (VALUES (1)) TABLE x",
+    ],
 )
 def test_a_table_that_is_created_with_rows_in_a_statement_changes(sql: str) -> None:
     """I1: where rows are logged, the statement has no SELECT."""

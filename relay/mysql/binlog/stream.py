@@ -7,6 +7,7 @@ be relayed exactly end the stream (I8), with an error that names table and posit
 from __future__ import annotations
 
 import logging
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ _XA_HELD = 16 << 20
 """Bytes of rows that are held at most until an XA transaction commits."""
 _TRANSIT = 1.0
 """Seconds that a heartbeat takes at most from the server to here."""
+_OF_SESSION = re.compile("connection_id|pseudo_thread_id", re.IGNORECASE)
+"""What sets the flag of statements that use a temporary table, without one."""
 _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
 
@@ -311,7 +314,9 @@ class BinlogEvents:
         sql, sql_mode = events.statement_text(raw, encoding, sql_mode)
         database = used.decode()
         # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
-        is_temporary = self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG)
+        is_temporary = (
+            self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG) and not _OF_SESSION.search(sql)
+        )
         lower_case = self._server.stores_lower_case
         statement = Statement(sql, database, timestamp, sql_mode, lower_case=lower_case, uses_temporary=is_temporary)
         said = statement.classified

@@ -44,6 +44,8 @@ from tests.mysql.scripted_binlogs import (
         (b"ALTER TABLE t ADD n INT", True),
         (b"RENAME TABLE t TO u", True),
         (b"CREATE INDEX i ON t (n)", True),
+        (b"ALTER TABLE t ADD n INT DEFAULT (CONNECTION_ID()), RENAME TO u", False),
+        (b"ALTER TABLE t ADD n INT DEFAULT (@@pseudo_thread_id)", False),
         (b"CREATE TABLE t LIKE temporary", False),
         (b"DROP TABLE t", False),
     ],

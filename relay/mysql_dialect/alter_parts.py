@@ -1,0 +1,49 @@
+"""Which parts of an ALTER TABLE add or remove rows that no row event shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.mysql_dialect.statement_text import END, Token, is_sign
+
+if TYPE_CHECKING:
+    from relay.mysql_dialect.statements import StatementScanner
+
+# A table keeps its rows when it gets one of these. With others it has none, or those of other tables or servers.
+_ENGINES = ("ARCHIVE", "ARIA", "CSV", "HEAP", "INNODB", "MEMORY", "MYISAM", "NDB", "NDBCLUSTER", "ROCKSDB", "TOKUDB")
+_OF_COLUMNS = ("ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME")
+# fmt: off
+# How the other parts of an ALTER TABLE start, beside an option and "=".
+_PARTS = (
+    "ALGORITHM", "ANALYZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECK", "CHECKSUM", "COALESCE",
+    "COLLATE", "COMMENT", "COMPRESSION", "CONVERT", "DATA", "DEFAULT", "DISABLE", "ENABLE", "ENCRYPTION", "ENGINE",
+    "FORCE", "INDEX", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "OPTIMIZE", "ORDER", "PACK_KEYS", "PARTITION",
+    "REBUILD", "REMOVE", "REORGANIZE", "ROW_FORMAT", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "STATS_AUTO_RECALC",
+    "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TABLESPACE", "UPGRADE", "WITHOUT",
+)
+# fmt: on
+# Those with commas of their own.
+_LISTS = ("ANALYZE", "CHECK", "OPTIMIZE", "ORDER", "REBUILD", "REORGANIZE")
+
+
+def part_of(first: Token, token: Token) -> Token:
+    """Return the first token of the part that ``token`` is in, or END for a comma between two parts."""
+    if is_sign(token, ",") and not first.is_word(*_LISTS):
+        return END
+    return token if first is END else first
+
+
+def takes_rows(first: Token, before: Token, token: Token, reader: StatementScanner) -> bool:
+    """Whether a word adds or removes rows without a row event. ``first``, ``before``: its part's, and the last word."""
+    now = reader.now
+    if now.is_word("PARTITION") and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "REPAIR"):
+        return True
+    if token.is_word("SYSTEM") and now.is_word("VERSIONING"):  # of the table, and not of a column
+        return before is first or not first.is_word(*_OF_COLUMNS)
+    if first.is_word(*_OF_COLUMNS):
+        return False
+    if token.is_word("ENGINE", "UNION", "CONNECTION") or (token.is_word("TYPE") and reader.at("=")):
+        if reader.at("="):
+            reader.step()
+        return not (token.is_word("ENGINE", "TYPE") and reader.now.text.strip("'\"").upper() in _ENGINES)
+    return token is first and not (token.is_word(*_PARTS) or reader.at("="))  # I1: not known here
