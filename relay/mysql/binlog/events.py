@@ -47,13 +47,15 @@ ROWS = {
     170: (UPDATE, True, True),
     171: (DELETE, True, True),
 }
+# LOAD DATA as a statement, and as servers before MySQL 5.0 logged it. Its file is in events of their own before it.
+LOAD_QUERY = 18
+OLD_LOADS = frozenset({6, 8, 10, 12})
+_APPEND_BLOCK, _DELETE_FILE, _BEGIN_LOAD = 9, 11, 17
 # Events that do not matter for rows. Only the files are encrypted: a server sends plain events.
 SILENT = frozenset(
     {STOP, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT}
-    | {VIEW_CHANGE, ANNOTATE, CHECKPOINT, GTID_LIST, START_ENCRYPTION}
+    | {VIEW_CHANGE, ANNOTATE, CHECKPOINT, GTID_LIST, START_ENCRYPTION, _APPEND_BLOCK, _DELETE_FILE, _BEGIN_LOAD}
 )
-# LOAD DATA as a statement, with the file in events of its own.
-LOADS = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
 THREAD_SPECIFIC_FLAG, IGNORABLE_FLAG = 0x04, 0x80
 
 STANDALONE, PREPARED_XA = 1, 64
@@ -208,6 +210,7 @@ class EventStream(Protocol):
 
 
 _QUERY = struct.Struct("<IIBHH")
+_FILE_PLACE = 13  # bytes that say where the statement names its file
 _MYSQL_GTID = struct.Struct("<B16sq")
 MARIADB_GTID_BODY = struct.Struct("<QIB")
 # The sizes of the status variables up to the character set; None if the size is in the event.
@@ -215,15 +218,15 @@ _STATUS = {0: 4, 1: 8, 2: None, 3: 4, 6: None}
 _SQL_MODE, _CHARSET = 1, 4
 
 
-def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, bytes, int]:
-    """Read a QUERY: the statement, its character set, the database, and the ``sql_mode`` of its session."""
+def query(body: bytes, kind: int = QUERY) -> tuple[bytes, str, bytes, int]:
+    """Read a QUERY or the like: the statement, its character set, the database, and the session's ``sql_mode``."""
     _, _, name, _, status = _QUERY.unpack_from(body)
-    at = _QUERY.size
+    at = _QUERY.size + (_FILE_PLACE if kind == LOAD_QUERY else 0)
     encoding, sql_mode = _status(body[at : at + status])
     at += status
     database = body[at : at + name]
     raw = body[at + name + 1 :]
-    return inflated(raw) if is_compressed else raw, encoding, database, sql_mode
+    return inflated(raw) if kind == COMPRESSED_QUERY else raw, encoding, database, sql_mode
 
 
 def _status(variables: bytes) -> tuple[str, int]:

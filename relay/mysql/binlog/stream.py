@@ -216,8 +216,8 @@ class BinlogEvents:
                 reached = self._executed.add_mysql(server, number)
                 self._open.is_statement = True
                 out.append(TransactionBegin(self._open.gtid, reached, timestamp, committed_at))
-            elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
-                self._query(buffer[start:end], timestamp, flags, kind == events.COMPRESSED_QUERY, out)
+            elif kind in (events.QUERY, events.COMPRESSED_QUERY, events.LOAD_QUERY):
+                self._query(buffer[start:end], timestamp, flags, kind, out)
             elif kind == events.TRANSACTION_PAYLOAD:
                 if self._tables.layout is None:
                     self._commit(out)  # the payload is the complete transaction
@@ -303,8 +303,8 @@ class BinlogEvents:
 
     # ------------------------------------------------------------------ statements and the rest
 
-    def _query(self, body: bytes, timestamp: int, flags: int, is_compressed: bool, out: list[BinlogEvent]) -> None:
-        raw, encoding, used, sql_mode = events.query(body, is_compressed)
+    def _query(self, body: bytes, timestamp: int, flags: int, kind: int, out: list[BinlogEvent]) -> None:
+        raw, encoding, used, sql_mode = events.query(body, kind)
         if raw == b"BEGIN":
             self._open.is_statement = False
             return

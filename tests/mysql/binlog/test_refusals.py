@@ -28,6 +28,12 @@ from tests.mysql.scripted_binlogs import (
 ALONE = [event(GTID, gtid(A, 10)), event(QUERY, query(b"BEGIN"))]
 
 
+def loaded(sql: bytes, database: str = "shop") -> bytes:
+    """Return the body of a LOAD DATA that is logged as a statement."""
+    body = query(sql, database)
+    return body[:13] + bytes(13) + body[13:]
+
+
 class TestAScriptedServer:
     @pytest.mark.parametrize(
         ("events", "message"),
@@ -48,7 +54,15 @@ class TestAScriptedServer:
                     query(b"TRUNCATE TABLE t /* \x95\x5c\xff */", charset=13),
                 )
             ),
-            ([*ALONE, event(18, bytes(40))], r"LOAD DATA.*binlog_format"),
+            (
+                [
+                    *ALONE,
+                    event(17, b"\1\0\0\0" + b"1,a"),
+                    event(18, loaded(b"LOAD DATA INFILE 'x' INTO TABLE `orders`")),
+                ],
+                r"may be to shop\.\w+ is logged as a statement.*LOAD DATA.*ROW",
+            ),
+            ([*ALONE, event(10, bytes(40))], r"LOAD DATA.*binlog_format"),
             ([event(34, gtid(A, 10))], r"has no GTID.*gtid_mode"),
             ([event(42, bytes(40))], "tag"),
             ([*ALONE, *(event(*each) for each in inserted(1)), event(QUERY, query(b"ROLLBACK"))], "rolled back"),
@@ -141,12 +155,16 @@ class TestAScriptedServer:
             *(event(*each) for each in inserted(1, table="old")),
             event(XA_PREPARE, bytes(13)),
             *transaction(13, *inserted(1, table="old"), end=event(QUERY, query(b"ROLLBACK"))),
-            *transaction(14, (99, b"")),
+            *transaction(
+                14, (17, b"\1\0\0\0x"), (9, b"\1\0\0\0x"), (18, loaded(b"LOAD DATA INFILE 'x' INTO TABLE old"))
+            ),
+            *transaction(15, (17, b"\1\0\0\0x"), (11, b"\1\0\0\0")),
+            *transaction(16, (99, b"")),
         ]
         events[-2] = event(99, b"", flags=0x80)  # the server says that it may be ignored
         with reading_events(events, wanted=lambda _, table: table == "orders") as (stream, _):
-            found = read_commits(stream, 5)
-            assert stream.executed == parse(f"{A}:1-14")
+            found = read_commits(stream, 7)
+            assert stream.executed == parse(f"{A}:1-16")
         assert [each.table.name for each in found if isinstance(each, Rows)] == ["shop.orders"]
 
 
