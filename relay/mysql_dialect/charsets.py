@@ -202,6 +202,23 @@ def unlike_ascii(name: str) -> bytes:
     return bytes(byte for byte, character in instead.items() if (byte < 0x80) != (character < "\x80"))
 
 
+# Capital letters, by their codes, that servers with `lower_case_table_names = 1` keep in names.
+_KEPT = "220 23a-37f 3cf-3d8 3f4-3ff 48a 4c0 4c5 4c9 4cd 4f6 4fa-52e 10a0-1cbf 1e9e 1efa-1efe 2132 2183 2c00-a7ff"
+
+
+@cache
+def _lower() -> dict[int, str]:
+    ranges = (part.partition("-") for part in _KEPT.split())
+    codes = (code for first, _, last in ranges for code in range(int(first, 16), int(last or first, 16) + 1))
+    return {0x130: "i"} | {code: chr(code) for code in codes}
+
+
+def lowered(name: str) -> str:
+    """Return a name as a server with ``lower_case_table_names = 1`` has it: each character by itself."""
+    kept = _lower()
+    return "".join(kept.get(ord(character)) or character.lower() for character in name)
+
+
 def collation_of(name: str) -> int:
     """Return the id of a collation of a character set. Raises ValueError for an unknown character set."""
     for id_, of in _CHARSETS.items():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from relay.mysql_dialect.alter_parts import part_of, takes_rows
+from relay.mysql_dialect.charsets import lowered
 from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, tokens
 
 Name = tuple[str, str]
@@ -142,7 +143,7 @@ class StatementScanner:
         return self._stored(self.step().text)
 
     def _stored(self, name: str) -> str:
-        return name.lower() if self._lower_case else name  # I1
+        return lowered(name) if self._lower_case else name  # I1
 
     def names(self) -> list[Name]:
         found = []

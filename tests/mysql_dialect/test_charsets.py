@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.mysql_dialect.charsets import charset, decoder
+from relay.mysql_dialect.charsets import charset, decoder, lowered
 
 NAMES = [
     "armscii8",
@@ -148,3 +148,18 @@ def test_bytes_that_are_no_character_are_refused(name: str, raw: bytes) -> None:
     """I8."""
     with pytest.raises(UnicodeDecodeError):
         decoder(name)(raw)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("flavour", ["mariadb", "mysql"])
+def test_each_letter_of_a_name_has_the_lower_case_that_it_has_on_the_server(
+    request: pytest.FixtureRequest, flavour: str
+) -> None:
+    """I1: names are folded as text of utf8mb3_general_ci is."""
+    server = request.getfixturevalue(flavour)
+    letters = [chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000]
+    for at in range(0, len(letters), 500):
+        some = letters[at : at + 500]
+        asked = (f"hex(lower(convert('{letter}' using utf8mb3) collate utf8mb3_general_ci))" for letter in some)
+        (found,) = server.execute("select " + ", ".join(asked))
+        assert [bytes.fromhex(each).decode() for each in found] == [lowered(letter) for letter in some]

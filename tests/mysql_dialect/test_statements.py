@@ -351,6 +351,14 @@ def test_a_column_called_period_removes_no_rows_with_ignore() -> None:
         assert classify(f"ALTER IGNORE TABLE orders {what}", "shop").kind is Kind.ALTER
 
 
+@pytest.mark.parametrize(
+    ("name", "stored"), [("ΠΕΛΑΤΕΣ", "πελατεσ"), ("İstanbul", "istanbul"), ("Straße", "straße"), ("ẞⰀȺ", "ẞⰀȺ")]
+)
+def test_a_name_has_each_letter_in_lower_case_by_itself(name: str, stored: str) -> None:
+    """I1: where the server ignores case. `tests/mysql_dialect/test_charsets.py` asks the servers."""
+    assert classify(f"TRUNCATE TABLE {name}", "shop", lower_case=True).tables == (("shop", stored),)
+
+
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # `\n", " /*!40000 */ "))
 
