@@ -16,7 +16,7 @@ from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog.rows import Change, RowDecoder, UnreadableColumn
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
-from relay.mysql_dialect.charsets import charset, decoder, is_single_byte, unlike_ascii
+from relay.mysql_dialect.charsets import BINARY, charset, decoder, is_single_byte, unlike_ascii
 from relay.mysql_dialect.statement_text import UNKNOWN_MODE, with_plain_blanks
 from relay.mysql_dialect.statements import Classified, Kind, classify
 from relay.mysql_dialect.streamed_transaction import Origin
@@ -250,6 +250,8 @@ def statement_text(raw: bytes, encoding: str, sql_mode: int) -> tuple[str, int]:
 
     Bytes that do not decode are escaped: statements may contain binary values.
     """
+    if encoding == BINARY:  # servers take the names of such a session as they are
+        encoding = "utf8mb4"
     try:
         text = decoder(encoding)(raw)
     except UnicodeDecodeError:

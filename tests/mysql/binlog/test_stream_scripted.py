@@ -70,6 +70,16 @@ def test_a_statement_has_the_names_that_its_session_has_read(sql: bytes, mode: i
     assert (statement.sql_mode, statement.classified.tables) == (mode, (("shop", "a`b"),))
 
 
+def test_a_session_with_the_character_set_binary_has_names_in_utf8() -> None:
+    """I1."""
+    with reading_events([event(GTID, gtid(A, 10)), event(QUERY, query("TRUNCATE `é`".encode(), charset=63))]) as (
+        stream,
+        _,
+    ):
+        (statement,) = (each for each in read_commits(stream, 1) if isinstance(each, Statement))
+    assert statement.classified.tables == (("shop", "é"),)
+
+
 def test_the_flag_of_temporary_tables_says_nothing_in_mysql() -> None:
     """I1: a procedure that has used one sets it for what it does to other tables."""
     events = [event(GTID, gtid(A, 10)), event(QUERY, query(b"TRUNCATE t"), flags=4)]
