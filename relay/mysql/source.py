@@ -62,6 +62,8 @@ class MySQLSource(SqlSource):
         # worker's thread, and never changes it: the readers' threads read the attribute once for each use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
         self._tables: dict[str, TableSchema] = {}
+        # The servers whose filters were looked at.
+        self._warned_of: set[str] = set()
         self._ssl = tls_context(config.tls)
         self._tokens = _tokens(config)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
@@ -277,7 +279,10 @@ class MySQLSource(SqlSource):
         address = server.account.address
         is_alone = all(len(listed) == 1 for listed in self._shards.values() if address in listed)
         is_origin = is_alone and not role.is_read_only  # I1: another listed server may be where changes are made
-        require_unfiltered(server, role.filters, self.config.database, self.config.tables or (), is_origin=is_origin)
+        require_unfiltered(server, role.filters, self.config.database, is_origin=is_origin)
+        if address not in self._warned_of:
+            self._warned_of.add(address)
+            warn_of_filters(self.name, server, role.filters, self.config.database)
 
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
@@ -285,7 +290,6 @@ class MySQLSource(SqlSource):
         if role.is_replica:
             server.verify_replica()
         self._require_unfiltered(server, role)
-        warn_of_filters(self.name, server, role.filters, self.config.database)
         wanted = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         found = [str(name) for (name,) in server.execute(wanted, (self.config.database,))]
         if not found:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay.errors import Unavailable
-from relay.mysql.filters import Filters, require_unfiltered
+from relay.mysql.filters import Filters, require_unfiltered, warn_of_filters
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from tests.mysql.fake_servers import FakeServer
@@ -19,6 +19,8 @@ from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at, read_to_head, short, source_of
 from tests.reads import read_page
 from tests.waiting import wait_until
+
+WARNING = "a TRUNCATE, DROP or ALTER of tables of shop that is executed in another database"
 
 IGNORE = {
     MariaDB: f"SET GLOBAL replicate_ignore_table = '{DATABASE}.t'",
@@ -46,53 +48,34 @@ class FakeBefore82(FakeServer):
         return [{"Binlog_Do_DB": "", "Binlog_Ignore_DB": self.ignores}]
 
 
+@pytest.mark.parametrize("prefix", ["Binlog", "Replicate"])
 @pytest.mark.parametrize(
-    ("lists", "left_out", "relayed"),
+    ("lists", "name"),
     [
-        ({}, [], ["a", "b", ""]),
-        ({"Do_DB": "shop, other"}, [], ["a", ""]),
-        ({"Do_DB": "other", "Ignore_DB": ""}, ["a", ""], []),
-        ({"Ignore_DB": "mysql,shop"}, ["a", ""], []),
-        ({"Ignore_DB": "sho,shopping"}, [], ["a", ""]),
-        ({"Ignore_Table": "mysql.user,shop.a"}, ["a", ""], ["b"]),
-        ({"Ignore_Table": "mysql.user,shopping.a"}, [], ["a", ""]),
-        ({"Do_Table": "shop.a"}, ["b", ""], ["a"]),
-        ({"Do_Table": "shop.a", "Wild_Ignore_Table": "shop.%"}, ["b", ""], ["a"]),
-        ({"Wild_Do_Table": "shop.%"}, [], ["a", ""]),
-        ({"Wild_Do_Table": "sh_p.a%"}, ["b", ""], ["a"]),
-        ({"Wild_Do_Table": r"sh\_p.%"}, ["a", "b", ""], []),
-        ({"Wild_Ignore_Table": "%.tmp%,innodb_memcache.%"}, ["tmp1", ""], ["a"]),
-        ({"Wild_Ignore_Table": "innodb.%"}, [], ["a", ""]),
-        ({"Wild_Do_Table": "shop.%", "Wild_Ignore_Table": "shop.tmp%"}, [], ["tmp1", "a", ""]),
+        ({}, None),
+        ({"Do_DB": "shop, other"}, None),
+        ({"Do_DB": "shop", "Ignore_DB": "shop"}, None),
+        ({"Ignore_DB": "sho,shopping"}, None),
+        ({"Do_DB": "other", "Ignore_DB": ""}, "Do_DB"),
+        ({"Ignore_DB": "mysql,shop"}, "Ignore_DB"),
     ],
 )
-def test_filters_leave_out_what_the_server_leaves_out(
-    lists: dict[str, str], left_out: list[str], relayed: list[str]
+def test_a_filter_by_database_leaves_out_what_the_server_leaves_out(
+    prefix: str, lists: dict[str, str], name: str | None
 ) -> None:
-    """I1. The empty name stands for all tables."""
-    filters = Filters.of({f"Replicate_{name}": value for name, value in lists.items()}, "Replicate")
-    assert [table for table in left_out if filters.against("shop", table) is None] == []
-    assert [table for table in relayed if filters.against("shop", table) is not None] == []
-
-
-def test_a_table_may_come_by_any_of_several_replications() -> None:
-    """I1: of two primaries, one may have another database."""
-    server, listed = FakeBefore82("one", ""), ("shop", "orders")
-    of_shop, of_orders = (Filters.of({"Replicate_Do_DB": name}, "Replicate") for name in listed)
-    require_unfiltered(server, [of_shop, of_orders], "shop", ["t"])
-    with pytest.raises(Unavailable, match=r"does not replicate changes of shop\.t: its Replicate_Do_DB is orders"):
-        require_unfiltered(server, [of_orders], "shop", ["t"])
-
-
-def test_a_part_of_the_database_that_one_of_several_replications_leaves_out_is_missing() -> None:
     """I1"""
-    server = FakeBefore82("one", "")
-    whole, part = Filters.of({}, "Replicate"), Filters.of({"Replicate_Ignore_Table": "shop.t"}, "Replicate")
-    require_unfiltered(server, [whole, part], "shop", ["u"])
-    with pytest.raises(
-        Unavailable, match=r"does not replicate changes of shop\.t: its Replicate_Ignore_Table is shop\.t"
-    ):
-        require_unfiltered(server, [whole, part], "shop", ["t"])
+    filters = Filters.of({f"{prefix}_{each}": value for each, value in lists.items()}, prefix)
+    assert filters.against("shop") == name
+
+
+def test_each_of_several_replications_has_to_bring_all_changes_of_the_database() -> None:
+    """I1"""
+    server, whole = FakeBefore82("one", ""), Filters.of({}, "Replicate")
+    require_unfiltered(server, [whole, whole], "shop")
+    for name, value in (("Do_DB", "orders"), ("Do_DB", "shop"), ("Ignore_Table", "shop.t")):
+        part = Filters.of({f"Replicate_{name}": value}, "Replicate")
+        with pytest.raises(Unavailable, match=f"changes that it replicates: its Replicate_{name} is {value}: remove"):
+            require_unfiltered(server, [whole, part], "shop")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +86,15 @@ def test_a_part_of_the_database_that_one_of_several_replications_leaves_out_is_m
         ({"Replicate_Rewrite_DB": "shop->other"}, "Rewrite_DB is shop->other"),
         ({"Replicate_Rewrite_DB": "(a,b),(other,shop)"}, r"Rewrite_DB is \(a,b\)"),
         ({"Replicate_Of_A_Later_Server": "x"}, "Of_A_Later_Server is x"),
-        ({"Replicate_Rewrite_DB": "(a,b),(shops,c)", "Replicate_Ignore_Server_Ids": ""}, None),
-        ({"Replicate_Do_DB": "shop", "Seconds_Behind_Source": "0"}, None),
+        ({"Replicate_Rewrite_DB": "(a,b),(shops,c)", "Replicate_Ignore_Server_Ids": ""}, r"Rewrite_DB is \(a,b\)"),
+        ({"Replicate_Do_DB": "shop", "Seconds_Behind_Source": "0"}, "Do_DB is shop"),
+        ({"Replicate_Ignore_DB": "other"}, "Ignore_DB is other"),
+        ({"Replicate_Ignore_Table": "shop.u"}, r"Ignore_Table is shop\.u"),
+        ({"Replicate_Wild_Ignore_Table": "mysql.%"}, "Wild_Ignore_Table is mysql"),
+        ({"Replicate_Wild_Do_Table": "shop.t%"}, "Wild_Do_Table is shop"),
+        ({"Replicate_Wild_Do_Table": "shop.%", "Replicate_Wild_Ignore_Table": "shop.tmp%"}, "Wild_Ignore_Table is"),
+        ({"Replicate_Wild_Do_Table": "shop.%", "Seconds_Behind_Source": "0"}, None),
+        ({"Replicate_Do_DB": "", "Seconds_Behind_Source": "0"}, None),
     ],
 )
 def test_a_replica_is_only_read_if_all_that_it_says_of_its_filters_is_understood(
@@ -113,26 +103,30 @@ def test_a_replica_is_only_read_if_all_that_it_says_of_its_filters_is_understood
     """I1"""
     server, replications = FakeBefore82("one", ""), [Filters.of(status, "Replicate")]
     if said is None:
-        require_unfiltered(server, replications, "shop", ["t"])
+        require_unfiltered(server, replications, "shop")
         return
     with pytest.raises(Unavailable, match=f"it may leave out changes that it replicates: its Replicate_{said}"):
-        require_unfiltered(server, replications, "shop", ["t"])
+        require_unfiltered(server, replications, "shop")
 
 
-def test_a_replica_that_skips_errors_is_not_read() -> None:
+def test_a_replica_whose_settings_may_skip_or_change_rows_is_not_read() -> None:
     """I1"""
     server, replications = FakeBefore82("one", ""), [Filters.of({}, "Replicate")]
     for name, value in {
         "slave_skip_errors": "1062",
         "replica_exec_mode": "IDEMPOTENT",
+        "slave_type_conversions": "ALL_LOSSY,ALL_NON_LOSSY",
+        "replica_type_conversions": "ALL_LOSSY",
+        "slave_run_triggers_for_rbr": "YES",
         "replicate_events_marked_for_skip": "FILTER_ON_SLAVE",
     }.items():
         before, server.settings = server.settings, {**server.settings, name: value}
         with pytest.raises(Unavailable, match=f"may leave out changes that it replicates: its {name} is {value}, not"):
-            require_unfiltered(server, replications, "shop", ["t"])
-        require_unfiltered(server, [], "shop", ["t"])
+            require_unfiltered(server, replications, "shop")
+        require_unfiltered(server, [], "shop")
         server.settings = before
-    require_unfiltered(server, replications, "shop", ["t"])
+    server.settings = {**server.settings, "slave_type_conversions": "ALL_NON_LOSSY", "replica_type_conversions": ""}
+    require_unfiltered(server, replications, "shop")
 
 
 @pytest.mark.services
@@ -165,7 +159,7 @@ def test_the_filters_of_a_binlog_are_asked_for_in_the_words_of_each_version() ->
     lower.settings = {**lower.settings, "lower_case_table_names": "1"}
     for each in (server, server, lower):
         with pytest.raises(Unavailable, match="leaves out changes of tables of shop: remove `binlog_ignore_db`"):
-            require_unfiltered(each, [], "shop", [])
+            require_unfiltered(each, [], "shop")
     assert server.asked == 1
 
 
@@ -190,8 +184,11 @@ def test_a_statement_that_a_filtered_binlog_may_leave_out_is_warned_about(
     with kind(options={"binlog-do-db": "shop"}) as server:
         for statement in ("CREATE DATABASE shop", "CREATE DATABASE other", "CREATE TABLE shop.t (id INT PRIMARY KEY)"):
             server.execute(statement)
-        source = source_of("shop", server)
-        start = begin(source)["-"]
+        connected = source_of("shop", server)
+        start = begin(connected)["-"]
+        assert WARNING in caplog.text
+        caplog.clear()
+        source = MySQLSource(connected.config)  # as after a failover, from a server that did not answer before
         with server.connect(database="other", autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("INSERT shop.t VALUES (1)")
             cursor.execute("TRUNCATE shop.t")
@@ -199,7 +196,29 @@ def test_a_statement_that_a_filtered_binlog_may_leave_out_is_warned_about(
         changes, _ = read_to_head(reader)
         reader.close()
     assert [change.operation.value for change in changes] == ["INSERT"]
-    assert "a TRUNCATE, DROP or ALTER of tables of shop that is executed in another database" in caplog.text
+    assert caplog.text.count(WARNING) == 1
+
+
+def test_a_mariadb_that_does_not_say_whether_it_renames_the_database_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I1: its status has no word of `replicate_rewrite_db` before 10.11."""
+    server = FakeBefore82("one", "")
+    for status, warns in (
+        ({"Replicate_Do_DB": "", "Replicate_Rewrite_DB": ""}, False),
+        ({"Replicate_Do_DB": ""}, True),
+    ):
+        warn_of_filters("s", server, [Filters.of(status, "Replicate")], "shop")
+        assert ("does not say whether `replicate_rewrite_db` renames shop" in caplog.text) is warns
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("release", ["11.4", "10.11"])
+def test_mariadb_says_whether_it_renames_databases(release: str) -> None:
+    """I1"""
+    with MariaDB(release=release, options={"replicate-rewrite-db": "a->b"}) as server:
+        server.execute("CHANGE MASTER TO master_host = '127.0.0.1'")
+        assert server.replication["Replicate_Rewrite_DB"] == "a->b"
 
 
 @pytest.mark.services
@@ -260,14 +279,39 @@ def inserted(source: MySQLSource, primary: Any, replica: Any, table: str) -> lis
 
 
 @pytest.mark.services
+def test_statements_pass_a_filter_for_all_tables_of_the_database(kind: Any, primary: Any) -> None:
+    """I1: also one that is executed in another database, or names tables of another one."""
+    statements = ("INSERT {}.t VALUES (1, 'a')", "TRUNCATE {}.t", "DROP TABLE {}.t", "DROP DATABASE {}")
+    with kind(options={"replicate-wild-do-table": f"{DATABASE}.%"}) as replica:
+        primary.execute(f"CREATE TABLE {DATABASE}.u (id INT PRIMARY KEY)")
+        replica.replicate_from(primary)
+        replica.wait_for(primary.gtid)
+        source = source_of(DATABASE, replica)
+        with closing(open_at(source, begin(source)["-"])) as reader:
+            with primary.connect(database="mysql", autocommit=True) as connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement.format(DATABASE))
+            replica.wait_for(primary.gtid)
+            changes, _ = read_to_head(reader)
+    assert [(change.operation.value, change.table) for change in changes] == [
+        ("INSERT", "t"),
+        ("TRUNCATE", "t"),
+        ("TRUNCATE", "t"),
+        ("TRUNCATE", "t"),
+        ("TRUNCATE", "u"),
+    ]
+
+
+@pytest.mark.services
 def test_a_replica_that_leaves_out_changes_is_not_read(kind: Any, primary: Any) -> None:
     """I1, I7: neither its binlog nor its rows, although it has executed all that its primary has."""
     primary.execute(f"CREATE TABLE {DATABASE}.u (id INT PRIMARY KEY, v VARCHAR(100))")
     with kind(options={"replicate-ignore-table": f"{DATABASE}.t"}) as replica:
         replica.replicate_from(primary)
         filter_ = rf"its Replicate_Ignore_Table is {DATABASE}\.t"
-        said = rf"{replica.address}: it does not replicate changes of .*{DATABASE}.*: {filter_}"
-        for tables in (None, ["t"], ["u", "t"]):
+        said = rf"{replica.address}: it may leave out changes that it replicates: {filter_}"
+        # `DROP TABLE t, u` is left out, too.
+        for tables in (None, ["t"], ["u"]):
             with pytest.raises(Unavailable, match=said):
                 source_of(DATABASE, replica, tables=tables)
         source = source_of(DATABASE, replica, primary)
@@ -275,5 +319,3 @@ def test_a_replica_that_leaves_out_changes_is_not_read(kind: Any, primary: Any) 
         segment = segment_of(source, head(source), "t")
         assert [change.key for change in read_page(segment).changes] == [{"id": 1}]
         segment.close()
-        unfiltered = source_of(DATABASE, replica, tables=["u"])
-        assert inserted(unfiltered, primary, replica, "u") == [("INSERT", 1, "a")]
