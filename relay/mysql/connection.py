@@ -6,7 +6,6 @@ import re
 import ssl as tls
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property
 from typing import Any, Literal
 
 from pymysql.connections import Connection
@@ -26,6 +25,7 @@ _SHOWS_KEYS = "show_gipk_in_create_table_and_information_schema"
 
 _VARIABLES = (
     "log_bin",
+    "binlog_error_action",
     "binlog_format",
     "binlog_row_image",
     "binlog_row_metadata",
@@ -241,12 +241,16 @@ class ServerConnection:
         """Return the names of its binlog files, oldest first. Raises ``Unavailable``."""
         return [str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
 
-    @cached_property
     def binlog_status(self) -> Mapping[str, object]:
-        """The status of its binlog when it was first asked for its filters, which last. Raises ``Unavailable``."""
+        """Return the status of its binlog. Raises ``Denied`` if the server has closed it, ``Unavailable``."""
         newer = () if self.is_mariadb else ("SHOW BINARY LOG STATUS",)
         found = self.status_by((*newer, "SHOW MASTER STATUS"), "what its binlog leaves out")  # before MySQL 8.2
-        return found[0] if found else {}
+        if not found:  # I1: `log_bin` stays ON, and so do the connections that read it
+            raise Denied(
+                f"{self.account.address}: it has closed its binlog after an error, and its changes since then are not "
+                "logged: see its error log, restart it, and take a snapshot"
+            )
+        return found[0]
 
     @property
     def grant(self) -> str:
@@ -275,6 +279,11 @@ class ServerConnection:
                 )
             elif has.upper() != value:
                 found.append(f"{name} is {has}: run `SET GLOBAL {name} = '{value}'`")
+        if (action := settings.get("binlog_error_action", "ABORT_SERVER").upper()) != "ABORT_SERVER":  # I1
+            found.append(
+                f"binlog_error_action is {action}, so it goes on without a binlog after an error: run "
+                "`SET GLOBAL binlog_error_action = 'ABORT_SERVER'`"
+            )
         if settings.get("binlog_row_value_options"):
             found.append("it logs partial JSON: run `SET GLOBAL binlog_row_value_options = ''`")
         if not self.is_mariadb and settings.get("gtid_mode", "OFF").upper() != "ON":

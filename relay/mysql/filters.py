@@ -79,7 +79,7 @@ def require_unfiltered(
     ``database`` is written, beside what it replicates.
     """
     address, stored = server.account.address, database
-    binlog = Filters.of(server.binlog_status, "Binlog")
+    binlog = Filters.of(server.binlog_status(), "Binlog")
     if server.stores_lower_case:
         stored, binlog, replications = stored.casefold(), binlog.folded(), [each.folded() for each in replications]
     if (name := binlog.against(stored)) is not None:
@@ -105,7 +105,7 @@ def warn_of_filters(source: str, server: ServerConnection, replications: Iterabl
     """Log a warning if a server may leave out statements, and does not say so."""
     address = server.account.address
     filtered = [
-        ("binlog", "binlog", Filters.of(server.binlog_status, "Binlog")),
+        ("binlog", "binlog", Filters.of(server.binlog_status(), "Binlog")),
         *(("replica", "replicate", each) for each in replications),
     ]
     for what, prefix, filters in filtered:

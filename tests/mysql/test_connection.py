@@ -45,6 +45,17 @@ class TestAScriptedServer:
         for each in ("log_bin", "binlog_format = 'ROW'", "row_image = 'FULL'", "row_metadata = 'FULL'", "gtid_mode"):
             assert each in str(raised.value)
 
+    def test_that_goes_on_without_a_binlog_after_an_error_is_refused(self) -> None:
+        """I1"""
+        script = Scripted(settings=SETTINGS | {"binlog_error_action": "IGNORE_ERROR"})
+        with connected_to(script) as server, pytest.raises(Denied, match="binlog_error_action = 'ABORT_SERVER'"):
+            server.verify()
+
+    def test_that_has_closed_its_binlog_is_refused(self) -> None:
+        """I1: such a server has no status of it."""
+        with connected_to(Scripted()) as server, pytest.raises(Denied, match="it has closed its binlog after an error"):
+            server.binlog_status()
+
     def test_that_is_too_old_for_the_metadata_is_refused_with_its_version(self) -> None:
         old = {name: value for name, value in SETTINGS.items() if name != "binlog_row_metadata"} | {"version": "5.7.44"}
         with connected_to(Scripted(settings=old)) as server, pytest.raises(Denied, match=r"MySQL 8\.0\.1 .*5\.7\.44"):

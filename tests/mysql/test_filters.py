@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
+import pymysql
 import pytest
 
 from relay.errors import Unavailable
@@ -160,7 +161,7 @@ def test_the_filters_of_a_binlog_are_asked_for_in_the_words_of_each_version() ->
     for each in (server, server, lower):
         with pytest.raises(Unavailable, match="leaves out changes of tables of shop: remove `binlog_ignore_db`"):
             require_unfiltered(each, [], "shop")
-    assert server.asked == 1
+    assert server.asked == 2  # it may close its binlog at any time
 
 
 @pytest.mark.services
@@ -319,3 +320,21 @@ def test_a_replica_that_leaves_out_changes_is_not_read(kind: Any, primary: Any) 
         segment = segment_of(source, head(source), "t")
         assert [change.key for change in read_page(segment).changes] == [{"id": 1}]
         segment.close()
+
+
+@pytest.mark.services
+def test_a_server_is_left_once_it_closes_its_binlog() -> None:
+    """I1: it goes on, says that it logs, and sends heartbeats. MySQL does so with `binlog_error_action` only."""
+    with MariaDB() as server:
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY)")
+        source = source_of(DATABASE, server)
+        with closing(open_at(source, begin(source)["-"])) as reader:
+            read_to_head(reader)
+            server.data.chmod(0o500)  # so that the next file cannot be made
+            with suppress(pymysql.err.InternalError):
+                server.execute("FLUSH BINARY LOGS")
+            server.data.chmod(0o700)
+            server.execute(f"INSERT {DATABASE}.t VALUES (1)")
+            assert server.execute("SELECT @@log_bin") == ((1,),)
+            wait_until(lambda: "has closed its binlog" in getattr(reader.read(), "reason", ""), 30)
