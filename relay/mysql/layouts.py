@@ -6,7 +6,7 @@ that are emptied before any of their rows was read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from relay.config import MySQLConfig
 from relay.errors import RelayError
@@ -70,6 +70,12 @@ class Layouts:
             return said.tables[:1] == ((self.database, ""),)
         return any(self.wanted(database, table) for database, table in said.about)
 
+    def altered(self, said: Classified) -> list[str]:
+        """Return the wanted tables that a statement creates, alters or renames."""
+        if said.kind not in (Kind.ALTER, Kind.CHANGE, Kind.CREATE, Kind.RENAME):
+            return []
+        return [table for database, table in said.about if table and self.wanted(database, table)]
+
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
         """Return the layout of a table, or None if it is not wanted, or has no key and is not named in the config.
 
@@ -124,10 +130,14 @@ class Layouts:
         except ValueError as error:
             raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
         self.text = text_by_default(server.execute, self.database)
-        warn_of_cascades(self.source, server, self.database, found)
-        check_versioned(self.source, server, self.database, found, self._named, self._config.key_columns)
+        self.check(server, found)
         tables = (self._present(name, each) for name, each in found.items())
         return [table.schema for table in tables if table is not None]
+
+    def check(self, server: ServerConnection, tables: Collection[str]) -> None:
+        """Look in the server's ``tables`` for what no layout shows. Raises ``Unavailable``, ``RelayError``."""
+        warn_of_cascades(self.source, server, self.database, tables)
+        check_versioned(self.source, server, self.database, tables, self._named, self._config.key_columns)
 
     def _present(self, name: str, definition: Definition) -> Table | None:
         table = self._made(name, definition.columns, definition.primary)

@@ -22,8 +22,11 @@ READ_TIMEOUT = 30.0  # seconds
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
-_ALL_ROWS = f"SET SESSION sql_select_limit = {2**64 - 1}"
-"""Lets a SELECT return all rows, whatever the server's own limit is."""
+_SESSION = (
+    f"SET SESSION sql_select_limit = {2**64 - 1}, sql_mode = '', sql_quote_show_create = 1"
+    " /*M!, system_versioning_asof = DEFAULT */"
+)
+"""Lets a SELECT return all present rows, and names be printed in backticks, whatever the server's own settings are."""
 
 Password = str | Callable[[], str]
 
@@ -65,7 +68,7 @@ class Login:
                 connect_timeout=CONNECT_TIMEOUT,
                 read_timeout=READ_TIMEOUT,
                 write_timeout=READ_TIMEOUT,
-                init_command=_ALL_ROWS,  # I1
+                init_command=_SESSION,  # I1
                 auth_plugin_map=dict.fromkeys(_CLEAR, _ClearPassword),
             )
         except FAULTS as fault:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
@@ -136,6 +136,15 @@ class BinlogShardReader:
                 self.transactions.forget(consumed.replaced)
                 return self._page(begun, gap=self._gap(LOST, begin, begun))  # I9
             is_full = consumed.is_full
+            try:
+                self._check_altered(consumed.defined)
+            except Unavailable as error:
+                failure = str(error)
+                self._leave(error)
+                break
+            except RelayError as error:
+                self._error = error
+                break
             if consumed.error is not None:
                 self._error = consumed.error
                 break
@@ -237,6 +246,12 @@ class BinlogShardReader:
         """Return the gap from ``begin`` to where reading continues."""
         stream, end = self.stream, self.transactions.position.to_json()
         return Gap(stream.source, stream.label, self.shard.id, reason, begin.to_json(), end, asked)
+
+    def _check_altered(self, defined: Sequence[str]) -> None:
+        """Check tables that a statement has changed, before their next rows. Raises ``Unavailable``, ``RelayError``."""
+        found = self.server.found
+        if defined and found is not None:
+            self.transactions.statements.layouts.check(found.server, defined)  # I8
 
     def _look_at_tables(self, server: ServerConnection) -> None:
         """Ask for the tables, once. Reading does not depend on the answer."""

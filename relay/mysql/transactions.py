@@ -7,7 +7,7 @@ server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -56,6 +56,8 @@ class Consumed:
     """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
     replaced: str | None = None
     """The next transaction's GTID, if rows of another one, which never committed, were published under it."""
+    defined: Sequence[str] = ()
+    """The tables that the last statement has created, altered or renamed: to be looked at before the next events."""
     error: RelayError | None = None
     """Why the first remaining event cannot be read. Everything before it was taken."""
 
@@ -180,7 +182,7 @@ class ShardTransactions:
         self._events.extend(events)
 
     def consume(self) -> Consumed:
-        """Read the events that were fed, until the page is full."""
+        """Read the events that were fed, until the page is full or a table was defined."""
         consumed = Consumed()
         try:
             consumed.is_full = self._consume(consumed)
@@ -216,11 +218,14 @@ class ShardTransactions:
             elif isinstance(event, Statement):
                 gtid = self._begun.gtid if self._begun else self.executed_position
                 self.statements.read(event, self.executed, gtid)
+                consumed.defined = self.statements.layouts.altered(event.classified)
             elif isinstance(event, Heartbeat) and self._begun is None:
                 consumed.heartbeat = event.timestamp
             events.popleft()
             if self._changes.size >= STREAMED_PAGE:
                 return True
+            if consumed.defined:  # I1
+                return False
         return False
 
     def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:

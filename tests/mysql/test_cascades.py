@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 import pytest
 
+from relay.change import Change
+from relay.errors import RelayError
 from relay.mysql.binlog.events import Rows
 from relay.services.mariadb import MariaDB
 from tests.mysql.reading import reading, session
-from tests.mysql.shards import source_of
+from tests.mysql.shards import begin, open_at, read_to_head, read_until, source_of
 
 pytestmark = pytest.mark.services
 
@@ -38,6 +41,50 @@ def test_a_server_that_does_not_log_cascades_gets_a_warning_for_each_foreign_key
     (warning,) = said
     assert f"changes by the foreign key of_parent to {database}.child are not relayed" in warning
     assert "when rows of parent change, InnoDB runs ON DELETE CASCADE and ON UPDATE SET NULL" in warning
+
+
+def test_a_foreign_key_is_seen_however_the_server_prints_names(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    with MariaDB(options={"sql-mode": "ANSI_QUOTES"}) as server, session(server, database) as execute:
+        execute("CREATE TABLE parent (id INT PRIMARY KEY)")
+        execute("CREATE TABLE child (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES parent (id) ON DELETE CASCADE)")
+        for setting in ("sql_mode = 'ANSI_QUOTES'", "sql_quote_show_create = 0"):
+            execute(f"SET GLOBAL {setting}")
+            caplog.clear()
+            source_of(database, server).close()
+            assert f"child_ibfk_1 to {database}.child are not relayed" in caplog.text, setting
+
+
+def test_a_foreign_key_that_is_added_while_the_relay_runs_is_warned_of(
+    mariadb: MariaDB, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = source_of(database, mariadb, tables=["parent", "kept"])
+    with session(mariadb, database) as execute, closing(open_at(source, begin(source)["-"])) as reader:
+        execute("ALTER TABLE kept ADD CONSTRAINT late FOREIGN KEY (id) REFERENCES parent (id) ON DELETE CASCADE")
+        execute("INSERT parent VALUES (1)")
+        execute("CREATE TABLE gone (id INT PRIMARY KEY)")
+        execute("DROP TABLE gone")
+        changes, _ = read_to_head(reader)
+    assert [change.table for change in changes] == ["parent"]
+    assert caplog.text.count(f"changes by the foreign key late to {database}.kept are not relayed") == 1
+
+
+def test_versions_that_a_table_gets_while_the_relay_runs_are_refused(mariadb: MariaDB, database: str) -> None:
+    """I8: an old version would replace the row."""
+    source = source_of(database, mariadb, tables=["parent"], key={"parent": ["id"]})
+    with session(mariadb, database) as execute, closing(open_at(source, begin(source)["-"])) as reader:
+        execute("INSERT parent VALUES (1)")
+        execute("ALTER TABLE parent ADD SYSTEM VERSIONING")
+        execute("INSERT parent VALUES (2)")
+        execute("DELETE FROM parent WHERE id = 2")
+        seen: list[Change] = []
+
+        def goes_on(changes: list[Change]) -> bool:
+            seen[:] = changes
+            return False
+
+        with pytest.raises(RelayError, match="has system versioning"):
+            read_until(reader, goes_on)
+    assert [change.operation.value for change in seen] == ["INSERT"]
 
 
 def test_rows_that_a_cascade_deletes_are_not_in_the_binlog(mariadb: MariaDB, database: str) -> None:

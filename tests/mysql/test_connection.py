@@ -22,7 +22,7 @@ from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.errors import Denied, Interrupted, NotCarried
-from relay.services.mariadb import PASSWORD, USER
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.certificates import Authority
 from tests.mysql.encoder import event
 from tests.mysql.reading import connected, is_mysql, reading, session
@@ -197,3 +197,14 @@ def test_caching_sha2_password_of_mysql_works_with_and_without_tls_and_with_a_co
             with connected(mysql, context) as server:
                 server.verify()
                 assert server.executed() == parse(mysql.gtid)
+
+
+@pytest.mark.services
+def test_present_rows_are_read_although_mariadb_shows_those_of_another_time(unique: str) -> None:
+    """I1"""
+    with MariaDB() as server, session(server, unique) as execute:
+        execute("CREATE TABLE t (id INT PRIMARY KEY) WITH SYSTEM VERSIONING")
+        execute("INSERT t VALUES (1)")
+        execute("SET GLOBAL system_versioning_asof = '2001-01-01'")
+        with connected(server) as found:
+            assert found.execute(f"SELECT id FROM {unique}.t") == ((1,),)

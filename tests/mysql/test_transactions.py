@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.transactions import ShardTransactions
+from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
 from relay.table import Column
@@ -42,11 +42,17 @@ class Shard:
         assert table is not None
         return table
 
+    def consume(self) -> Consumed:
+        """Read what was fed as a reader does, which goes on after each statement."""
+        while (consumed := self.transactions.consume()).defined and not consumed.is_full:
+            continue
+        return consumed
+
     def pages(self, *events: BinlogEvent) -> list[Page]:
         self.transactions.feed(events)
         found = []
         while True:
-            is_full = self.transactions.consume().is_full
+            is_full = self.consume().is_full
             changes, _, tables, _ = self.transactions.take()
             if changes:
                 columns = {table.table: [column.name for column in table.row or ()] for table in tables}
@@ -123,7 +129,7 @@ def test_a_row_that_was_held_back_is_ready_once_its_transaction_ends() -> None:
     shard = Shard()
     shard.pages(begin(101), Rows(shard.layout("id"), [(None, (1,))], STREAMED_PAGE + 1))
     shard.transactions.feed([COMMIT])
-    shard.transactions.consume()
+    shard.consume()
     assert shard.transactions.has_changes
 
 
@@ -136,7 +142,7 @@ def test_a_large_transaction_is_published_in_pages(events: int) -> None:
     shard.transactions.feed([begin(101), *[rows] * events, COMMIT])
     sizes, is_full = [], True
     while is_full:
-        is_full = shard.transactions.consume().is_full
+        is_full = shard.consume().is_full
         _, size, *_ = shard.transactions.take()
         sizes.append(size)
     assert sum(sizes) >= 10 * STREAMED_PAGE
@@ -183,10 +189,10 @@ def test_no_row_is_skipped_of_a_transaction_that_gets_the_gtid_of_another_one(
     shard.transactions.take()
     second = replace(first, timestamp=first.timestamp + later, committed_at=committed_at and committed_at + later)
     shard.transactions.feed([second, Rows(shard.layout("id"), rows, 10), COMMIT])
-    assert shard.transactions.consume().replaced == "0-1-101"
+    assert shard.consume().replaced == "0-1-101"
     assert not shard.transactions.has_changes
     shard.transactions.forget("0-1-101")
-    assert shard.transactions.consume().replaced is None
+    assert shard.consume().replaced is None
     assert len(shard.transactions.take()[0]) == 3
     assert shard.transactions.position.made_at == {}
 
@@ -217,7 +223,7 @@ def test_tokens_name_only_transactions_that_every_server_of_the_shard_has() -> N
     shared = TransactionBegin("0-1-101", "MariaDB/0-1-101,9-7-3", 1002, None)
     for begun in (local, shared):
         shard.transactions.feed([begun, Rows(table, [(None, (1,))], 10), COMMIT])
-    shard.transactions.consume()
+    shard.consume()
     changes, *_ = shard.transactions.take()
     tokens = [change.token.position for change in changes if change.token]
     assert tokens == ["MariaDB/0-1-100,9-7-3", "MariaDB/0-1-101"]
@@ -240,7 +246,7 @@ def test_published_rows_are_counted_by_table_since_the_relayed_tables_may_change
     del position["gtid"]
     again = Shard(**position)
     again.transactions.feed([begin(101), Rows(again.layout("id"), [(None, (n,)) for n in (1, 2, 3)], 10), COMMIT])
-    again.transactions.consume()
+    again.consume()
     assert [each.key for each in again.transactions.take()[0]] == [{"id": 3}]
 
 
@@ -254,12 +260,12 @@ def test_a_statement_is_in_the_page_of_the_position_after_it() -> None:
     table = shard.layout("id", "a")
     shard.transactions.feed([begin(101), Statement("CREATE TABLE t (id INT PRIMARY KEY, a INT)", "d", 1101, 0)])
     shard.transactions.feed([Rows(table, [(None, (n, 0))], STREAMED_PAGE + 1) for n in range(2)])
-    assert shard.transactions.consume().is_full
+    assert shard.consume().is_full
     shard.transactions.take()
     assert statements(shard) == []
     assert shard.transactions.position.gtid == "MariaDB/0-1-100"
     shard.transactions.feed([COMMIT, *stated(102, "ALTER TABLE t ADD b INT")])
-    while shard.transactions.consume().is_full:
+    while shard.consume().is_full:
         pass
     assert shard.transactions.has_changes
     shard.transactions.take()
@@ -273,11 +279,11 @@ def test_a_statement_whose_server_is_lost_before_its_end_is_published_once_and_o
     """I1, I3"""
     shard = Shard()
     shard.transactions.feed([*stated(101, "TRUNCATE t"), *stated(102, "ALTER TABLE t ADD a INT")[:2]])
-    shard.transactions.consume()
+    shard.consume()
     shard.transactions.drop_events()
     assert shard.transactions.has_changes
     shard.transactions.feed(stated(102, "ALTER TABLE t ADD a INT"))
-    shard.transactions.consume()
+    shard.consume()
     shard.transactions.take()
     assert [gtid for gtid, _ in statements(shard)] == ["0-1-101", "0-1-102"]
 
@@ -288,7 +294,7 @@ def test_the_columns_before_a_statement_are_those_of_the_rows_before_it() -> Non
     shard.transactions.feed([*inserted(101, old), *stated(102, "ALTER TABLE t ADD b INT")])
     shard.transactions.feed(inserted(103, shard.layout("id", "a", "b")))
     shard.transactions.feed(stated(104, "ALTER TABLE t DROP a"))
-    while shard.transactions.consume().is_full:
+    while shard.consume().is_full:
         shard.transactions.take()
     found = [each.tables[0] for each in shard.transactions.take_schema_changes()]
     columns = [
@@ -306,7 +312,7 @@ def test_a_statement_that_another_shard_has_published_is_followed_and_not_publis
         [begin(102), Statement("ALTER TABLE t ADD b INT", "d", 1102, 0, is_published=False), COMMIT]
     )
     shard.transactions.feed(stated(103, "ALTER TABLE t ADD c INT"))
-    shard.transactions.consume()
+    shard.consume()
     (found,) = shard.transactions.take_schema_changes()
     assert found.transaction == "0-1-103"
     assert found.tables[0].before is not None
@@ -318,7 +324,7 @@ def test_statements_without_rows_fill_pages() -> None:
     shard = Shard()
     shard.transactions.feed([event for n in range(101, 601) for event in stated(n, f"TRUNCATE /* {'x' * 1000} */ u")])
     pages = 0
-    while shard.transactions.consume().is_full:
+    while shard.consume().is_full:
         assert len(shard.transactions.take_schema_changes()) < 300
         shard.transactions.take()
         pages += 1
