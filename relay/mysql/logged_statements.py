@@ -36,6 +36,7 @@ class LoggedStatements:
         """Follow a statement of the transaction ``gtid``. ``executed``: what was executed before it."""
         said = event.classified
         self.followed.begin(said, executed, event.timestamp)
+        gone = self.followed.gone_unseen(said)
         applied = self.followed.apply(said, event.sql, event.sql_mode, self.layouts.known())
         if not event.is_published:
             return
@@ -43,7 +44,15 @@ class LoggedStatements:
             self.published.append(applied)
         if said.temporary:
             return
-        self._empty(self.layouts.emptied(said), gtid)
+        for name in gone:
+            log.warning(
+                "source %s: table %s is created at %s, but nothing in the binlog has removed the one before, as with "
+                "`sql_log_bin = 0`: it is taken for emptied here. Check that no other changes are missing",
+                self.source,
+                name,
+                gtid,
+            )
+        self._empty([*self.layouts.emptied(said), *gone], gtid)  # I1
         for (database, old), (to, new) in said.renamed:
             if self.layouts.wanted(to, new):
                 log.warning(UNSEEN_ROWS, f"source {self.source}", new, old)

@@ -144,6 +144,16 @@ class FollowedTables:
         if said.kind is Kind.DROP_DATABASE:
             self._now = None
 
+    def gone_unseen(self, said: Classified) -> list[str]:
+        """Return the relayed tables that were there, and are not, as a CREATE TABLE says. Call it before `apply`.
+
+        What removed them is not in the binlog.
+        """
+        if said.kind is not Kind.CREATE or said.temporary or said.replaces or said.if_absent:
+            return []
+        here = [name for database, name in said.tables if database == self._database and self._is_relayed(name)]
+        return [name for name in here if (known := self._known.get(name)) is not None and known.shape is not None]
+
     def apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str] = ()) -> AppliedStatement | None:
         """Follow a statement, and return what is published of it, or None if it changes no relayed table.
 

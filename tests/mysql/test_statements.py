@@ -19,6 +19,7 @@ from relay.token import Order, compare
 from tests.mysql.logged_statements import short
 from tests.mysql.reading import session
 from tests.mysql.shards import begin, open_at, read_to_head, resume, source_of
+from tests.mysql.shards import short as shorter
 
 pytestmark = pytest.mark.services
 
@@ -273,6 +274,27 @@ def test_a_table_that_gets_the_rows_of_another_is_warned_of(
     assert [each.split(": ")[1] for each in said] == [
         f"table {new} has the rows of {old} now, and no change shows them" for new, old in tables.items()
     ]
+
+
+def test_a_table_that_was_dropped_without_a_binlog_is_emptied_where_it_is_created_again(
+    server: Any, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1, I7: else a copy keeps the rows from before."""
+    with session(server, unique) as execute:
+        execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        source = source_of(unique, server)
+        with closing(open_at(source, begin(source)["-"])) as reader:
+            execute("INSERT t VALUES (1, 1)")
+            for is_logged in (1, 0):
+                execute(f"SET SESSION sql_log_bin = {is_logged}")
+                execute("DROP TABLE t")
+                execute("SET SESSION sql_log_bin = 1")
+                execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+                execute("INSERT t VALUES (2, 2)")
+            changes, _ = read_to_head(reader)
+    emptied = ("TRUNCATE", None, None)
+    assert shorter(changes) == [("INSERT", 1, 1), emptied, ("INSERT", 2, 2), emptied, ("INSERT", 2, 2)]
+    assert caplog.text.count("nothing in the binlog has removed the one before") == 1
 
 
 def test_a_function_whose_changes_are_logged_as_a_statement_is_refused(

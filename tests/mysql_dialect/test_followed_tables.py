@@ -309,3 +309,26 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(200):
         followed.apply(f"CREATE TABLE t{n} (id INT PRIMARY KEY)")
     assert len(followed.tables._known) <= 51
+
+
+def test_a_table_that_was_there_when_it_is_created_was_removed_without_a_statement() -> None:
+    """I1: a CREATE TABLE fails while there is one."""
+    plain = "CREATE TABLE items (id INT PRIMARY KEY)"
+
+    def gone(sql: str) -> list[str]:
+        return followed.tables.gone_unseen(classify(sql, "shop"))
+
+    followed = Followed()
+    assert gone(plain) == []  # whether it was there is not known
+    followed.read()
+    others = ("other.items", "IF NOT EXISTS items", "new")
+    for sql in (*(plain.replace("items", other) for other in others), plain.replace("TABLE", "TEMPORARY TABLE")):
+        assert gone(sql) == [], sql
+    assert gone(plain.replace("CREATE", "CREATE OR REPLACE")) == []
+    assert gone(plain) == ["items"]
+    followed.apply(plain)
+    assert gone(plain) == ["items"]
+    for sql in ("DROP TABLE items", "RENAME TABLE items TO other.items", "DROP DATABASE shop"):
+        followed.apply(sql)
+        assert gone(plain) == [], sql
+        followed.apply(plain)
