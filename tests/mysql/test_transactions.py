@@ -329,3 +329,13 @@ def test_statements_without_rows_fill_pages() -> None:
         shard.transactions.take()
         pages += 1
     assert pages >= 2
+
+
+def test_nothing_after_a_statement_is_read_before_the_tables_that_it_defines_are_looked_at() -> None:
+    """I1, I8: what they have become may forbid to take their rows for rows."""
+    shard = Shard()
+    shard.transactions.feed([*stated(101, "ALTER TABLE t ADD SYSTEM VERSIONING"), *inserted(102, shard.layout("id"))])
+    consumed = shard.transactions.consume()
+    assert (consumed.defined, shard.transactions.has_changes) == (["t"], False)
+    assert shard.consume().defined == ()
+    assert shard.transactions.executed_position == "MariaDB/0-1-102"
