@@ -12,9 +12,11 @@ from relay.mysql_dialect.statement_text import shown
 from relay.mysql_dialect.statements import Classified
 
 UNSEEN_TRIGGERS = (
-    "%s: a change of a table that is not relayed is logged as a statement, so what its triggers change in relayed ones "
-    "is not in the binlog: %r. Check sessions that set their own `binlog_format`"
+    "%s: a change that names no relayed table is logged as a statement, so what a view, a function or its triggers "
+    "change in relayed ones is not in the binlog: %r. Check sessions that set their own `binlog_format`"
 )
+SYSTEM = ("", "mysql", "sys")
+"""Databases whose changes, logged as statements, are not to relayed tables; "" for a word without one."""
 
 
 def unprepared_xa(place: str, table: str, most: int) -> NotCarried:

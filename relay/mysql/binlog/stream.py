@@ -345,9 +345,9 @@ class BinlogEvents:
         wanted = self._tables.wanted
         if (touched := refusals.touched(database, said, wanted)) is not None:
             raise refusals.statement(self._place, sql, said, touched)
-        if said.tables or self._has_warned:
+        if said.tables or self._has_warned or self._tables.layout is None:
             return  # an ALTER TABLE runs no triggers
-        if any(wanted(schema or database, "") for schema, _ in said.names):
+        if any((schema or database) not in refusals.SYSTEM for schema, _ in said.names):  # I1
             self._has_warned = True
             log.warning(refusals.UNSEEN_TRIGGERS, self._place, shown(sql))
 
