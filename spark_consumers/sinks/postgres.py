@@ -31,6 +31,9 @@ _SETTINGS = {
 _ON_DISK = "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
 """Lets the server write a transaction to its disk before it says that it is committed."""
 
+PROPERTIES = "_relay_properties"
+"""The table of each schema with the properties of its other tables."""
+
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer ones
 _DIGEST = 8
 

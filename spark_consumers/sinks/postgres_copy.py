@@ -17,7 +17,7 @@ from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
-from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
+from spark_consumers.sinks.postgres import PROPERTIES, Connection, PostgresDatabase, execute, quoted
 from spark_consumers.sinks.postgres_upsert import NewestInPostgres, copied_rows
 from spark_consumers.sinks.postgres_values import (
     JSONB,
@@ -48,9 +48,6 @@ from spark_consumers.sinks.target import (
     state,
     stored_row,
 )
-
-PROPERTIES = "_relay_properties"
-"""The table of each schema with the properties of its other tables."""
 
 _LOCK_TIMEOUT = "5s"
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relay.config import Config, CopyConfig
+from relay.config import Config, CopyConfig, SourceConfig
 from relay.errors import ConfigError, Unavailable
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
-from spark_consumers.sinks.postgres import PostgresDatabase, identifier, problems, swap_schemas, used_schemas
+from spark_consumers.sinks.postgres import (
+    PROPERTIES,
+    PostgresDatabase,
+    identifier,
+    problems,
+    swap_schemas,
+    used_schemas,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,11 +28,15 @@ if TYPE_CHECKING:
 
 
 class PostgresTarget(CopyTarget):
-    """The copy of ``copy``. ``prefix``: begins its schemas' names. Raises ``ConfigError`` for a URL that is wrong."""
+    """The copy of ``copy``. ``prefix``: begins its schemas' names.
+
+    Raises ``ConfigError`` for a URL that is wrong, and for a name that PostgreSQL or the copy has for itself.
+    """
 
     def __init__(self, config: Config, copy: CopyConfig, prefix: str = "") -> None:
         self._sources = [source.name for source in config.sources]
         self._items, self._prefix = copy.items, prefix
+        _refuse_names(self._sources, config.tables, prefix)
         self._database = PostgresDatabase(copy.url)
 
     def _schemas(self, prefix: str = "", suffix: str = "") -> list[str]:
@@ -74,3 +85,25 @@ class PostgresTarget(CopyTarget):
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         return self._schemas(suffix=f"_{stamp}")
+
+
+def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], prefix: str) -> None:
+    """Raise ``ConfigError`` for names that become none that a schema or a table can have, or that two things have."""
+    places = [(identifier(prefix + source), "", f"sources[{n}].name: {source}") for n, source in enumerate(sources)]
+    places += [
+        (
+            identifier(prefix + source.name),
+            identifier(table),
+            f"sources[{sources.index(source.name)}]: the table {table}",
+        )
+        for table, source in tables.items()
+    ]
+    taken: dict[tuple[str, str], str] = {}
+    for schema, table, what in places:
+        if not table and (schema.startswith("pg_") or schema == "information_schema"):
+            raise ConfigError(f"{what}: PostgreSQL keeps the schema {schema} for itself: give the source another name")
+        if table == PROPERTIES:
+            raise ConfigError(f"{what}: the copy has a table of that name of its own: leave it out of `tables`")
+        other = taken.setdefault((schema, table), what)
+        if other != what:
+            raise ConfigError(f"{what}: in PostgreSQL it would have one name with {other}: {table or schema}")
