@@ -15,6 +15,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import java.util.regex.Pattern;
 import org.apache.avro.LogicalType;
 import org.apache.avro.LogicalTypes;
@@ -39,12 +40,16 @@ public class ChangeReader implements UDF1 {
     /** By the text of a schema: once for each JVM, whatever the number of tasks. */
     private static final Map LAYOUTS = new ConcurrentHashMap();
 
+    /** Of a schema that came later: typed columns are those of the schemas that were known at the start. */
+    private static final int NO_LAYOUT = -1;
+
     private final boolean registry;
     private final Map schemas = new ConcurrentHashMap(); // by header, as ByteBuffer is not serializable: base64
     private final Map numbers = new ConcurrentHashMap();
     private final List givenUp = new ArrayList();
     private transient Map known;
-    private transient Runnable learning;
+    private transient Consumer learning;
+    private transient boolean learnsInQueries;
 
     public ChangeReader(boolean registry) {
         this.registry = registry;
@@ -52,20 +57,29 @@ public class ChangeReader implements UDF1 {
 
     /** Let the reader know a schema, whose changes get ``number`` as their layout. */
     public void add(byte[] header, String schema, int number) {
-        String name = Base64.getEncoder().encodeToString(header);
-        numbers.put(name, Integer.valueOf(number));
-        schemas.put(name, schema);
+        numbers.put(Base64.getEncoder().encodeToString(header), Integer.valueOf(number));
+        addLater(header, schema);
     }
 
-    /** Have {@code learning} add what it has learnt before each task gets its copy of the reader. */
-    public void learnBy(Runnable learning) {
+    /** Let the reader know a schema without a layout. */
+    public void addLater(byte[] header, String schema) {
+        schemas.put(Base64.getEncoder().encodeToString(header), schema);
+    }
+
+    /** Have {@code learning} add what it has learnt to this reader before tasks get copies of it. */
+    public void learnBy(Consumer learning) {
         this.learning = learning;
     }
 
     /** Called for each copy: Spark's compiler does not make a private method of writeObject. */
     public Object writeReplace() {
         if (learning != null) {
-            learning.run();
+            // The one thread that starts the stages of all queries does not wait, if the query's own has looked before.
+            boolean isOfQuery = !Thread.currentThread().getName().startsWith("dag-scheduler");
+            learnsInQueries = learnsInQueries || isOfQuery;
+            if (isOfQuery || !learnsInQueries) {
+                learning.accept(this);
+            }
         }
         return this;
     }
@@ -133,7 +147,9 @@ public class ChangeReader implements UDF1 {
                     LAYOUTS.put(text, new Record(new Schema.Parser().parse(text)));
                 }
                 Record layout = (Record) LAYOUTS.get(text);
-                found.put(header(name), new Version(layout, ((Integer) numbers.get(name)).intValue()));
+                // A copy is made field by field, so it may lack the number of a schema that came meanwhile.
+                Integer number = (Integer) numbers.get(name);
+                found.put(header(name), new Version(layout, number == null ? NO_LAYOUT : number.intValue()));
             }
             known = found;
         }

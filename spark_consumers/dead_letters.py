@@ -63,16 +63,14 @@ class DeadLetterTopic:
         self._topic = config.internal("dead_letters")
         self._consumer = consumer
         self._schemas = schemas
-        self._producer = Producer(
-            {
-                **config.client(f"{consumer}-dead-letters"),
-                "enable.idempotence": True,
-                "acks": "all",
-                "message.max.bytes": LARGEST_MESSAGE,
-                "delivery.timeout.ms": int(_SEND_TIMEOUT * 1000),
-            },
-            logger=SILENT_LOG,
-        )
+        self._settings = {
+            **config.client(f"{consumer}-dead-letters"),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.max.bytes": LARGEST_MESSAGE,
+            "delivery.timeout.ms": int(_SEND_TIMEOUT * 1000),
+        }
+        self._producer = Producer(self._settings, logger=SILENT_LOG)
         # Filled by delivery reports, which poll and flush call in the thread that sends.
         self._failures: list[KafkaError] = []
 
@@ -98,6 +96,9 @@ class DeadLetterTopic:
                 self._send(record)
         if sent and (self._producer.flush(_SEND_TIMEOUT) or self._failures):
             why = self._failures[0].str() if self._failures else f"no answer within {_SEND_TIMEOUT:g} s"
+            # What this one reports late would count for later letters, and after a fatal error it sends none.
+            self._producer.purge()
+            self._producer = Producer(self._settings, logger=SILENT_LOG)
             raise Unavailable(f"cannot write dead letters to topic {self._topic}: {why}")
         return sent
 

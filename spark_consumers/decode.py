@@ -7,7 +7,6 @@ Spark's ``from_avro`` has one schema for a whole column. A query with 200 of the
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,12 +17,10 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from relay.avro.framing import SINGLE_OBJECT_HEADER
-from relay.errors import RelayError
 from spark_consumers.java_classes import new_instance
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.typed_columns import TypedTable
 
-log = logging.getLogger(__name__)
 Schemas = Mapping[bytes, Mapping[str, Any]]
 """By the header of their values."""
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
@@ -35,9 +32,6 @@ _READ = (
     "transaction_order int, transaction_last boolean, keyspace_id binary, resume_timestamp long, committed_at long, "
     "relayed_at long, attributes map<string, string>"
 )
-
-
-_NO_LAYOUT = -1  # of a schema that came later: typed columns are those of the schemas that were known at the start
 
 
 class Decoder:
@@ -103,7 +97,7 @@ class Decoder:
             reader.giveUp(header)
         if self.look is not None:
             ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-            reader.learnBy(_Learning(reader, self.look, self.schemas))
+            reader.learnBy(_Learning(self.look, self.schemas))
         function = reader.into(jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json()))
         return Column(function.apply(jvm.PythonUtils.toSeq([F.col("value")._jc])))
 
@@ -136,26 +130,22 @@ class Decoder:
 class _Learning:
     """Adds later schemas to a reader in Spark's JVM, which calls it before it sends the reader to the executors.
 
-    By then Spark has chosen where the batch ends, so the schemas of all its records are published.
+    By then Spark has chosen where the batch ends, so the schemas of all its records are published. It does not keep the
+    reader, which keeps it.
     """
 
-    def __init__(self, reader: Any, look: Callable[[], Schemas], known: Iterable[bytes]) -> None:
-        self._reader = reader
+    def __init__(self, look: Callable[[], Schemas], known: Iterable[bytes]) -> None:
         self._look = look
         self._known = set(known)
 
-    def run(self) -> None:
-        try:
-            found = self._look()
-        except RelayError as error:
-            log.warning("%s. Values whose schemas are known are still read", error)
-            return
+    def accept(self, reader: Any) -> None:
+        found = self._look()
         for header in found.keys() - self._known:
-            self._reader.add(header, _dumps(found[header]), _NO_LAYOUT)
+            reader.addLater(header, _dumps(found[header]))
             self._known.add(header)
 
     class Java:
-        implements = ("java.lang.Runnable",)
+        implements = ("java.util.function.Consumer",)
 
 
 def _kept_value() -> Column:

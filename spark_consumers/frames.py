@@ -12,15 +12,15 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, with_beginnings
 from spark_consumers import kafka_source
-from spark_consumers.decode import Decoder, Schemas
-from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.decode import Decoder
+from spark_consumers.later_schemas import LaterSchemas
+from spark_consumers.records import DecodeStatus
 from spark_consumers.session import refuse_other_meanings
 
 _NAME = "read-changes"
@@ -84,31 +84,13 @@ def read_changes(
             last = {t: {p: max(offset, first[t][p]) for p, offset in ps.items()} for t, ps in last.items()}
             records = kafka_source.read_between(spark, config, _NAME, first, last)
     # After the end, before which the schemas of all records were published.
-    decoder = decoder_of(config, names, learns=streaming and table is None)
+    published = LaterSchemas(config, names, must=undecodable == "keep")
+    look = published if streaming and table is None else None
+    registry, gaps = config.schema_registry is not None, config.internal("gaps")
+    decoder = Decoder(published.learn(), registry=registry, gaps=gaps, look=look)
     if table is not None and not decoder.schemas:
         raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
     return decoded(records, decoder, table, undecodable)
-
-
-def decoder_of(config: Config, topics: Sequence[str], *, learns: bool = False) -> Decoder:
-    """Return the decoder of what is known to be on ``topics``, and with ``learns`` of what becomes known later.
-
-    Raises ``Unavailable``.
-    """
-    published = open_schemas(config)
-
-    def look() -> Schemas:
-        published.learn(topics)
-        found = published.all()
-        return {header: each for header, each in found.items() if config.topic(Layout.of(each).table) in topics}
-
-    registry, gaps = config.schema_registry is not None, config.internal("gaps")
-    with contextlib.ExitStack() as stack:
-        stack.callback(published.close)
-        decoder = Decoder(look(), registry=registry, gaps=gaps, look=look if learns else None)
-        if learns:
-            stack.pop_all()  # it serves as long as the query
-    return decoder
 
 
 def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable: str) -> DataFrame:

@@ -131,9 +131,7 @@ class Runner:
                 f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
                 "the checkpoint and the target may not fit: run that command again first"
             )
-        makes_up = self.consumer.continuity is not None
-        there = topics.list_topics(self._admin, self.config)
-        wanted = self.checkpoint.topics(self.consumer.topics, there, makes_up=makes_up)
+        wanted = self._wanted_topics()
         # Shared from here on: Kafka's clients may be used by any thread.
         cache = self.consumer.cache
         http = self.watch.address
@@ -143,25 +141,34 @@ class Runner:
             if cache and (said := self.group.other_cache()):
                 self._log_event("other cache", error=said)
         if not self.checkpoint.exists:
-            wanted_offsets = self.group.resolve(start or "earliest", makes_up=makes_up)
+            wanted_offsets = self.group.resolve(start or "earliest", makes_up=self._makes_up)
             self.checkpoint.begin(self.group.locate(wanted_offsets)[0])
-        if not makes_up:  # which does what is to be done if changes are missed
+        if not self._makes_up:  # which does what is to be done if changes are missed
             self._ids = self.group.topic_ids()
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
         self._batch.attempts = 0
         starting = json.dumps(self._begin(session))
+        if not self.stopping:
+            self._run_queries(session, starting)
+        self.watch.stop()
+        self._log_event("stopped")
+
+    def _run_queries(self, session: SparkSession, starting: str) -> None:
         begins_at = self.checkpoint.resume()
-        self._report(begins_at)
+        if self.group.http:
+            self._report(begins_at)
         self.watch.start_at(begins_at)
         self._log_event("started", topics=self.group.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
-        self.group.http = ""  # nobody answers there any more
-        self._report(self._batch.end or begins_at, wait=True)
-        self.watch.stop()
-        self._log_event("stopped")
+        has_address, self.group.http = bool(self.group.http), ""  # nobody answers there any more
+        if self._batch.end is not None:
+            self._report(self._batch.end, wait=True)
+        elif has_address:
+            with contextlib.suppress(Unavailable):  # nothing else depends on it
+                self._report(begins_at, wait=True)
 
     def keep_running(self, session: SparkSession) -> None:
         """Run, and after a failure again, unless a new start cannot help; that failure is kept in ``failure``."""
@@ -198,7 +205,8 @@ class Runner:
 
         Return where it begins.
         """
-        if self.consumer.continuity is not None:
+        if self._makes_up:
+            self.group.topics = self._wanted_topics()  # one may have been deleted while it ran
             self._ids = self.group.topic_ids()
         while True:
             try:
@@ -214,10 +222,18 @@ class Runner:
         self._batch.attempts = 0
         return start.first
 
+    @property
+    def _makes_up(self) -> bool:
+        return self.consumer.continuity is not None
+
+    def _wanted_topics(self) -> list[str]:
+        there = topics.list_topics(self._admin, self.config)
+        return self.checkpoint.topics(self.consumer.topics, there, makes_up=self._makes_up)
+
     def _start(self) -> Start:
         resume = self.checkpoint.resume()
         first, ends = self.group.locate(resume)
-        if self.consumer.continuity is not None:
+        if self._makes_up:
             first = up_to(first, ends)  # I6: a topic that was created again gets records until there
         return Start(resume, first, ends, self._ids, self.checkpoint.location, self.checkpoint.is_new)
 

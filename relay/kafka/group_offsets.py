@@ -117,15 +117,18 @@ def consumer_addresses(config: Config) -> list[str]:
     """
     kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
     found: list[str] = []
-    try:
-        for kind in (kind for kind, section in kinds.items() if section is not None):
+    failed: KafkaException | None = None
+    for kind in (kind for kind, section in kinds.items() if section is not None):
+        try:
             with contextlib.closing(open_reader(config, "status", group(config, kind), {})) as consumer:
                 committed = consumer.committed([TopicPartition(config.internal("gaps"), 0)], timeout=_TIMEOUT)
             refuse_errors(committed)
             found += [each.http for each in map(noted, committed) if each.http]
-    except KafkaException as error:
+        except KafkaException as error:
+            failed = error  # the relay may not be allowed to look at one of the groups
+    if failed is not None and not found:
         servers = config.kafka.bootstrap_servers
-        raise Unavailable(f"cannot look up the consumers at {servers}: {error.args[0].str()}") from error
+        raise Unavailable(f"cannot look up the consumers at {servers}: {failed.args[0].str()}") from failed
     return found
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any
+from uuid import uuid4
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -20,7 +21,6 @@ from relay.kafka.group_offsets import Offsets, count_between
 from relay.observe import consumer_metrics as metrics
 from relay.observe.consumer_metrics import ConsumerMetrics
 from relay.observe.health import Stall
-from relay.observe.status import this_process
 from relay.process.server_memory import ServerMemory
 
 STALLED_AFTER = 300.0
@@ -30,6 +30,7 @@ _LOOP = 5  # failures without a batch between them that make a loop: all quick a
 _CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
 _LOOKS = 1000  # kept at most, over any time
 _GAUGES = tuple(each for each in metrics.CONSUMER_CATALOGUE if not each.buckets and not each.name.endswith("_total"))
+_LOSS_SHOWN = 3600.0  # how many seconds health is red after dead letters were lost, unless one is written
 _RECENT = 300.0  # how many seconds the lag of a batch is shown
 
 
@@ -154,7 +155,7 @@ class ConsumerWatch:
             return
         if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
             yield f"{name} fails again and again", now - self._failed[0], False
-        if self._lost_at is not None:  # I12
+        if self._lost_at is not None and now - self._lost_at < _LOSS_SHOWN:  # I12
             yield f"{name} could not write dead letters; see its log", now - self._lost_at, False
         if self._state == "starting" and now - self._begun > self._limit:
             yield f"{name} has not started; see its log", now - self._begun, not fails
@@ -241,6 +242,7 @@ class ConsumersObserver(Collector):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._id = uuid4().hex  # containers may share the name of their machine, and each process has id 1
         self.watches: list[ConsumerWatch] = []
         self.counted = ConsumerMetrics()
         self.counted.registry.register(self)
@@ -260,7 +262,8 @@ class ConsumersObserver(Collector):
         stalls, not_ready = self.stalls(), self.not_ready_reasons()
         return {
             "name": self.name,
-            "process": this_process(),
+            "id": self._id,
+            "addresses": sorted({watch.address.rpartition("@")[0] for watch in self.watches} - {""}),
             "consumers": consumers,
             "stalls": stalls,
             "not_ready": not_ready,

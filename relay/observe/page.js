@@ -37,7 +37,7 @@ function overall(stalls, gaps, found) {
   if (stalls.length) return ["bad", "Stalled", "Something makes no progress. See below."];
   if (gaps.length) return ["bad", "Stopped at a gap", "A person has to decide how it goes on. See below."];
   if (is("waiting to try again")) return ["bad", "A consumer fails", "It tries again. See below."];
-  if (status.unreachable.length) return ["bad", "A process does not answer", "See below."];
+  if (status.unreachable.some((each) => each.is_peer)) return ["bad", "A process does not answer", "See below."];
   if (status.workers.some((worker) => worker.not_ready.length) || is("starting")) {
     return ["busy", "Starting", "Not everything is ready yet."];
   }
@@ -52,7 +52,8 @@ function overall(stalls, gaps, found) {
   if (consumer.lag_seconds > BEHIND) {
     return ["busy", "Catching up", `The consumer ${consumer.consumer} is at ${span(consumer.lag_seconds)} ago.`];
   }
-  if (found.length) return ["busy", "Needs attention", "Everything makes progress, but something waits for a person. See below."];
+  // Dead letters are counted since the start, which says nothing of those that still wait.
+  if (found.some((each) => each.dataset.key !== "letters")) return ["busy", "Needs attention", "Everything makes progress, but something waits for a person. See below."];
   return ["good", "Up to date", "Every shard and consumer makes progress."];
 }
 
@@ -102,7 +103,7 @@ function problems(stalls, gaps) {
     add("bad", `consumer ${each.url} ${each.consumer}`, `consumer ${each.consumer} fails, and tries again`, each.error);
   }
   for (const peer of status.unreachable) {
-    add("bad", `peer ${peer.url}`, `${peer.url} does not answer`, peer.problem + (peer.is_peer ? ". It is one of the peers in the config."
+    add(peer.is_peer ? "bad" : "warn", `peer ${peer.url}`, `${peer.url} does not answer`, peer.problem + (peer.is_peer ? ". It is one of the peers in the config."
       : ". A consumer of this relay served its status there: start it again, if it has ended."));
   }
   return found;

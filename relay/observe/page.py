@@ -84,14 +84,16 @@ def page(report: Mapping[str, Any]) -> str:
 def everybody(observer: Observer) -> dict[str, Any]:
     """Return what ``page.js`` shows: all workers and consumers that answer, and the first ``MOST_ROWS`` shards."""
     report = observer.report()
-    # A peer may have several names, and a process that answers under one is not missed under another.
-    processes = {observer.process}
-    answers = []
+    answers, ids, known = [], {observer.process}, set()
     for each in observer.others():
-        process = each.get("status", {}).get("process")
-        if process is None or process not in processes:
+        status = each.get("status", {})
+        known |= set(status.get("addresses", ()))
+        # A peer may have several names.
+        if (process := status.get("id") or status.get("process")) not in ids:
             answers.append(each)
-        processes.add(process)
+            ids |= {process} - {None}
+    # One that answers under another name may not be reached, or known to its certificate, by the address it noted.
+    answers = [each for each in answers if "status" in each or each["is_peer"] or _place(each) not in known]
     ours = [each for each in answers if each.get("status", {}).get("name") == observer.name]
     statuses = [(each["url"], each["status"]) for each in ours]
     unreachable = [
@@ -115,6 +117,10 @@ def everybody(observer: Observer) -> dict[str, Any]:
         "shards": shards[:MOST_ROWS],
         "shards_left_out": max(0, len(shards) - MOST_ROWS),
     }
+
+
+def _place(answer: Mapping[str, Any]) -> str:
+    return str(answer["url"]).partition("://")[2]
 
 
 def _worker(url: str | None, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class FoundConsumers:
 class Peers:
     """``addresses``: host and port of each. ``found``: more, of consumers. ``ConfigError`` for unusable authorities.
 
-    Credentials go to an address that only Kafka names if TLS proves that it is one of ours, and never in clear text.
+    With credentials only ``addresses`` are asked: whoever may commit offsets names the others.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Peers:
         self._addresses = list(dict.fromkeys(addresses))
         self._tls = client_side(settings)
         self._headers = dict(access.headers)
-        self._found = found if self._tls is not None or not self._headers else tuple
+        self._found = tuple if self._headers else found
 
     def ask(self) -> list[dict[str, Any]]:
         """Return for each its ``url`` with its ``status``, or with the ``problem`` why there is none.
@@ -118,7 +118,7 @@ class Peers:
         if code != 200:
             raise ValueError(f"/status.json answers {code} {reason}")
         status = orjson.loads(body)
-        if not isinstance(status, dict) or "name" not in status:
+        if not isinstance(status, dict) or not {"name", "stalls"} <= status.keys():
             raise ValueError("/status.json is not from a relay")
         return status
 

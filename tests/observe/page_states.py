@@ -153,12 +153,14 @@ def silent_process() -> State:
     return replace(healthy(), silent=[NOBODY])
 
 
+def published_gap() -> State:
+    view = orders()
+    seen = {**view.checkpoints, shard(2): finished(parents=(shard(0),), gap="0b1d7a86c2f4e591", progress=WALL - 9000)}
+    return State(_workers(replace(view, checkpoints=seen), legacy()), dead_letters=2)
+
+
 def late_consumer() -> State:
     return replace(healthy(), lags={"cache": 0.4, "log": 3.0, "copy": 1300.0})
-
-
-def dead_letters() -> State:
-    return replace(healthy(), dead_letters=2)
 
 
 def hostile() -> State:
@@ -177,7 +179,7 @@ def hostile() -> State:
 STATES = {
     "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
     "failing consumer": failing_consumer, "silent process": silent_process, "late consumer": late_consumer,
-    "dead letters": dead_letters, "hostile": hostile,
+    "published gap": published_gap, "hostile": hostile,
 }  # fmt: skip
 
 

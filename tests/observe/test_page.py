@@ -71,7 +71,7 @@ SHOWN = {
     ),
     "silent process": ("A process does not answer", [f"http://{NOBODY} does not answer"]),
     "late consumer": ("Catching up The consumer copy is at 21 min 40 s ago.", ["catching up"]),
-    "dead letters": ("Needs attention", ["4 dead letters since the start", "relay dead-letters list relay.yaml"]),
+    "published gap": ("Needs attention", ["1 gap in orders, published", "4 dead letters since the start"]),
     "hostile": (
         "Stalled",
         [f"orders {EVIL}", "waits for pool", "consumer cache has stopped", "'$(reboot) ", "\"'\"'\"'&{{7*7}}"],

@@ -82,12 +82,32 @@ def test_a_peer_that_does_not_answer_or_belongs_to_another_relay_is_named() -> N
 
 
 def test_a_process_with_several_addresses_is_shown_once() -> None:
-    """It may be a peer by its name, and be found by another address."""
+    """It may be a peer by its name, and be found by another address, which its certificate may not have."""
     with served(healthy()) as found:
         ask = found.workers[0].others
-        found.workers[0].others = lambda: [*ask(), *ask()]
+
+        def ask_twice() -> list[dict[str, Any]]:
+            answers = [*ask(), *ask()]
+            for each in answers:
+                if "consumers" in each["status"]:
+                    each["status"]["addresses"] = ["10.0.0.5:9410"]
+            unusable = {"problem": "the certificate does not have this address", "is_peer": False}
+            return [*answers, *({"url": f"https://10.0.0.{n}:9410", **unusable} for n in (5, 6))]
+
+        found.workers[0].others = ask_twice
         shown = page_json(found.port)
-        assert (len(shown["workers"]), len(shown["consumers"]), shown["unreachable"]) == (2, 3, [])
+        assert (len(shown["workers"]), len(shown["consumers"])) == (2, 3)
+        assert [each["url"] for each in shown["unreachable"]] == ["https://10.0.0.6:9410"]
+
+
+def test_containers_that_share_the_name_of_their_machine_are_told_apart() -> None:
+    """Each is process 1 there."""
+    with served(healthy()) as found, served(healthy()) as other:
+        consumers = next(each for each in other.workers[0].others() if "consumers" in each["status"])
+        ask = found.workers[0].others
+        consumers["status"]["process"] = found.workers[0].process
+        found.workers[0].others = lambda: [*ask(), consumers]
+        assert len(page_json(found.port)["consumers"]) == 6
 
 
 def test_workers_with_tls_and_a_token_show_each_other(tmp_path: Path) -> None:

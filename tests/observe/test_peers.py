@@ -14,7 +14,6 @@ from relay.config import HttpConfig
 from relay.errors import Unavailable
 from relay.observe.access import Access
 from relay.observe.peers import FoundConsumers, Peers
-from tests.certificates import Authority
 from tests.clock import Clock
 from tests.waiting import wait_until
 
@@ -40,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.headers.append(dict(self.headers))
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'{"name": "shop"}')
+        self.wfile.write(b'{"name": "shop", "stalls": []}')
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -57,15 +56,15 @@ def recorded() -> Iterator[Recorded]:
 
 def test_consumers_that_kafka_names_are_asked_as_peers_are(recorded: Recorded) -> None:
     found = Peers([], HttpConfig(address="h:1"), Access(), lambda: [recorded.address, recorded.address])
-    assert found.ask() == [{"url": f"http://{recorded.address}", "status": {"name": "shop"}, "is_peer": False}]
+    assert found.ask() == [
+        {"url": f"http://{recorded.address}", "status": {"name": "shop", "stalls": []}, "is_peer": False}
+    ]
     listed = Peers([recorded.address], HttpConfig(address="h:1"), Access(), lambda: [recorded.address])
     assert [each["is_peer"] for each in listed.ask()] == [True]
 
 
 @pytest.mark.parametrize("secret", [{"user": "ops", "password": "hunter2"}, {"bearer": "hunter2"}])
-def test_an_address_that_only_kafka_names_gets_no_password_in_clear_text(
-    secret: dict[str, str], recorded: Recorded
-) -> None:
+def test_an_address_that_only_kafka_names_gets_no_password(secret: dict[str, str], recorded: Recorded) -> None:
     """Whoever may commit offsets could read it otherwise."""
     http = HttpConfig.model_validate({"address": "h:1", **secret})
     assert Peers([], http, Access(http), lambda: [recorded.address]).ask() == []
@@ -73,15 +72,6 @@ def test_an_address_that_only_kafka_names_gets_no_password_in_clear_text(
     (answer,) = Peers([recorded.address], http, Access(http), tuple).ask()
     assert "status" in answer
     assert "Authorization" in recorded.headers[0]
-
-
-def test_with_tls_it_has_to_prove_who_it_is_first(recorded: Recorded, tmp_path: Any) -> None:
-    authority = Authority(tmp_path)
-    secured = {"certificate": str(authority.issue("page")), "authorities": str(authority.ca), "bearer": "hunter2"}
-    http = HttpConfig.model_validate({"address": "h:1", **secured})
-    (answer,) = Peers([], http, Access(http), lambda: [recorded.address]).ask()
-    assert "problem" in answer
-    assert recorded.headers == []
 
 
 def test_a_page_gets_the_addresses_that_are_known_and_never_waits_for_kafka() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from relay.config import Config
+from relay.errors import Unavailable
 from spark_consumers import dead_letters
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.records import DecodeStatus
@@ -36,15 +37,41 @@ class FullProducer:
         return 0
 
 
-def test_a_full_queue_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I11, I1: librdkafka takes no more records than its queue holds."""
-    monkeypatch.setattr(dead_letters, "Producer", FullProducer)
+class FatalProducer(FullProducer):
+    """A producer that has failed for good."""
+
+    def flush(self, timeout: float) -> int:
+        return len(self.queued)
+
+    def purge(self) -> None:
+        self.queued.clear()
+
+
+def open_topic() -> DeadLetterTopic:
     config = {
         "name": "shop",
         "kafka": {"bootstrap_servers": "127.0.0.1:9"},
         "sources": [{"name": "orders", "type": "dynamodb", "table": "orders"}],
     }
-    topic = DeadLetterTopic(Config.model_validate(config), "log", NoSchemas())
+    return DeadLetterTopic(Config.model_validate(config), "log", NoSchemas())
+
+
+def test_after_a_failure_a_new_producer_sends_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: one that has failed for good sends nothing any more."""
+    monkeypatch.setattr(dead_letters, "Producer", FatalProducer)
+    topic = open_topic()
+    monkeypatch.setattr(dead_letters, "Producer", FullProducer)
+    with pytest.raises(Unavailable, match="cannot write dead letters"):
+        topic.send([NonChangeRecord(DecodeStatus.FRAMING, "t", 0, 1, b"")])
+    assert topic.send([NonChangeRecord(DecodeStatus.FRAMING, "t", 0, 2, b"")]) == 1
+    producer: Any = topic._producer
+    assert producer.delivered == [b"t/0/2/log"]
+
+
+def test_a_full_queue_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11, I1: librdkafka takes no more records than its queue holds."""
+    monkeypatch.setattr(dead_letters, "Producer", FullProducer)
+    topic = open_topic()
     assert topic.send(NonChangeRecord(DecodeStatus.FRAMING, "t", 0, n, b"") for n in range(7)) == 7
     producer: Any = topic._producer
     assert producer.delivered == [b"t/0/%d/log" % n for n in range(7)]
