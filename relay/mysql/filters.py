@@ -23,6 +23,8 @@ _LEAVE_NOTHING_OUT = {
     "slave_type_conversions": ("", "ALL_NON_LOSSY"),
 }
 """Settings of a replica, and the only values of each that let it apply all that it gets, as it is."""
+_SYSTEM = {"information_schema", "innodb_memcache", "mysql", "performance_schema", "sys"}
+"""Databases of the servers themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,19 @@ class Filters:
         """Return the name of a filter that may leave out changes of a database, or None if all come for certain.
 
         Statements are left out by other rules than rows: because of another table in them, or of the database in which
-        they were executed. So only the filter for all tables of the database leaves nothing out.
+        they were executed. So only the filter for all tables of the database leaves nothing out, and one that ignores
+        tables of the servers themselves, as managed servers set it.
         """
         whole = ("Wild_Do_Table", f"{database}.%")
-        return next((name for name, text in self.texts.items() if (name, text.replace("\\", "")) != whole), None)
+        others = {name: text for name, text in self.texts.items() if not self._ignores_system_tables(name, database)}
+        return next((name for name, text in others.items() if (name, text.replace("\\", "")) != whole), None)
+
+    def _ignores_system_tables(self, name: str, database: str) -> bool:
+        """Whether a filter leaves out tables of the servers themselves alone, and none of ``database``."""
+        patterns = {each.partition(".")[0] for each in self._listed(name)}
+        stored = database.partition(".")[0].lower()  # servers compare the whole of `database.table`, in any case
+        is_about_system = name in ("Ignore_Table", "Wild_Ignore_Table") and patterns <= _SYSTEM
+        return is_about_system and not any(_matches(each, stored) for each in patterns)
 
     def is_of_others(self, database: str) -> bool:
         """Whether a replication brings no rows of any table of a database."""

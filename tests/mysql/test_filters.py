@@ -31,6 +31,14 @@ IGNORE = {
 OTHER_SERVER = pytest.mark.faults(
     "MySQL: that its filters are read and refused is tried on it here, and what follows from that on MariaDB"
 )
+
+RDS = (
+    "mysql.plugin,mysql.rds_monitor,mysql.rds_sysinfo,mysql.rds_history,mysql.rds_replication_status,"
+    "mysql.rds_configuration,innodb_memcache.config_options,innodb_memcache.cache_policies"
+)
+"""What RDS for MySQL has each replica ignore. Users cannot change it."""
+OF_SYSTEM = "mysql.%,information_schema.%,performance_schema.%,sys.%"
+
 mostly_on_mariadb = pytest.mark.parametrize("kind", [MariaDB, pytest.param(MySQL, marks=OTHER_SERVER)], indirect=True)
 
 
@@ -91,11 +99,20 @@ def test_each_of_several_replications_has_to_bring_all_changes_of_the_database()
         ({"Replicate_Do_DB": "shop", "Seconds_Behind_Source": "0"}, "Do_DB is shop"),
         ({"Replicate_Ignore_DB": "other"}, "Ignore_DB is other"),
         ({"Replicate_Ignore_Table": "shop.u"}, r"Ignore_Table is shop\.u"),
-        ({"Replicate_Wild_Ignore_Table": "mysql.%"}, "Wild_Ignore_Table is mysql"),
+        ({"Replicate_Wild_Ignore_Table": f"{OF_SYSTEM},shop.tmp%"}, "Wild_Ignore_Table is mysql"),
+        ({"Replicate_Wild_Ignore_Table": "my%.%"}, "Wild_Ignore_Table is my"),
+        ({"Replicate_Wild_Ignore_Table": r"innodb\_memcache.%"}, "Wild_Ignore_Table is innodb"),
+        ({"Replicate_Wild_Ignore_Table": "%.tmp"}, "Wild_Ignore_Table is %"),
+        ({"Replicate_Ignore_Table": f"{RDS},other.t"}, r"Ignore_Table is mysql\.plugin"),
+        ({"Replicate_Wild_Do_Table": "mysql.%"}, "Wild_Do_Table is mysql"),
+        ({"Replicate_Do_Table": "mysql.user"}, "Do_Table is mysql"),
         ({"Replicate_Wild_Do_Table": "shop.t%"}, "Wild_Do_Table is shop"),
         ({"Replicate_Wild_Do_Table": "shop.%", "Replicate_Wild_Ignore_Table": "shop.tmp%"}, "Wild_Ignore_Table is"),
         ({"Replicate_Wild_Do_Table": "shop.%", "Seconds_Behind_Source": "0"}, None),
         ({"Replicate_Do_DB": "", "Seconds_Behind_Source": "0"}, None),
+        ({"Replicate_Ignore_Table": RDS}, None),
+        ({"Replicate_Ignore_Table": "mysql.ibbackup_binlog_marker", "Replicate_Wild_Ignore_Table": OF_SYSTEM}, None),
+        ({"Replicate_Wild_Do_Table": "shop.%", "Replicate_Wild_Ignore_Table": "mysql.backup_%"}, None),
     ],
 )
 def test_a_replica_is_only_read_if_all_that_it_says_of_its_filters_is_understood(
@@ -108,6 +125,14 @@ def test_a_replica_is_only_read_if_all_that_it_says_of_its_filters_is_understood
         return
     with pytest.raises(Unavailable, match=f"it may leave out changes that it replicates: its Replicate_{said}"):
         require_unfiltered(server, replications, "shop")
+
+
+@pytest.mark.parametrize("database", ["sys", "Sys", "performance_schema", "performanceXschema", "mysql", "mysql.shop"])
+def test_a_filter_of_system_tables_may_leave_out_those_of_a_database_that_it_matches(database: str) -> None:
+    """I1: servers compare `database.table` as a whole, and patterns without regard to case."""
+    said = Filters.of({"Replicate_Wild_Ignore_Table": OF_SYSTEM}, "Replicate")
+    assert said.unproven(database) == "Wild_Ignore_Table"
+    assert said.unproven("mysqls") is None
 
 
 def test_a_replica_whose_settings_may_skip_or_change_rows_is_not_read() -> None:
