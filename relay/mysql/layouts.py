@@ -41,6 +41,8 @@ class Layouts:
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
         self._skipped = SkippedTables(config.name, config.database)
+        # The foreign keys that were warned of, by their tables.
+        self._warned_of: set[tuple[str, str]] = set()
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
         # `describe`.
         self.text: bool | None = None
@@ -136,7 +138,7 @@ class Layouts:
 
     def check(self, server: ServerConnection, tables: Collection[str]) -> None:
         """Look in the server's ``tables`` for what no layout shows. Raises ``Unavailable``, ``RelayError``."""
-        warn_of_cascades(self.source, server, self.database, tables)
+        warn_of_cascades(self.source, server, self.database, tables, self._warned_of)
         check_versioned(self.source, server, self.database, tables, self._named, self._config.key_columns)
 
     def _present(self, name: str, definition: Definition) -> Table | None:

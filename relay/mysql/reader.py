@@ -250,8 +250,9 @@ class BinlogShardReader:
     def _check_altered(self, defined: Sequence[str]) -> None:
         """Check tables that a statement has changed, before their next rows. Raises ``Unavailable``, ``RelayError``."""
         found = self.server.found
-        if defined and found is not None:
-            self.transactions.statements.layouts.check(found.server, defined)  # I8
+        if found is not None:
+            for table in defined:
+                self.transactions.statements.layouts.check(found.server, [table])  # I8
 
     def _look_at_tables(self, server: ServerConnection) -> None:
         """Ask for the tables, once. Reading does not depend on the answer."""

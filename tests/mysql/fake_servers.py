@@ -12,7 +12,7 @@ import pymysql
 from relay.errors import Unavailable
 from relay.gtid import parse
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import Interrupted
+from relay.mysql.errors import Interrupted, NoTable
 from relay.mysql.login import Login
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
@@ -89,6 +89,8 @@ def _answer(statement: str) -> Sequence[tuple[Any, ...]] | None:
     """Return what a server without tables answers to those who look at them; None for another statement."""
     if "information_schema" in statement:
         return []
+    if statement.startswith("SHOW CREATE TABLE"):
+        raise NoTable("there is none (1146)")
     return [(time.time(),)] if statement == "SELECT @@timestamp" else None
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pytest
+
+from relay.errors import Unavailable
+from relay.gtid import GtidSet
 from relay.mysql.binlog.events import BinlogEvent, Heartbeat, Statement
-from relay.mysql.errors import Interrupted
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import Denied, Interrupted, NoTable
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
@@ -102,6 +107,54 @@ def test_a_statement_that_was_read_before_its_server_was_lost_is_in_the_next_pag
     assert page.position == {"gtid": "MariaDB/0-1-51"}
     assert [each.statement for each in page.schema_changes] == ["ALTER TABLE t ADD a INT"]
     assert page.token == page.schema_changes[0].token
+
+
+class WithTables(FakeMariaDB):
+    """Has a table with a cascade. ``fault``: why SHOW CREATE TABLE fails. ``asked``: the names in what it was asked."""
+
+    def __init__(self, fault: Unavailable | None) -> None:
+        super().__init__("0-1-53", "0-1-53")
+        self.fault = fault
+        self.asked: list[Sequence[object] | None] = []
+
+    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
+        if "TABLE_TYPE" in statement:
+            self.asked.append(arguments)
+            return []
+        if not statement.startswith("SHOW CREATE TABLE"):
+            return super().execute(statement, arguments)
+        if self.fault is not None:
+            fault, self.fault = self.fault, None if isinstance(self.fault, Interrupted) else self.fault
+            raise fault
+        return [("t", "CONSTRAINT `late` FOREIGN KEY (`id`) REFERENCES `u` (`id`) ON DELETE CASCADE")]
+
+
+@pytest.mark.parametrize("fault", [None, Denied("SHOW VIEW (1142)"), NoTable("gone (1146)"), Interrupted("lost")])
+def test_a_foreign_key_is_asked_for_after_a_statement_and_nothing_waits_for_the_answer(
+    fault: Unavailable | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I10: whoever may not see the table would not see it after a new connection either."""
+    server = WithTables(fault)
+    events: list[BinlogEvent] = []
+    for n in (51, 52):
+        begun, *_, ended = transaction(f"0-1-{n}", f"MariaDB/0-1-{n}")
+        events += [begun, Statement("ALTER TABLE t COMMENT ''", "shop", 1, 0), ended]
+    events += transaction("0-1-53", "MariaDB/0-1-53")
+    servers = ShardServers("-", lambda: ["one:3306"], lambda address: server, max_lag=10.0)
+    reading = reader(servers, {"gtid": "MariaDB/0-1-50"})
+
+    def after(_: ServerConnection, executed: GtidSet) -> Binlog:
+        number = int(executed.last.rpartition("-")[2])
+        return Binlog(iter([events[3 * (number - 50) :]]))
+
+    reading.server.open_events = after
+    wait_until(lambda: any(page.position == {"gtid": "MariaDB/0-1-53"} for page in pages_of([reading.read()])))
+    reading.close()
+    assert server.asked[-1] == ("shop", "t")
+    is_seen = not isinstance(fault, (Denied, NoTable))
+    assert caplog.text.count("changes by the foreign key late to shop.t are not relayed") == (1 if is_seen else 0)
+    unseen = 2 if isinstance(fault, Denied) else 0
+    assert caplog.text.count("the foreign keys of shop.t cannot be seen: SHOW VIEW (1142)") == unseen
 
 
 def test_transactions_of_a_former_primary_are_not_local_while_the_new_primary_does_not_answer() -> None:
