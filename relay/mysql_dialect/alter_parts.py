@@ -9,17 +9,22 @@ from relay.mysql_dialect.statement_text import END, Token, is_sign
 if TYPE_CHECKING:
     from relay.mysql_dialect.statements import StatementScanner
 
-# A table keeps its rows when it gets one of these. With others it has none, or those of other tables or servers.
-_ENGINES = ("ARCHIVE", "ARIA", "CSV", "HEAP", "INNODB", "MEMORY", "MYISAM", "NDB", "NDBCLUSTER", "ROCKSDB", "TOKUDB")
-_OF_COLUMNS = ("ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME")
 # fmt: off
+# A table keeps its rows when it gets one of these. With others it has none, or those of other tables or servers.
+_ENGINES = (
+    "ARCHIVE", "ARIA", "COLUMNSTORE", "CSV", "HEAP", "INNOBASE", "INNODB", "MEMORY", "MROONGA", "MYISAM", "NDB",
+    "NDBCLUSTER", "ROCKSDB", "S3", "TOKUDB",
+)
+_OF_COLUMNS = ("ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME")
 # How the other parts of an ALTER TABLE start, beside an option and "=".
 _PARTS = (
-    "ALGORITHM", "ANALYZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECK", "CHECKSUM", "COALESCE",
-    "COLLATE", "COMMENT", "COMPRESSION", "CONVERT", "DATA", "DEFAULT", "DISABLE", "ENABLE", "ENCRYPTION", "ENGINE",
-    "FORCE", "INDEX", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "OPTIMIZE", "ORDER", "PACK_KEYS", "PARTITION",
-    "REBUILD", "REMOVE", "REORGANIZE", "ROW_FORMAT", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "STATS_AUTO_RECALC",
-    "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TABLESPACE", "UPGRADE", "WITHOUT",
+    "ALGORITHM", "ANALYZE", "AUTOEXTEND_SIZE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHAR", "CHARACTER", "CHARSET",
+    "CHECK", "CHECKSUM", "COALESCE", "COLLATE", "COMMENT", "COMPRESSION", "CONVERT", "DATA", "DEFAULT",
+    "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTION", "ENGINE", "ENGINE_ATTRIBUTE", "FORCE", "INDEX",
+    "INSERT_METHOD", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "OPTIMIZE", "PACK_KEYS",
+    "PAGE_CHECKSUM", "PARTITION", "REBUILD", "REMOVE", "REORGANIZE", "ROW_FORMAT", "SECONDARY_ENGINE",
+    "SECONDARY_ENGINE_ATTRIBUTE", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
+    "STATS_SAMPLE_PAGES", "STORAGE", "TABLESPACE", "TABLE_CHECKSUM", "TRANSACTIONAL", "UPGRADE", "WITH", "WITHOUT",
 )
 # fmt: on
 # Those with commas of their own.
@@ -40,7 +45,7 @@ def takes_rows(first: Token, before: Token, token: Token, reader: StatementScann
         return True
     if token.is_word("SYSTEM") and now.is_word("VERSIONING"):  # of the table, and not of a column
         return before is first or not first.is_word(*_OF_COLUMNS)
-    if first.is_word(*_OF_COLUMNS):
+    if first.is_word(*_OF_COLUMNS, "ORDER"):
         return False
     if token.is_word("ENGINE", "UNION", "CONNECTION") or (token.is_word("TYPE") and reader.at("=")):
         if reader.at("="):
