@@ -70,8 +70,9 @@ class ServerConnection:
         self.flavour: Literal["MySQL56", "MariaDB"] = "MariaDB" if "gtid_domain_id" in self.settings else "MySQL56"
         self.server_id = int(self.settings["server_id"])
         self.uuid = self.settings.get("server_uuid", "")
-        if _SHOWS_KEYS in self.settings:
-            self.execute(f"SET SESSION {_SHOWS_KEYS} = ON")  # I1
+        # I1: names come in backticks, and its statements mean what they say, whatever the server's own settings are.
+        session = "SET SESSION sql_mode = '', sql_quote_show_create = 1"
+        self.execute(f"{session}, {_SHOWS_KEYS} = ON" if _SHOWS_KEYS in self.settings else session)  # I1
         self.clock = clock or ServiceClock()
         self.now()
 

@@ -22,11 +22,8 @@ READ_TIMEOUT = 30.0  # seconds
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
-_SESSION = (
-    f"SET SESSION sql_select_limit = {2**64 - 1}, sql_mode = '', sql_quote_show_create = 1"
-    " /*M!, system_versioning_asof = DEFAULT */"
-)
-"""Lets a SELECT return all present rows, and names be printed in backticks, whatever the server's own settings are."""
+_SESSION = f"SET SESSION sql_select_limit = {2**64 - 1} /*M!, system_versioning_asof = DEFAULT */"
+"""Lets a SELECT return all present rows, whatever the server's own settings are. Users' connections keep the others."""
 
 Password = str | Callable[[], str]
 

@@ -116,6 +116,20 @@ def test_each_shard_answers_with_its_own_rows_and_token(shared: Keyspace) -> Non
             queries.scatter("SELECT 1", compare_event_tokens={"c0-": compare[LOW]})
 
 
+def test_a_query_is_read_as_the_server_reads_it(shared: Keyspace) -> None:
+    """The statements are the application's: its own connections may have any `sql_mode`."""
+    servers = [server for shard in shared.shards.values() for server in shard.all]
+    for server in servers:
+        server.execute("SET GLOBAL sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT'")
+    try:
+        with shared.queries(database=DATABASE) as queries:
+            answer = queries.execute('SELECT 1 || "v" FROM (SELECT 7 AS v) AS t', sharding_key=1)
+    finally:
+        for server in servers:
+            server.execute("SET GLOBAL sql_mode = DEFAULT")
+    assert answer.rows == (("17",),)
+
+
 def test_a_token_of_another_shard_makes_nothing_fresher(shared: Keyspace) -> None:
     """I5: shards have positions of their own, even where the numbers look newer."""
     (low,), (high,) = numbers_of(LOW, 1), numbers_of(HIGH, 1)

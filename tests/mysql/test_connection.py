@@ -51,6 +51,13 @@ class TestAScriptedServer:
         with connected_to(script) as server, pytest.raises(Denied, match="binlog_error_action = 'ABORT_SERVER'"):
             server.verify()
 
+    def test_reads_only_the_statements_of_the_relay_in_a_mode_of_its_own(self) -> None:
+        """I1: those of an application are read in the mode of the server."""
+        script = Scripted()
+        with connected_to(script) as server, closing(server.account.connect()):
+            assert len([sql for sql in script.set if "sql_select_limit" in sql]) == 2
+            assert len([sql for sql in script.set if "sql_mode = '', sql_quote_show_create = 1" in sql]) == 1
+
     def test_that_has_closed_its_binlog_is_refused(self) -> None:
         """I1: such a server has no status of it."""
         with connected_to(Scripted()) as server, pytest.raises(Denied, match="it has closed its binlog after an error"):
