@@ -5,6 +5,7 @@ Not a parser: it knows how the statements that matter start.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -191,6 +192,8 @@ _OBJECTS = (
     "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SQL", "TABLESPACE", "TRIGGER", "UNDO", "USER", "VIEW",
 )
 # fmt: on
+# The first words of a statement that every session reads alike: the next sign may begin a text, a name or a comment.
+_PLAIN = re.compile(r"[\x09-\x0d\x20]*(?:[0-9A-Za-z_]+(?:[\x09-\x0d\x20]+|(?==)))*")
 
 
 def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = False) -> Classified:
@@ -198,8 +201,12 @@ def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = F
 
     ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
     """
-    said = None if sql_mode == UNKNOWN_MODE else _read(StatementScanner(sql, database, sql_mode, lower_case))
-    if said is None:  # I1: it may be about a table whose name was not found
+    is_unknown = sql_mode == UNKNOWN_MODE
+    reader = StatementScanner(next(_PLAIN.finditer(sql))[0] if is_unknown else sql, database, sql_mode, lower_case)
+    said = _read(reader)
+    # Its first words are enough if they say that it is about no table, unless what follows them might say more.
+    is_about_none = said == Classified(Kind.OTHER) and reader.now is not END
+    if said is None or (is_unknown and not is_about_none):  # I1: it may be about a table whose name was not found
         return StatementScanner(sql, database, sql_mode, lower_case).unknown(is_unread=True)
     return said
 

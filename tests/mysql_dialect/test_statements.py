@@ -156,6 +156,17 @@ def test_a_statement_whose_tables_are_not_all_read_may_change_each_that_it_names
     [
         ('TRUNCATE TABLE "orders"', 0),
         ("TRUNCATE orders", UNKNOWN_MODE),
+        ("", UNKNOWN_MODE),
+        ("/* é */ TRUNCATE orders", UNKNOWN_MODE),
+        ("SET /**/ STATEMENT x = 1 FOR TRUNCATE orders", UNKNOWN_MODE),
+        ("SET STATEMENT x = 'é' FOR TRUNCATE orders", UNKNOWN_MODE),
+        ("XA /**/ START 'é'", UNKNOWN_MODE),
+        ("REPAIR TABLE é USE_FRM", UNKNOWN_MODE),
+        ("DROP INDEX é ON orders", UNKNOWN_MODE),
+        ("CREATE INDEX i ON orders (é)", UNKNOWN_MODE),
+        ("DROP VIEWé", UNKNOWN_MODE),
+        ("DROP VIEW\\x8a", UNKNOWN_MODE),
+        ("ALTER TABLE other.t COMMENT 'é', RENAME TO orders", UNKNOWN_MODE),
         ("SET STATEMENT sql_mode='' FOR TRUNCATE TABLE \"orders\"", 0),
         ("SET STATEMENT max_statement_time = 5, `sql_mode` = '' FOR ALTER TABLE orders ENGINE = InnoDB", 0),
         ("DROP TABLE", 0),
@@ -168,6 +179,23 @@ def test_a_statement_that_cannot_be_read_may_change_any_table_of_the_database_it
     """I1: MariaDB logs the mode of SET STATEMENT beside a statement that it has read in the mode before."""
     said = classify(sql, "shop", mode)
     assert (said.kind, said.calls, said.tables) == (Kind.CHANGE, True, ())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE DEFINER=`é`@`%` PROCEDURE p() SELECT 1",
+        "CREATE PROCEDURE p()\nBEGIN END /* \\x8e */",
+        "create\tuser 'jé'@'%' IDENTIFIED BY 'x'",
+        "GRANT SELECT ON shop.* TO 'jé'",
+        "SET PASSWORD FOR 'jé' = 'x'",
+        "ANALYZE TABLE é",
+        "DROP VIEW IF EXISTS é",
+        "FLUSH TABLES é",
+    ],
+)
+def test_a_statement_about_no_table_is_known_by_its_first_words_whatever_the_rest_is(sql: str) -> None:
+    assert classify(sql, "shop", UNKNOWN_MODE) == Classified(Kind.OTHER)
 
 
 @pytest.mark.parametrize(
