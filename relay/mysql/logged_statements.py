@@ -14,11 +14,14 @@ from relay.mysql_dialect.tables import Table
 
 log = logging.getLogger(__name__)
 
+REMOVED_UNSEEN = "nothing in the binlog has removed the one before, as with `sql_log_bin = 0`"
+
 
 class LoggedStatements:
     """Follows the statements of a shard.
 
-    ``emptied``: the tables that the open transaction empties. ``published``: its statements that are published.
+    ``emptied``: the tables that the open transaction empties. ``gone``: those of them that it creates, and that nothing
+    in the binlog has removed. ``published``: its statements that are published.
     """
 
     def __init__(self, layouts: Layouts) -> None:
@@ -26,17 +29,19 @@ class LoggedStatements:
         self.layouts = layouts
         self.followed = layouts.followed()
         self.emptied: list[Table] = []
+        self.gone: list[str] = []
         self.published: list[AppliedStatement] = []
 
     def begin(self) -> None:
         self.emptied = []
+        self.gone = []
         self.published = []
 
     def read(self, event: Statement, executed: GtidSet, gtid: str) -> None:
         """Follow a statement of the transaction ``gtid``. ``executed``: what was executed before it."""
         said = event.classified
         self.followed.begin(said, executed, event.timestamp)
-        gone = self.followed.gone_unseen(said)
+        self.gone += (gone := self.followed.gone_unseen(said))
         applied = self.followed.apply(said, event.sql, event.sql_mode, self.layouts.known())
         if not event.is_published:
             return
@@ -46,11 +51,12 @@ class LoggedStatements:
             return
         for name in gone:
             log.warning(
-                "source %s: table %s is created at %s, but nothing in the binlog has removed the one before, as with "
-                "`sql_log_bin = 0`: it is taken for emptied here. Check that no other changes are missing",
+                "source %s: table %s is created at %s, but %s: it is taken for emptied here. Check that no other "
+                "changes are missing",
                 self.source,
                 name,
                 gtid,
+                REMOVED_UNSEEN,
             )
         self._empty([*self.layouts.emptied(said), *gone], gtid)  # I1
         for (database, old), (to, new) in said.renamed:

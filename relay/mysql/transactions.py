@@ -28,7 +28,7 @@ from relay.mysql.binlog.events import (
 from relay.mysql.compiled_rows import rows_of
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
-from relay.mysql.logged_statements import LoggedStatements
+from relay.mysql.logged_statements import REMOVED_UNSEEN, LoggedStatements
 from relay.mysql.positions import BinlogPosition, PartlyRead
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.snapshot_times import latest_timestamp
@@ -173,6 +173,7 @@ class ShardTransactions:
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: what was not read before it is lost."""
         self._partial.clear()
+        self.statements.followed.forget()  # I9: what the gap lacks may be the DROP of a table
         self.executed_position = executed.position
         self.local = parse("")
 
@@ -271,10 +272,12 @@ class ShardTransactions:
         self._use(table)
         if self.statements.emptied:
             # The rows after a page that ends inside such a transaction could not be counted.
+            name = self.statements.emptied[0].name
+            unseen = f", and {REMOVED_UNSEEN}" if name in self.statements.gone else ""
             raise NotCarried(
                 f"{self._changes.shard}: {self._begun.gtid if self._begun else self.executed_position} replaces the "
-                f"table {self.statements.emptied[0].name} and fills it in one transaction: start after it, or exclude "
-                "the table"
+                f"table {name} and fills it in one transaction{unseen}: start after it and take a snapshot of the "
+                "table, or exclude the table"
             )
         if not self._is_open:
             self._open()

@@ -113,6 +113,7 @@ class FollowedTables:
         self._known.clear()
         self._before.clear()
         self.layouts.clear()
+        self._now = None
 
     def read(self, table: Table) -> None:
         """Rows with this layout are read. Only needed if it is not among `layouts`."""

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from relay.gtid import parse
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import Consumed, ShardTransactions
+from relay.mysql_dialect.altered import Shape
+from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
 from relay.table import Column
@@ -317,6 +320,39 @@ def test_a_statement_that_another_shard_has_published_is_followed_and_not_publis
     assert found.transaction == "0-1-103"
     assert found.tables[0].before is not None
     assert [column.name for column in found.tables[0].before.columns] == ["id", "a", "b"]
+
+
+CREATE = "CREATE TABLE t (id INT PRIMARY KEY)"
+
+
+def filled(number: int, table: Table) -> list[BinlogEvent]:
+    """What CREATE TABLE ... SELECT is in a binlog."""
+    started, *rest = inserted(number, table)
+    return [started, Statement(CREATE, "d", 1000 + number, 0), *rest]
+
+
+def test_what_was_known_of_tables_before_a_gap_says_nothing_after_it() -> None:
+    """I9: the gap may have the DROP of a table."""
+    shard = Shard()
+    table = shard.layout("id")
+    now = TablesNow({"t": Shape(table.columns, table.primary), "u": Shape((), ())}, parse("0-1-150"), 1100.0)
+    shard.transactions.statements.followed.look(now)
+    assert len(shard.pages(*inserted(101, table))) == 1
+    shard.transactions.skip_to(parse("0-1-200"))
+    ((changes, _),) = shard.pages(*stated(201, CREATE.replace("t", "u", 1)), *filled(202, table))
+    assert changes == [("INSERT", ["id"])]
+
+
+def test_a_table_that_is_filled_after_it_was_removed_unseen_is_refused_with_what_happened() -> None:
+    """I1: one removed by a DROP in a session with `sql_log_bin = 0`."""
+    shard = Shard()
+    table = shard.layout("id")
+    shard.transactions.feed([*inserted(101, table), *filled(102, table)])
+    said = (
+        "-: 0-1-102 replaces the table t and fills it in one transaction, and nothing in the binlog has removed the "
+        "one before, as with `sql_log_bin = 0`: start after it and take a snapshot of the table, or exclude the table"
+    )
+    assert str(shard.consume().error).endswith(said)
 
 
 def test_statements_without_rows_fill_pages() -> None:
