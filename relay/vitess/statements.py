@@ -17,10 +17,11 @@ log = logging.getLogger(__name__)
 
 
 def partly_emptied(parsed: Classified, tables: Tables) -> str | None:
-    """Return a table that loses or gains rows by this statement, which does not say which; None usually."""
+    """Return whose rows a statement adds or removes without saying which, as a message names it; None usually."""
     if parsed.kind is not Kind.CHANGE:
         return None
-    return next((name for _, name in parsed.names if tables.known(name) is not None), None)
+    unread = "tables whose names cannot be read" if parsed.calls else None  # I1
+    return next((name for _, name in parsed.names if tables.known(name) is not None), unread)
 
 
 def refusal(shard: VitessShard, table: str, statement: str, at: str) -> RelayError:

@@ -194,6 +194,15 @@ def test_dropping_a_partition_is_refused_with_table_statement_and_position(state
     assert [change.key for change in before[-1].changes] == [{"id": 1}]
 
 
+@pytest.mark.parametrize("statement", ['truncate table "customer"', 'rename table "customer" to old', "drop table [t]"])
+def test_a_statement_whose_tables_cannot_be_read_is_refused(statement: str) -> None:
+    """I1: such as one of a session with ANSI_QUOTES."""
+    log = Log()
+    log.add(statement=statement)
+    with pytest.raises(RelayError, match=r"0-1-11 .* rows of tables whose names cannot be read, .*Reset the source"):
+        read_all(log)
+
+
 @pytest.mark.parametrize(
     "statement",
     ["alter table customer add partition (partition p1 values less than (9))", "alter table parts drop partition p0"],
