@@ -282,8 +282,8 @@ class ServerConnection:
                 found.append(f"{name} is {has}: run `SET GLOBAL {name} = '{value}'`")
         if (action := settings.get("binlog_error_action", "ABORT_SERVER").upper()) != "ABORT_SERVER":  # I1
             found.append(
-                f"binlog_error_action is {action}, so it goes on without a binlog after an error: run "
-                "`SET GLOBAL binlog_error_action = 'ABORT_SERVER'`"
+                f"binlog_error_action is {action}, so it goes on without a binlog after an error: set it to "
+                "ABORT_SERVER in its configuration file or parameter group, and until a restart with `SET GLOBAL`"
             )
         if settings.get("binlog_row_value_options"):
             found.append("it logs partial JSON: run `SET GLOBAL binlog_row_value_options = ''`")
