@@ -329,6 +329,15 @@ def test_statements_pass_a_filter_for_all_tables_of_the_database(kind: Any, prim
 
 
 @pytest.mark.services
+def test_a_replica_that_ignores_system_tables_is_read(kind: Any, primary: Any) -> None:
+    options = {"replicate-ignore-table": "mysql.rds_monitor", "replicate-wild-ignore-table": "mysql.%"}
+    with kind(options=options) as replica:
+        replica.replicate_from(primary)
+        replica.wait_for(primary.gtid)
+        assert inserted(source_of(DATABASE, replica), primary, replica, "t") == [("INSERT", 1, "a")]
+
+
+@pytest.mark.services
 def test_a_replica_that_leaves_out_changes_is_not_read(kind: Any, primary: Any) -> None:
     """I1, I7: neither its binlog nor its rows, although it has executed all that its primary has."""
     primary.execute(f"CREATE TABLE {DATABASE}.u (id INT PRIMARY KEY, v VARCHAR(100))")

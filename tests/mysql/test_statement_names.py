@@ -115,6 +115,25 @@ def test_a_statement_that_may_have_been_read_another_way_is_refused(
             read_to_head(reader)
 
 
+@pytest.mark.parametrize("charset", ["sjis", "gbk", "ascii"])
+def test_a_statement_about_no_table_is_passed_by_although_its_text_does_not_decode(
+    server: Any, unique: str, charset: str
+) -> None:
+    """A client may say another character set than the one it writes in."""
+    with session(server, unique) as execute:
+        execute("create table t (id int primary key)")
+        source = source_of(unique, server)
+        start = begin(source)["-"]
+        execute(f"set character_set_client = {charset}")
+        execute("create procedure p() begin end /* né */")
+        execute("create view v as select 1 /* né */")
+        execute("drop procedure p /* né */")
+        execute("insert t values (1)")
+        with closing(open_at(source, start)) as reader:
+            changes, _ = read_to_head(reader)
+    assert [change.operation.value for change in changes] == ["INSERT"]
+
+
 def test_words_are_separated_by_what_separates_them_in_the_character_set_of_the_client(
     server: Any, unique: str
 ) -> None:
