@@ -61,74 +61,48 @@ class ReceivedChange(Change):
     offset: int
 
 
-def changes(
-    config: Config | Path | str,
-    topics: Sequence[str] = (),
-    *,
-    group: str | None = None,
-    start: str = "earliest",
-    until_caught_up: bool = False,
-    longest_pause: float = 300.0,
-    on_gap: OnGap | None = None,
-    on_undecodable: OnUndecodable | None = None,
-) -> Reception:
-    """Open the changes on ``topics``, which may be named by table; by default the topics of all tables.
+class Reception:
+    """The open stream of the changes on topics: an iterator and a context manager, for one thread.
 
     Only committed records are read (I3), so each change comes once, an item's in order (I2), until a program starts
-    again or the group gives its partitions out again: then the changes since the last `Reception.commit` come again.
+    again or the group gives its partitions out again: then the changes since the last `commit` come again. After an
+    error the next step tries the same record again.
 
-    ``config``: the relay's config, or its file. ``group``: the Kafka group that holds the offsets. Programs of one
-    group share the partitions. Without a group all partitions are read, and nothing can be committed. ``start``: where
-    a group without offsets starts, or a program without a group: earliest, latest, committed:GROUP, an ISO time, a time
-    ago such as ``-2h``, or offsets as JSON. A topic that a group adds later starts at its beginning.
-    ``until_caught_up``: end at the ends that the topics have now.
-    ``longest_pause``: seconds (6 to 86400) between two changes after which the group takes the program for dead and
-    gives its partitions to others.
+    ``config``: the relay's config, or its file. ``topics`` may be named by table; by default they are the topics of all
+    tables. ``group``: the Kafka group that holds the offsets. Programs of one group share the partitions. Without a
+    group all partitions are read, and nothing can be committed. ``start``: where a group without offsets starts, or a
+    program without a group: earliest, latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
+    JSON. A topic that a group adds later starts at its beginning. ``until_caught_up``: end at the ends that the topics
+    have now. ``longest_pause``: seconds (6 to 86400) between two changes after which the group takes the program for
+    dead and gives its partitions to others.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
     ``on_undecodable`` is called with each record that is not a change, and an error that says why; by default that
     error is raised.
-
-    Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
-    """
-    if not _SHORTEST_SESSION <= longest_pause <= _DAY:
-        raise ConfigError(
-            f"longest_pause: {longest_pause:g} s is not possible: give {_SHORTEST_SESSION} to {_DAY} seconds"
-        )
-    loaded = config if isinstance(config, Config) else load(Path(config))
-    named = topics_of_changes(loaded, topics)
-    return Reception(
-        loaded,
-        named,
-        group,
-        start,
-        until_caught_up=until_caught_up,
-        longest_pause=longest_pause,
-        on_gap=on_gap,
-        on_undecodable=on_undecodable,
-    )
-
-
-class Reception:
-    """An open stream of changes, as `changes` returns it: an iterator and a context manager, for one thread.
-
-    After an error the next step tries the same record again.
     """
 
     def __init__(
         self,
-        config: Config,
-        topics: Sequence[str],
-        group: str | None,
-        start: str,
+        config: Config | Path | str,
+        topics: Sequence[str] = (),
         *,
-        until_caught_up: bool,
-        longest_pause: float,
-        on_gap: OnGap | None,
-        on_undecodable: OnUndecodable | None,
+        group: str | None = None,
+        start: str = "earliest",
+        until_caught_up: bool = False,
+        longest_pause: float = 300.0,
+        on_gap: OnGap | None = None,
+        on_undecodable: OnUndecodable | None = None,
     ) -> None:
-        """Connect, and join the group. Raises ``RelayError``."""
+        """Connect, and join the group.
+
+        Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
+        """
+        if not _SHORTEST_SESSION <= longest_pause <= _DAY:
+            raise ConfigError(
+                f"longest_pause: {longest_pause:g} s is not possible: give {_SHORTEST_SESSION} to {_DAY} seconds"
+            )
+        config = config if isinstance(config, Config) else load(Path(config))
         self._config = config
         self._gaps = config.internal("gaps")
         self._group = group
@@ -143,9 +117,10 @@ class Reception:
         self._advanced_at = time.monotonic()
         # The record that comes next, if it was read and failed.
         self._pending: Message | None = None
+        named = topics_of_changes(config, topics)
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
-            read = [*topics, self._gaps]
+            read = [*named, self._gaps]
             self._same = SameTopics(admin, config, read)
             name = group or f"{config.name}.changes"
             offsets = GroupOffsets(config, "changes", read, name=name)
@@ -319,6 +294,10 @@ class Reception:
                 "between two changes: what was not committed comes again; give a longer longest_pause"
             )
         return Unavailable(f"cannot read {where}: {error.str()}")
+
+
+changes = Reception
+"""Opens the changes on topics."""
 
 
 def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int, offset: int) -> ReceivedChange:
