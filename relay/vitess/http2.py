@@ -117,34 +117,25 @@ class Exchange:
 
     def _parse(self, taken: list[bytes]) -> None:
         """Process the frames that are complete."""
-        data, at, end = self._rest, 0, 0
+        data, at = self._rest, 0
         size = len(data)
         unpack, at_boundary = _MESSAGE.unpack_from, not self._wanted and not self._partial
-        while size - at >= 14:
-            length, flags, stream, is_compressed, message = unpack(data, at)
+        while (left := size - at) >= 9:
+            # A frame that is too short for a message is none.
+            head = unpack(data, at) if left >= 14 else (*_HEADER.unpack_from(data, at), 1, 0)
+            length, flags, stream, is_compressed, message = head
+            end = at + 9 + (length >> 8)
+            if end > size:
+                if length >> 8 > _LARGEST_FRAME:
+                    raise ValueError(f"a frame of {length >> 8} bytes")
+                break
             # Usually a data frame is one message.
             if at_boundary and length == (message + 5) << 8 and not flags and not is_compressed and stream == _STREAM:
-                end = at + 14 + message
-                if end > size:
-                    break
                 taken.append(data[at + 14 : end])
                 self._unacknowledged += message + 5
-                at = end
-                continue
-            end = at + 9 + (length >> 8)
-            if end > size:
-                break
-            self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
-            at_boundary = not self._wanted and not self._partial
-            at = end
-        while size - at >= 9:  # the rest may be a frame that is too short for a message
-            length, flags, stream = _HEADER.unpack_from(data, at)
-            end = at + 9 + (length >> 8)
-            if length >> 8 > _LARGEST_FRAME:
-                raise ValueError(f"a frame of {length >> 8} bytes")
-            if end > size:
-                break
-            self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
+            else:
+                self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
+                at_boundary = not self._wanted and not self._partial
             at = end
         self._rest = data[at:]
         if self._unacknowledged >= WINDOW // 2:
