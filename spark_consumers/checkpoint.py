@@ -18,7 +18,7 @@ from relay.config.locations import misread
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
-from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
+from spark_consumers.locations import HadoopFolder, LocalFolder, below, local_folder
 
 _START = "start.json"
 _TOPICS = "topics.json"
@@ -41,7 +41,7 @@ class ConsumerCheckpoint:
         local = local_folder(location)
         self.local = None if local is None else local.absolute()
         self.location = location if self.local is None else str(self.local)
-        self._folder: Folder | None = None if self.local is None else LocalFolder(self.local)
+        self._folder: LocalFolder | HadoopFolder | None = None if self.local is None else LocalFolder(self.local)
         # The end offsets of the batch that was asked for last.
         self._last: tuple[int, Offsets] | None = None
 
@@ -55,7 +55,7 @@ class ConsumerCheckpoint:
                 raise Unavailable(f"checkpoint {self.location}: cannot be read: {error.java_exception}") from error
 
     @property
-    def folder(self) -> Folder:
+    def folder(self) -> LocalFolder | HadoopFolder:
         assert self._folder is not None, "a checkpoint that is not on this machine is opened first"
         return self._folder
 

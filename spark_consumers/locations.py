@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from relay.errors import ConfigError, Unavailable
@@ -72,34 +72,22 @@ def rename(renames: Iterable[tuple[str, str]]) -> None:
             sync(Path(new).parent)
 
 
-class Folder(Protocol):
+class LocalFolder:
     """A folder with small text files. ``uri``: as Spark takes it."""
 
-    @property
-    def uri(self) -> str: ...
-
-    def read(self, name: str) -> str | None:
-        """Return a file below the folder, or None if there is none. Raises ``OSError``."""
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file, durably, in full or not at all. Raises ``OSError``."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder below this one; none if it does not exist."""
-
-
-class LocalFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.uri = path.as_uri()
 
     def read(self, name: str) -> str | None:
+        """Return a file below the folder, or None if there is none. Raises ``OSError``."""
         try:
             return (self.path / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
     def write(self, name: str, text: str) -> None:
+        """Write a file, durably, in full or not at all. Raises ``OSError``."""
         self.path.mkdir(parents=True, exist_ok=True)
         draft = self.path / f"{name}.draft"
         with naming(draft), draft.open("w", encoding="utf-8") as file:
@@ -110,6 +98,7 @@ class LocalFolder:
         sync(self.path)
 
     def names(self, folder: str) -> list[str]:
+        """Return the names in a folder below this one; none if it does not exist."""
         try:
             return [path.name for path in (self.path / folder).iterdir()]
         except FileNotFoundError:
@@ -117,7 +106,7 @@ class LocalFolder:
 
 
 class HadoopFolder:
-    """A folder on a file system that Hadoop has a client for, as ``session`` is set up for it.
+    """A folder with the methods of `LocalFolder`, on a file system that Hadoop knows, as ``session`` is set up for it.
 
     It goes by what Spark writes its own checkpoints with, so it is atomic wherever those are.
     """
