@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,22 +63,15 @@ def changes(
     return ChangeStream(config, consumer, start, checkpoint, spark)
 
 
+@dataclass(eq=False, repr=False)
 class ChangeStream:
     """Batches of changes, as `changes` returns it."""
 
-    def __init__(
-        self,
-        config: Config,
-        consumer: _BatchConsumer,
-        start: str | None,
-        checkpoint: Path | str | None,
-        session: SparkSession | None,
-    ) -> None:
-        self._config = config
-        self._consumer = consumer
-        self._start = start
-        self._checkpoint = checkpoint
-        self._session = session
+    _config: Config
+    _consumer: _BatchConsumer
+    _start: str | None
+    _checkpoint: Path | str | None
+    _session: SparkSession | None
 
     def foreach_batch(self, apply: Apply, *, until_caught_up: bool = False) -> None:
         """Call ``apply`` with each batch, until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``).
