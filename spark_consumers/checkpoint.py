@@ -76,7 +76,7 @@ class ConsumerCheckpoint:
     @property
     def is_new(self) -> bool:
         """Whether Spark has committed no batch."""
-        return not self._committed()
+        return not self._numbers("commits")
 
     def start(self) -> Offsets:
         """Return the offsets at which the consumer started."""
@@ -85,7 +85,7 @@ class ConsumerCheckpoint:
 
     def resume(self) -> Offsets:
         """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
-        last = max(self._committed(), default=-1)
+        last = max(self._numbers("commits"), default=-1)
         newest = max(self._numbers("offsets"), default=-1)
         if newest > last:
             self._read_end(f"{self._query}/offsets/{newest}")  # which Spark goes on with
@@ -93,11 +93,8 @@ class ConsumerCheckpoint:
             raise self._unreadable(name, "it is empty")
         return self.end_offsets(last)
 
-    def _committed(self) -> list[int]:
-        """Return the numbers of the batches that Spark has committed, as far as it keeps them."""
-        return self._numbers("commits")
-
     def _numbers(self, files: str) -> list[int]:
+        """Return the numbers of the batches that Spark has ``offsets`` or ``commits`` of, as far as it keeps them."""
         return [int(name) for name in self.folder.names(f"{self._query}/{files}") if name.isdecimal()]
 
     def topics(self, wanted: Sequence[str], there: Collection[str], *, makes_up: bool = False) -> list[str]:
