@@ -32,7 +32,7 @@ from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings, with_id
 from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
 
@@ -194,7 +194,7 @@ class Reception:
             raise ConfigError("commit: name the group whose offsets are to be committed: changes(..., group=...)")
         if not self._reached:
             return
-        wanted = [self._same.offset(*place, offset) for place, offset in self._reached.items()]
+        wanted = [with_id(*place, offset, self._same.ids) for place, offset in self._reached.items()]
         try:
             refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
         except KafkaException as error:

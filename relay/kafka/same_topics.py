@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import Answers, answered_ids, ask_topic_ids, read_before, topic_ids, with_id
+from relay.kafka.group_offsets import Answers, answered_ids, ask_topic_ids, read_before, topic_ids
 
 _LOOK = 15.0  # seconds between two looks
 
@@ -46,10 +46,6 @@ class SameTopics:
                 self._again |= created_again(self.ids, answered_ids(self._asked, self._config)).keys()
             self._asked, self._looked_at = None, time.monotonic()
         return self._again
-
-    def offset(self, topic: str, partition: int, offset: int) -> TopicPartition:
-        """Return an offset to commit, with the id of its topic."""
-        return with_id(topic, partition, offset, self.ids)
 
     def compare(self, committed: Iterable[TopicPartition]) -> None:
         """Note whether the committed offsets of a group belong to other topics, which had the same names."""
