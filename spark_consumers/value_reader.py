@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
 from typing import Any
 
 import orjson
 
-from relay.avro.columns import shortest
+from relay.avro.columns import microseconds, shortest
 from relay.avro.decode import Undecodable, WriterSchemas, part_decoder, token_of
 from relay.avro.framing import CONFLUENT_MARK, SINGLE_OBJECT_HEADER, UnknownFraming, split
 from relay.cache.keys import ZERO_TIME, CacheRules, ReducedChange
@@ -208,8 +208,7 @@ def _short(number: float) -> float:
 
 def _seconds(time: datetime) -> dict[str, str]:
     """Return the DynamoDB number of a time: its seconds since the epoch."""
-    microseconds = (time - _EPOCH) // timedelta(microseconds=1)
-    return {"N": f"{microseconds}E-6"}
+    return {"N": f"{microseconds(time)}E-6"}
 
 
 def _zero_as_text(time: datetime) -> datetime | str:

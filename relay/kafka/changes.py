@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from relay.avro.columns import microseconds
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode, token_of
 from relay.avro.framing import CONFLUENT_MARK
 from relay.avro.registry import open_schemas
@@ -45,8 +45,6 @@ _SESSION = 45.0  # seconds without a heartbeat after which the group takes a pro
 _SHORTEST_SESSION = 6  # seconds, which brokers allow unless they are set otherwise
 _DAY = 86_400  # seconds, the longest pause that librdkafka allows
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 OnGap = Callable[[Mapping[str, Any]], object]
 OnUndecodable = Callable[[Message, RelayError], object]
@@ -314,8 +312,8 @@ def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int
         new=fields["new"],
         images=Images(fields["images"]),
         token=token_of(fields["token"]),
-        committed_at=_microseconds(fields["committed_at"]),
-        relayed_at=_microseconds(fields["relayed_at"]),
+        committed_at=microseconds(fields["committed_at"]),
+        relayed_at=microseconds(fields["relayed_at"]),
         resume_timestamp=fields["resume_timestamp"],
         snapshot=None if snapshot is None else Snapshot(**snapshot),
         transaction=None if transaction is None else Transaction(**transaction),
@@ -325,10 +323,6 @@ def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int
         partition=partition,
         offset=offset,
     )
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> None:
