@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from relay.avro.topic_schemas import TopicSchemas
 
 log = logging.getLogger(__name__)
+K = TypeVar("K")
 T = TypeVar("T")
 
 COMPATIBILITY = "BACKWARD"
@@ -176,13 +177,8 @@ class RegistrySchemas:
 
     def _ask(self, header: bytes, number: int) -> dict[str, Any] | None:
         with self._asking(f"look up schema id {number}"):
-            try:
-                schema = self._client.get_schema(number)
-            except SchemaRegistryError as fault:
-                if fault.http_status_code == 404 and fault.error_code in _MISSING:
-                    return None
-                raise
-            if schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
+            schema = self._none_if_missing(self._client.get_schema, number)
+            if schema is None or schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
                 return None
         return self._known.setdefault(header, found)
 
@@ -292,9 +288,9 @@ class RegistrySchemas:
         return self._none_if_missing(self._client.get_compatibility, subject)
 
     @staticmethod
-    def _none_if_missing(ask: Callable[[str], T], subject: str) -> T | None:
+    def _none_if_missing(ask: Callable[[K], T], wanted: K) -> T | None:
         try:
-            return ask(subject)
+            return ask(wanted)
         except SchemaRegistryError as fault:
             if fault.http_status_code == 404 and fault.error_code in _MISSING:
                 return None
