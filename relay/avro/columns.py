@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from relay.avro.binary import NULL, PRESENT, blob, long, text
@@ -159,12 +159,10 @@ def _decimal(kind: ColumnType) -> Writer:
 def _decimal_text(kind: ColumnType) -> Writer:
     """Return the writer of numbers as SQL prints them, with all decimals, so equal numbers are equal texts."""
 
+    exactly = Context(prec=kind.precision)
+
     def write(value: Any) -> bytes:
-        number = _scaled(value, kind)
-        digits = str(abs(number)).rjust(kind.scale + 1, "0")
-        point = len(digits) - kind.scale
-        sign = "-" if number < 0 else ""
-        return text(f"{sign}{digits[:point]}.{digits[point:]}" if kind.scale else f"{sign}{digits}")
+        return text(f"{Decimal(_scaled(value, kind)).scaleb(-kind.scale, exactly):f}")
 
     return write
 
