@@ -161,7 +161,7 @@ class ShardEvents:
     def _begin(self, event: pb.VEvent) -> None:
         if self._transaction.has_changes:
             raise BrokenStream("a transaction began inside another")
-        self._discard()  # what was cut off comes again
+        self._transaction = VStreamTransaction()  # what was cut off comes again
         self._transaction.begin(event, self.bytes_in)
 
     def _row(self, event: pb.VEvent) -> None:
@@ -229,7 +229,7 @@ class ShardEvents:
         if seconds := transaction.timestamp or event.timestamp:
             self._read = min(seconds, latest_timestamp(self._clock()))
             self.progress = float(self._read)
-        self._discard()
+        self._transaction = VStreamTransaction()
         if self._pending_journal is not None:
             self.journal, self._pending_journal = self._pending_journal, None
 
@@ -238,10 +238,6 @@ class ShardEvents:
             raise BrokenStream("a transaction was rolled back after its rows had come")
         if self._transaction.statements:
             self.rows.tables.followed.forget()
-        self._discard()
-
-    def _discard(self) -> None:
-        """Forget the transaction."""
         self._transaction = VStreamTransaction()
 
     def _statement(self, event: pb.VEvent) -> None:
