@@ -57,12 +57,10 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
     value that Vitess has no keyspace id for, such as NULL under hash, numeric and reverse_bits, and TypeError for other
     Python types.
     """
-    compute = COMPUTED.get(vindex_name)
-    if compute is None:
-        raise UncomputableVindex(_why_not(vindex_name))
+    require_computable(vindex_name)
     if value is not None and (not isinstance(value, int | str | bytes | Decimal) or isinstance(value, bool)):
         raise TypeError(f"vindex {vindex_name} takes int, str, bytes, Decimal or None, not {type(value).__name__}")
-    return compute(vindex_name, value)
+    return COMPUTED[vindex_name](vindex_name, value)
 
 
 def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None]:
@@ -79,8 +77,21 @@ def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None
 
 def require_computable(vindex_name: str) -> None:
     """Raises `UncomputableVindex` if ``keyspace_id`` cannot compute the keyspace ids of a vindex of this type."""
-    if vindex_name not in COMPUTED:
-        raise UncomputableVindex(_why_not(vindex_name))
+    if vindex_name in COMPUTED:
+        return
+    if vindex_name.startswith(_BY_TABLE):
+        raise UncomputableVindex(
+            f"vindex {vindex_name} looks up keyspace ids in a table: they cannot be computed without a query"
+        )
+    if vindex_name in _BY_PARAMETERS:
+        raise UncomputableVindex(
+            f"vindex {vindex_name} depends on several columns or on VSchema parameters: its keyspace ids cannot be "
+            "computed from a value alone, without a query"
+        )
+    raise UncomputableVindex(
+        f"vindex {vindex_name!r} is unknown, so its keyspace ids cannot be computed without a query; known vindexes: "
+        f"{', '.join(sorted(COMPUTED))}"
+    )
 
 
 def _hash(vindex: str, value: Value) -> bytes:
@@ -160,17 +171,3 @@ COMPUTED: dict[str, Callable[[str, Value], bytes]] = {
     "xxhash": lambda vindex, value: _xxhash(_bytes(vindex, value)),
 }
 """By the type of a vindex, what computes a keyspace id from that type and the value."""
-
-
-def _why_not(vindex: str) -> str:
-    if vindex.startswith(_BY_TABLE):
-        return f"vindex {vindex} looks up keyspace ids in a table: they cannot be computed without a query"
-    if vindex in _BY_PARAMETERS:
-        return (
-            f"vindex {vindex} depends on several columns or on VSchema parameters: its keyspace ids cannot be computed "
-            "from a value alone, without a query"
-        )
-    return (
-        f"vindex {vindex!r} is unknown, so its keyspace ids cannot be computed without a query; known vindexes: "
-        f"{', '.join(sorted(COMPUTED))}"
-    )
