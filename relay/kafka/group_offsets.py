@@ -392,9 +392,7 @@ def _where_committed(found: Sequence[TopicPartition]) -> Offsets | None:
 
 def _parse(text: str, partitions: Sequence[TopicPartition], option: str, others: int) -> Offsets:
     """Parse offsets in Spark's JSON. ``others``: the offset for partitions that it does not name."""
-    wanted: Offsets = {}
-    for p in partitions:
-        wanted.setdefault(p.topic, {})[str(p.partition)] = others
+    wanted = _as_offsets(TopicPartition(p.topic, p.partition, others) for p in partitions)
     for topic, partition, offset in _named_offsets(text, option):
         if partition not in wanted.get(topic, {}):
             raise ConfigError(f"{option}: this consumer does not read partition {topic}[{partition}]")
