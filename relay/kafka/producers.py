@@ -96,7 +96,15 @@ class Producers:
         for _ in range(_TRIES):
             try:
                 for transactional_id in self._identity.transactional_ids:
-                    self._ready.append(self._opened(transactional_id))
+                    open_one = partial(
+                        Publisher,
+                        self.settings.producer,
+                        transactional_id,
+                        limits=self.settings.limits,
+                        probe=self._probe,
+                        stop_by=self._stop_by,
+                    )
+                    self._ready.append(_patiently(open_one))
                 return
             except (Aborted, Fenced) as error:
                 log.info("the transactional id %s is in use (%s); taking another", self.name, error)
@@ -104,17 +112,6 @@ class Producers:
                 self._identity.renew()
         raise Unavailable(
             f"cannot get a transactional id from {self.settings.client['bootstrap.servers']} in {_TRIES} tries"
-        )
-
-    def _opened(self, transactional_id: str) -> Publisher:
-        return _patiently(
-            lambda: Publisher(
-                self.settings.producer,
-                transactional_id,
-                limits=self.settings.limits,
-                probe=self._probe,
-                stop_by=self._stop_by,
-            )
         )
 
 
