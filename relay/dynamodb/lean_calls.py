@@ -13,7 +13,6 @@ botocore makes all calls.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -40,10 +39,6 @@ def make_calls_lean(client: DynamoDBStreamsClient, dates: AnswerDates) -> None:
     client.get_records = _LeanCalls(client, dates)  # type: ignore[method-assign]
 
 
-class _Failed(Exception):
-    """No good answer came, or one that only botocore reads."""
-
-
 class _Way(NamedTuple):
     """How botocore makes a call."""
 
@@ -62,10 +57,9 @@ class _LeanCalls:
         client.meta.events.register(_EVENT, self._learn, unique_id="relay-lean")
 
     def __call__(self, **arguments: Any) -> Any:
-        if (way := self._way) is not None:
-            with suppress(_Failed):
-                if (body := _send(way, orjson.dumps(arguments), self._dates)) is not None:
-                    return read_answer(body)
+        way = self._way
+        if way is not None and (body := _send(way, orjson.dumps(arguments), self._dates)) is not None:
+            return read_answer(body)
         return self._call(**arguments)
 
     def _learn(self, params: dict[str, Any], request_signer: Any, **_: Any) -> None:
@@ -92,18 +86,16 @@ def _pool(http: Any, url: str) -> Any:
 
 
 def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
-    """Return the body of a good answer, or None if no connection is open.
+    """Return the body of a good answer; None if no connection is open, none came, or one that only botocore reads.
 
-    Raises ``_Failed``, and ``relay.aws.Refused`` as botocore's call would.
+    Raises ``relay.aws.Refused`` as botocore's call would.
     """
     try:
         # With new credentials if the old ones expire soon.
         credentials = way.signer.get_auth(way.signer.signing_name, way.signer.region_name).credentials
         connection = way.pool._get_conn() if credentials is not None else None  # not one that the server has closed
-    except ClosedPoolError:
+    except (ClosedPoolError, BotoCoreError):
         return None
-    except BotoCoreError as error:
-        raise _Failed from error
     if connection is None:
         return None
     keep = connection.sock is None
@@ -114,15 +106,15 @@ def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
         with HTTPResponse(connection.sock, method="POST") as answer:
             answer.begin()
             if answer.status != 200 or answer.length is None:
-                raise _Failed
+                return None
             content = answer.read()  # all of it, else IncompleteRead (I1)
             if not is_intact(content, answer.getheader(CHECKSUM)):  # I8
-                raise _Failed
+                return None
             dates.note(answer.getheader("Date"))
             keep = not answer.will_close
         return content
-    except (OSError, HTTPException) as error:
-        raise _Failed from error
+    except (OSError, HTTPException):
+        return None
     finally:
         if not keep:
             connection.close()
