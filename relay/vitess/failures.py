@@ -35,15 +35,9 @@ _MEMBER = re.compile(r'keyspace:\s*"([^"]*)"\s+shard:\s*"([^"]*)"')
 _PURGED = re.compile(r"errno (?:1236|1789)\b|purged required binary logs|has purged binary logs")
 # A tablet learns of a new table only when it reloads its schema.
 _NO_TABLE = "is not present in the database"
-# Texts of tablets that will refuse again; their status is UNKNOWN.
-_REFUSALS = (
-    "unknown table",
-    "cannot determine table columns",
-    "partial row image encountered",
-    "unsupported type",
-    "Query was empty",
-)
 _SCHEMA = ("unknown table", "cannot determine table columns")
+# Texts of tablets that will refuse again; their status is UNKNOWN.
+_REFUSALS = (*_SCHEMA, "partial row image encountered", "unsupported type", "Query was empty")
 _BY_STATUS = {
     "INVALID_ARGUMENT": Ending.FINAL,
     "UNIMPLEMENTED": Ending.FINAL,
