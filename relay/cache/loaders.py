@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from relay.vitess.vindex import Value
 
 
+@dataclass(eq=False, repr=False)
 class DynamoDBLoader:
     """Loads items of one table by consistent reads, as DynamoDB-typed JSON; a missing item is a value of None.
 
@@ -46,20 +48,12 @@ class DynamoDBLoader:
     change came out of the stream reflects it. So the reads have no token, and are always fresher.
     """
 
-    def __init__(
-        self,
-        client: DynamoDBClient,
-        table: str,
-        primary_key: Callable[[str], Mapping[str, Any]],
-        *,
-        key: str | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.client = client
-        self.table = table
-        self.primary_key = primary_key
-        self.key = key
-        self._sleep = sleep
+    client: DynamoDBClient
+    table: str
+    primary_key: Callable[[str], Mapping[str, Any]]
+    _: KW_ONLY
+    key: str | None = None
+    sleep: Callable[[float], None] = time.sleep
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises botocore's errors."""
@@ -77,7 +71,7 @@ class DynamoDBLoader:
 
         primary_keys = {key: self.primary_key(key) for key in wanted}
         requested = {self.table: primary_keys.values()}
-        loaded = batch_load(self.client, requested, consistent=True, sleep=self._sleep)  # I6
+        loaded = batch_load(self.client, requested, consistent=True, sleep=self.sleep)  # I6
         names = sorted(next(iter(primary_keys.values()), ()))
         found = {_identity(names, item): item for item in loaded.items[self.table]}
         return {key: self._loaded(key, each, found.get(_identity(names, each))) for key, each in primary_keys.items()}
