@@ -44,7 +44,7 @@ class AppliedChanges:
             return f"topic {topic} was created again"
         for topic, partitions in start.offsets.items():
             for partition, offset in partitions.items():
-                reached = self.offset(topic, partition)
+                reached = self.offsets.get(topic, {}).get(partition, 0)
                 if reached < offset:
                     return (
                         f"{topic}[{partition}] was applied up to offset {reached}, and the consumer starts at {offset}"
@@ -52,10 +52,6 @@ class AppliedChanges:
                 if reached > ends[topic][partition]:
                     return f"{topic}[{partition}] ends before offset {reached}, up to which it was applied"
         return None
-
-    def offset(self, topic: str, partition: str) -> int:
-        """Return the first offset of a partition that was not applied."""
-        return self.offsets.get(topic, {}).get(partition, 0)
 
     def advanced(self, ends: Offsets) -> AppliedChanges:
         """Return what is applied after everything before ``ends`` was applied, too."""
