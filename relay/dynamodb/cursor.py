@@ -86,25 +86,21 @@ class ShardCursor:
         # When the iterator was made, in seconds since the epoch.
         self.opened_at = 0.0
         self._retries = retries
-        self._iterator = iterator
+        self.iterator = iterator
         # Whether no page was read with this iterator yet.
         self._fresh = True
 
     def __repr__(self) -> str:
         return f"<ShardCursor[{self.shard} at {self.position}]>"
 
-    @property
-    def has_iterator(self) -> bool:
-        return self._iterator is not None
-
     def move_to(self, position: Position) -> None:
         """Continue at ``position``, and forget a gap that was not reported."""
         self.position, self.ended, self.gap = position, False, None
-        self._iterator = None
+        self.iterator = None
 
     def open(self) -> None:
         """Make an iterator if there is none. A position that was trimmed becomes the horizon, and a gap."""
-        if self._iterator is not None or self.ended:
+        if self.iterator is not None or self.ended:
             return
         opened_at = self.session.clock()
         try:
@@ -112,7 +108,7 @@ class ShardCursor:
         except TrimmedData:
             self.skip_to_horizon("trimmed")
             iterator = self._make_iterator()
-        self._iterator, self.ended, self.opened_at = iterator, iterator is None, opened_at
+        self.iterator, self.ended, self.opened_at = iterator, iterator is None, opened_at
         self._fresh = True
 
     def fetch(self) -> RawPage | None:
@@ -124,14 +120,14 @@ class ShardCursor:
         """
         try:
             self.open()
-            if self._iterator is None:
+            if self.iterator is None:
                 return RawPage([], None, self._fresh)
-            iterator = self._iterator
+            iterator = self.iterator
             records, following = self._call(lambda: self.session.records(iterator), "reading records")
         except IteratorExpired:
             if not self.position.exact:
                 raise
-            self._iterator = None
+            self.iterator = None
             return None
         except TrimmedData:
             self.skip_to_horizon("trimmed")
@@ -140,13 +136,13 @@ class ShardCursor:
 
     def advance(self, page: RawPage, last: str | None) -> None:
         """Move past ``page``. ``last``: the sequence number of its last record, or None if it has no records."""
-        self._iterator, self.ended, self._fresh = page.next_iterator, page.next_iterator is None, False
+        self.iterator, self.ended, self._fresh = page.next_iterator, page.next_iterator is None, False
         if last is not None:
             self.position = Position("after_sequence", last)
 
     def restart(self) -> None:
         """Drop the iterator: the next page is fetched with a new one at the same position."""
-        self._iterator = None
+        self.iterator = None
 
     def skip_to_horizon(self, reason: Literal["trimmed", "expired"]) -> None:
         """Continue at the horizon, and remember the gap unless one is already waiting to be reported."""
@@ -154,7 +150,7 @@ class ShardCursor:
             self.gap = UnreportedGap(reason, self.position, self.session.clock())
         if reason == "trimmed":
             log.info("shard %s: the stream has trimmed %s; continuing at the trim horizon", self.shard, self.position)
-        self.position, self._iterator = TRIM_HORIZON, None
+        self.position, self.iterator = TRIM_HORIZON, None
 
     def abandon(self) -> None:
         """Remember everything from the position on as a gap: the stream no longer has the shard."""

@@ -93,7 +93,7 @@ class DynamoDBShardReader:
     def _fetch(self) -> RawPage | None:
         cursor = self.cursor
         if (
-            not cursor.has_iterator
+            cursor.iterator is None
             and not cursor.position.exact
             and not cursor.ended
             and self.clock() - self.read_until > RETENTION
