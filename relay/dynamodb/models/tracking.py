@@ -107,7 +107,3 @@ def mark(of: Any, column: str) -> None:
     found = tracked(of)
     if column not in found.marked:
         found.marked = columns(found.marked, column)
-
-
-def count() -> int:
-    return len(_tracked)
