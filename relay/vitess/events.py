@@ -130,7 +130,7 @@ class ShardEvents:
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        if not self.rows.reads_whole or self._end.is_reached or self._end.may_be_in(answers, self.shard):
+        if self.rows.compiled is None or self._end.is_reached or self._end.may_be_in(answers, self.shard):
             return 0
         now = self._clock()
         latest = int(min(latest_timestamp(now), self._end.latest(self._read, now)))

@@ -37,15 +37,10 @@ class ShardRows:
         self.records = 0
         self._decoders: Decoders = {}
         # Reads the whole transactions that it can, or None if everything is read here.
-        self._compiled = vstream_reader(shard)
+        self.compiled = vstream_reader(shard)
         # The layouts of the rows in the page being made, by table, and the last row's layout.
         self._in_page: dict[str, Table] = {}
         self._last: Table | None = None
-
-    @property
-    def reads_whole(self) -> bool:
-        """Whether there is the compiled core, for `read_whole`."""
-        return self._compiled is not None
 
     def end_page(self, *, inside_transaction: bool) -> list[TableSchema]:
         """Return the schemas of the tables that the page has changes of, and start the next page."""
@@ -73,19 +68,19 @@ class ShardRows:
                 raise BrokenStream(f"the columns of {name} changed inside a transaction")
             raise PageMustEnd
         self._decoders[name] = decoder
-        if self._compiled is not None:
+        if self.compiled is not None:
             is_plain = decoder is not None and decoder.table.name == name
             rows = rows_of(self.shard, decoder) if decoder is not None and is_plain else None
-            self._compiled.set_table(name.encode(), rows)
+            self.compiled.set_table(name.encode(), rows)
 
     def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions:
         """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.
 
         Return what was read, up to a transaction with a timestamp after ``latest``. For between transactions, if it
-        `reads_whole`.
+        is ``compiled``.
         """
-        assert self._compiled is not None
-        whole = self._compiled.read(answers, self.changes.floor, room, latest)
+        assert self.compiled is not None
+        whole = self.compiled.read(answers, self.changes.floor, room, latest)
         blocks = whole.take()
         for block in blocks:
             decoder = _decoder(block.table, self._decoders)
