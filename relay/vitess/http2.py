@@ -91,7 +91,7 @@ class Exchange:
         self.unsent = bytearray(_PREFACE)
         self.unsent += _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
         self.unsent += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
-        self.unsent += b"".join(_header_frames(block))
+        self.unsent += _frame(_HEADERS, _END_HEADERS, _STREAM, block)
         self._send_request()
 
     def receive(self, data: bytes, taken: list[bytes]) -> None:
@@ -229,14 +229,6 @@ class Exchange:
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload) << 8 | kind, flags, stream) + payload
-
-
-def _header_frames(block: bytes) -> list[bytes]:
-    parts = [block[at : at + _LARGEST_FRAME] for at in range(0, len(block), _LARGEST_FRAME)]
-    return [
-        _frame(_CONTINUATION if at else _HEADERS, _END_HEADERS if at == len(parts) - 1 else 0, _STREAM, part)
-        for at, part in enumerate(parts)
-    ]
 
 
 def _unpadded(payload: bytes, flags: int) -> bytes:
