@@ -30,11 +30,6 @@ class Identity:
             f"{name}-{instance}-{slot}" if slot is not None else f"{name}-{instance}.{secrets.token_hex(4)}-0"
         )
 
-    @property
-    def transactional_ids(self) -> tuple[str, str]:
-        """The ids of the two producers that take turns."""
-        return self.transactional_id, f"{self.transactional_id}.2"
-
     def renew(self) -> None:
         """Switch to a random id, because another worker has fenced this one (with the same host name, for example)."""
         self.transactional_id = f"{self.name}-{secrets.token_hex(8)}-0"

@@ -95,7 +95,7 @@ class Producers:
     def _open_all(self) -> None:
         for _ in range(_TRIES):
             try:
-                for transactional_id in self._identity.transactional_ids:
+                for transactional_id in (self.name, f"{self.name}.2"):
                     open_one = partial(
                         Publisher,
                         self.settings.producer,
