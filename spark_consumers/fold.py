@@ -182,7 +182,7 @@ def truncate(stored: StoredRow, change: ChangeHead, others: Iterable[EventToken]
     if stored.is_known_deleted:
         return stored, Verdict.IGNORED
     order = _order_of_row(stored, change.token)
-    if order is Order.NEWER or not _may_hold(change, stored):
+    if order is Order.NEWER or not _range(change.token).intersects(_range(stored.token)):
         return stored, Verdict.IGNORED
     if order is Order.UNKNOWN or not _held_only_by([change.token, *others], stored):
         kept = replace(stored, incomplete=True)
@@ -211,10 +211,6 @@ def _order_of_row(stored: StoredRow, token: EventToken | None) -> Order:
     if token is None or token.timestamp >= stored.read_as_of + READ_WITHIN:
         return Order.OLDER
     return Order.NEWER if token.timestamp < stored.read_as_of else Order.UNKNOWN
-
-
-def _may_hold(change: ChangeHead, stored: StoredRow) -> bool:
-    return _range(change.token).intersects(_range(stored.token))
 
 
 def _held_only_by(truncations: Iterable[EventToken | None], stored: StoredRow) -> bool:
