@@ -90,9 +90,6 @@ class ShardCursor:
         # Whether no page was read with this iterator yet.
         self._fresh = True
 
-    def __repr__(self) -> str:
-        return f"<ShardCursor[{self.shard} at {self.position}]>"
-
     def move_to(self, position: Position) -> None:
         """Continue at ``position``, and forget a gap that was not reported."""
         self.position, self.ended, self.gap = position, False, None

@@ -64,9 +64,6 @@ class DynamoDBShardReader:
         # Why the next record is refused, to be raised after the page of the ones before it.
         self._refusal: RelayError | None = None
 
-    def __repr__(self) -> str:
-        return f"<DynamoDBShardReader[{self.shard.id} at {self.cursor.position}]>"
-
     def close(self) -> None:
         """Do nothing: an iterator needs no closing."""
 

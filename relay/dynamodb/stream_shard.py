@@ -58,10 +58,6 @@ class StreamShard:
         # Since when the stream, which lists it, says that it does not know it, in seconds by the clock.
         self.denied_since: float | None = None
 
-    def __repr__(self) -> str:
-        state = "exhausted" if self.exhausted else self.position or "not opened"
-        return f"<StreamShard[{state}, id={self.id!r}]>"
-
     @property
     def exhausted(self) -> bool:
         """Whether the shard is closed, its last page was fetched and its last gap was reported."""
