@@ -36,8 +36,6 @@ from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_er
 from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
 
-__all__ = ["ReceivedChange", "Reception", "changes"]
-
 _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
