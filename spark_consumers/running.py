@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from relay.config.fields import iso_time
@@ -29,14 +28,10 @@ def log_event(event: str, consumer: str, **fields: Any) -> None:
 @contextmanager
 def signals(stop: Callable[[int], None]) -> Iterator[None]:
     """Call ``stop`` on SIGTERM and SIGINT. It does nothing outside the main thread."""
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        stop(signum)
-
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {signum: signal.signal(signum, handler) for signum in (signal.SIGTERM, signal.SIGINT)}
+    before = {signum: signal.signal(signum, lambda came, _: stop(came)) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

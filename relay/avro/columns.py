@@ -31,11 +31,7 @@ def writer(column: str) -> Writer:
 
 def nullable(write: Writer) -> Writer:
     """Return a writer that also takes None."""
-
-    def write_or_null(value: Any) -> bytes:
-        return NULL if value is None else PRESENT + write(value)
-
-    return write_or_null
+    return lambda value: NULL if value is None else PRESENT + write(value)
 
 
 def _refuse(value: Any, kind: str) -> ValueError:
@@ -160,11 +156,7 @@ def _decimal_text(kind: ColumnType) -> Writer:
     """Return the writer of numbers as SQL prints them, with all decimals, so equal numbers are equal texts."""
 
     exactly = Context(prec=kind.precision)
-
-    def write(value: Any) -> bytes:
-        return text(f"{Decimal(_scaled(value, kind)).scaleb(-kind.scale, exactly):f}")
-
-    return write
+    return lambda value: text(f"{Decimal(_scaled(value, kind)).scaleb(-kind.scale, exactly):f}")
 
 
 def microseconds(value: Any) -> int:

@@ -211,10 +211,6 @@ class TopicSchemas:
 
     def _publish(self, mark: bytes, schema: dict[str, Any]) -> None:
         answers: list[KafkaError | None] = []
-
-        def on_delivery(error: KafkaError | None, _: Message) -> None:
-            answers.append(error)
-
         try:
             producer = self._producer
             producer.produce(
@@ -222,7 +218,7 @@ class TopicSchemas:
                 key=mark.hex().encode(),
                 value=orjson.dumps(schema),
                 partition=_PARTITION,
-                on_delivery=on_delivery,
+                on_delivery=lambda error, _: answers.append(error),
             )
             deadline = time.monotonic() + self._patience + 5
             while not answers and time.monotonic() < deadline:
