@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from relay.errors import ConfigError
+from relay.config.addresses import host_port
 from relay.vitess.http2 import Exchange
 
 CONNECT_TIMEOUT = 5.0
@@ -33,7 +33,7 @@ _KEEPALIVE = [
 class Call:
     """One call. ``take`` is called by one thread at a time, ``close`` by any.
 
-    ``address``: host:port; ``ConfigError`` if it is not. ``headers``: beyond gRPC's own. A thread of its own connects,
+    ``address``: host:port; ValueError if it is not. ``headers``: beyond gRPC's own. A thread of its own connects,
     so that nobody waits for a server that cannot be reached; ``take`` raises what went wrong.
 
     The server's pings are answered only inside ``take``. If nobody calls it for 20 s, because Kafka is away, say,
@@ -60,11 +60,7 @@ class Call:
         self._connected = threading.Event()
         # Used by the thread that connects, and after `_connected` by the one that takes.
         self._exchange = Exchange(address, path, request, headers, "https" if tls else "http")
-        host, _, port = address.rpartition(":")
-        if not port.isdigit():
-            raise ConfigError(f"{address} is not an address of vtgate: expected host:port")
-        arguments = (host.strip("[]"), int(port)), tls
-        threading.Thread(target=self._connect, args=arguments, name="vtgate-call", daemon=True).start()
+        threading.Thread(target=self._connect, args=(host_port(address), tls), name="vtgate-call", daemon=True).start()
 
     def take(self, timeout: float, most: int = 1 << 20) -> list[bytes]:
         """Return the messages that have come, up to about ``most`` bytes; [] after ``timeout`` seconds.

@@ -13,7 +13,6 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.errors import ConfigError
 from relay.vitess.call import Call
 from relay.vitess.http2 import WINDOW, CallEnded
 from tests.examples import examples
@@ -208,7 +207,7 @@ def test_an_invalid_host_name_or_an_address_without_port_is_reported() -> None:
     call = Call("vtgate..svc:1", "/a/B", b"")
     with pytest.raises(CallEnded, match=r"UNAVAILABLE: failed to connect to vtgate..svc:1: "):
         call.take(60.0)
-    with pytest.raises(ConfigError, match="expected host:port"):
+    with pytest.raises(ValueError, match="is not an address"):
         Call("vtgate", "/a/B", b"")
 
 
