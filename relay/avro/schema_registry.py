@@ -70,6 +70,7 @@ class RegistrySchemas:
         retries: int = 2,
     ) -> None:
         self._shown = redacted(url)
+        self.place = f"the schema registry at {self._shown}"
         self._on_incompatible = on_incompatible
         self._open_earlier = earlier
         self._kept = kept
@@ -109,10 +110,6 @@ class RegistrySchemas:
         header = confluent_header(found.id)
         self._known[header] = found.schema
         return header
-
-    @property
-    def place(self) -> str:
-        return f"the schema registry at {self._shown}"
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
         """Return, for each topic and schema, whether the table has no schema: no version of the subject, and none from

@@ -38,6 +38,7 @@ class TopicSchemas:
     def __init__(self, client: Mapping[str, Any], topic: str, patience: float = _PATIENCE) -> None:
         self._client = dict(client)
         self._topic = topic
+        self.place = f"topic {topic}"
         self._group = f"{topic}.reader"  # required, but never joined and never committed to
         self._patience = patience
         # Shared by the threads: entries are only added, each in one step.
@@ -65,10 +66,6 @@ class TopicSchemas:
             },
             logger=_LOG,
         )
-
-    @property
-    def place(self) -> str:
-        return f"topic {self._topic}"
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
         """Return, for each topic and schema, whether no schema of its table is known. Raises what `refresh` does."""
