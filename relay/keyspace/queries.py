@@ -81,14 +81,14 @@ class KeyspaceQueries:
         elif len(names) > 1:
             raise ValueError(f"keyspace {keyspace} has {len(names)} shards: name its vindex, such as hash")
         self._starts = [shard_range(name).start for name in names]
-        self._names = names
+        self.shards: Sequence[str] = names  # in key order
         self._addresses = {name: tuple(shards[name]) for name in names}
         self._connect = connect
         self._watch = watch
         self._shards = self._new_shards()
 
     def __repr__(self) -> str:
-        return f"<KeyspaceQueries[{self.keyspace}: {', '.join(self._names)}]>"
+        return f"<KeyspaceQueries[{self.keyspace}: {', '.join(self.shards)}]>"
 
     @classmethod
     def of(
@@ -115,11 +115,6 @@ class KeyspaceQueries:
             return connection.connect(*host_port(address), user, password, ssl)
 
         return cls(keyspace, shards, vindex, connect=connect, watch=watch, max_lag=max_lag)
-
-    @property
-    def shards(self) -> Sequence[str]:
-        """The names of the shards in key order."""
-        return self._names
 
     def start(self) -> Self:
         """Watch all servers, and wait until each is watched or cannot be. A forked process calls it for itself.
@@ -166,10 +161,10 @@ class KeyspaceQueries:
         Raises ``NoKeyspaceId``, a ValueError, for a value that the vindex has no shard for, and TypeError.
         """
         if self.vindex is None:
-            return self._names[0]
+            return self.shards[0]
         # Keyspace ids compare as if padded with zero bytes, like the bounds.
         found = keyspace_id(self.vindex, sharding_key).rstrip(b"\0")
-        return self._names[bisect_right(self._starts, found) - 1]
+        return self.shards[bisect_right(self._starts, found) - 1]
 
     def execute(
         self,
@@ -201,12 +196,12 @@ class KeyspaceQueries:
         ``compare_event_tokens``: by the name of the shard. Raises what ``execute`` does.
         """
         compare = compare_event_tokens or {}
-        if unknown := compare.keys() - set(self._names):
+        if unknown := compare.keys() - set(self.shards):
             raise ValueError(f"keyspace {self.keyspace} has no shard {', '.join(sorted(unknown))}")
         calls = [
-            partial(self._execute, name, sql, args, include_event_token, compare.get(name)) for name in self._names
+            partial(self._execute, name, sql, args, include_event_token, compare.get(name)) for name in self.shards
         ]
-        return dict(zip(self._names, call_all(f"scatter-{self.keyspace}", calls), strict=True))
+        return dict(zip(self.shards, call_all(f"scatter-{self.keyspace}", calls), strict=True))
 
     def run(self, shard: str, work: Work[T], is_fresh: IsFresh = lambda _: True) -> T:
         """Return what ``work`` makes of a connection to a server of a shard, and of a token that was taken before.
