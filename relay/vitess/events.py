@@ -126,7 +126,7 @@ class ShardEvents:
         none where the compiled core is missing.
         """
         position, room = self.position, self.settings.page_bytes - self.changes.size
-        if room <= 0 or self._pending_journal is not None or not self._transaction.is_empty:
+        if room <= 0 or self._pending_journal is not None or self._transaction != VStreamTransaction():
             return 0
         if position.transaction:  # some of its rows are published
             return 0

@@ -37,13 +37,6 @@ class VStreamTransaction:
     statements: list[AppliedStatement] = field(default_factory=list)
     executed: str = ""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether none of its events has come."""
-        return not (
-            self.is_open or self.has_changes or self.waiting or self.emptied or self.statements or self.executed
-        )
-
     def begin(self, event: pb.VEvent, bytes_in: int) -> None:
         """Start at ``event``, after ``bytes_in`` bytes of the stream."""
         self.is_open = True
