@@ -30,8 +30,6 @@ class AsyncTokenCache:
         self.cache = cache
 
     async def get_or_load(self, key: str, load: AsyncLoad, *, refused: bytes | None = None) -> Cached:
-        """Like ``TokenCache.get_or_load``."""
-
         async def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
             return {key: await load(key, wanted[key])}
 
@@ -40,11 +38,9 @@ class AsyncTokenCache:
     async def get_many(
         self, keys: Iterable[str], load_many: AsyncLoadMany, *, refused: bytes | None = None
     ) -> dict[str, Cached]:
-        """Like ``TokenCache.get_many``."""
         return await self.cache.read(keys, _AwaitedCalls(load_many), refused)
 
     async def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
-        """Like ``TokenCache.invalidate``."""
         return await asyncio.to_thread(self.cache.invalidate, *keys, token=token)
 
 

@@ -139,10 +139,12 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
 
 
 class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
-    """A coroutine function whose results come from the cache. ``__wrapped__``: the function itself."""
+    """A coroutine function whose results come from the cache, with the methods of ``CachedFunction``, awaited.
+
+    ``__wrapped__``: the function itself.
+    """
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the cached result, or call the function. Raises what the function and the codec raise."""
         call = self._key.call(*args, **kwargs)
         load = partial(self._load, call)
         found = await self._cache.get_or_load(call.key, load)
@@ -154,16 +156,13 @@ class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
         return self._decoded(found)
 
     async def load(self, *args: P.args, **kwargs: P.kwargs) -> LoadedValue:
-        """Call the function, and return its result as a loader does."""
         return await self._load(self._key.call(*args, **kwargs))
 
     async def _load(self, call: KeyedCall, *_: Any) -> LoadedValue:
         return self._loaded(call, await self._function(*call.args, **call.kwargs))
 
     async def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Like ``CachedFunction.load_many``."""
         return {key: await self.load(**each) for key, each in self._arguments(wanted).items()}  # type: ignore[call-arg]
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""
         return await self._cache.invalidate(self.key(*args, **kwargs))
