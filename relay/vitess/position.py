@@ -85,6 +85,4 @@ def including(executed: str, transaction: str) -> str:
 
 def added(before: str, after: str) -> str:
     """Return the GTID of the one transaction between two executed sets, for servers that do not name it."""
-    if not before:
-        return gtid.parse(after).last
     return (gtid.parse(after) - gtid.parse(before)).last
