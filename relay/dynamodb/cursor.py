@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from relay.dynamodb.pace import Pace
@@ -58,6 +58,7 @@ class UnreportedGap:
     """Seconds since the epoch."""
 
 
+@dataclass(eq=False, repr=False)
 class ShardCursor:
     """A position in a shard, and an iterator there. Used by one thread at a time.
 
@@ -66,29 +67,21 @@ class ShardCursor:
     raises ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the position has not moved.
     """
 
-    def __init__(
-        self,
-        session: StreamSession,
-        shard: str,
-        position: Position = TRIM_HORIZON,
-        *,
-        iterator: str | None = None,
-        retries: bool = False,
-    ) -> None:
-        self.session = session
-        self.shard = shard
-        # Where the next page starts.
-        self.position = position
-        # Whether the shard is closed and was read to its end.
-        self.ended = False
-        # The first gap that its reader has not reported and cleared; pages after it start at the horizon.
-        self.gap: UnreportedGap | None = None
-        # When the iterator was made, in seconds since the epoch.
-        self.opened_at = 0.0
-        self._retries = retries
-        self.iterator = iterator
-        # Whether no page was read with this iterator yet.
-        self._fresh = True
+    session: StreamSession
+    shard: str
+    position: Position = TRIM_HORIZON
+    """Where the next page starts."""
+    _: KW_ONLY
+    iterator: str | None = None
+    retries: bool = False
+    ended: bool = field(default=False, init=False)
+    """Whether the shard is closed and was read to its end."""
+    gap: UnreportedGap | None = field(default=None, init=False)
+    """The first gap that its reader has not reported and cleared; pages after it start at the horizon."""
+    opened_at: float = field(default=0.0, init=False)
+    """When the iterator was made, in seconds since the epoch."""
+    _fresh: bool = field(default=True, init=False)
+    """Whether no page was read with this iterator yet."""
 
     def move_to(self, position: Position) -> None:
         """Continue at ``position``, and forget a gap that was not reported."""
@@ -158,6 +151,6 @@ class ShardCursor:
         return self._call(lambda: self.session.iterator(self.shard, self.position), "requesting an iterator")
 
     def _call(self, call: Callable[[], T], doing: str) -> T:
-        if not self._retries:
+        if not self.retries:
             return call()
         return retried(call, f"shard {self.shard}: {doing} at {self.position}", Pace(sleep=self.session.sleep))
