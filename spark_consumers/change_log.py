@@ -186,13 +186,9 @@ class ChangeLog:
         first = F.min_by(F.struct(*map(delta.quoted, _COLUMNS)), "offset")
         changes = changes.groupBy("event_id").agg(first.alias("first")).select("first.*")
         if suspect:
-            since = _since(suspect)
-            tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in suspect}))
             # Each copy of a change is at least as new as the change was where it was first made. The conditions on
             # table, day and time only keep Spark from reading the rest of the log.
-            stored = changes.sparkSession.sql(
-                f"SELECT event_id FROM {delta.table(self._path)} WHERE `table` IN ({tables}) AND {since}"
-            )
+            stored = changes.sparkSession.sql(f"SELECT event_id FROM {delta.table(self._path)} WHERE {_since(suspect)}")
             changes = changes.join(stored, "event_id", "left_anti").selectExpr(*map(delta.quoted, _COLUMNS))
         return changes
 
@@ -218,12 +214,10 @@ class ChangeLog:
         updates = ", ".join(
             f"t.{name} = s.{name}" for name in map(delta.quoted, [each for each in _COLUMNS if each not in _PLACE])
         )
-        tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in groups}))
         return delta.merge(
             changes.sparkSession,
             f"""MERGE INTO {delta.table(self._path)} t USING relay_batch s
-            ON t.event_id = s.event_id AND t.`table` IN ({tables})
-            AND {_since(groups, "t.")}
+            ON t.event_id = s.event_id AND {_since(groups, "t.")}
             WHEN MATCHED AND t.images = {delta.literal(Images.OMITTED)} THEN UPDATE SET {updates}""",
         ).rows
 
@@ -277,9 +271,11 @@ def _first_committed() -> Column:
 
 def _since(groups: Sequence[Row], prefix: str = "") -> str:
     """Return the condition of rows that may be earlier copies of the changes in ``groups``. Days are in UTC."""
+    tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in groups}))
     first = min(group["first"] for group in groups) - _SLACK
     day = (datetime(1970, 1, 1) + timedelta(microseconds=first)).date()
-    return f"{prefix}day >= DATE'{day}' AND {prefix}committed_at >= timestamp_micros({first})"
+    where = f"{prefix}`table` IN ({tables}) AND {prefix}day >= DATE'{day}'"
+    return f"{where} AND {prefix}committed_at >= timestamp_micros({first})"
 
 
 def _within(found: Range) -> Column:
