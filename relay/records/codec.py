@@ -6,11 +6,9 @@ that its source reads. The types of the fields say what is read: another value i
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, Self
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
 _MOST_ERRORS = 3  # in a message
@@ -23,7 +21,8 @@ class StoredRecord:
     __slots__ = ()
 
     def to_json(self) -> bytes:
-        return orjson.dumps(self, _given, orjson.OPT_PASSTHROUGH_DATACLASS)
+        kind: Any = type(self)
+        return _adapter(kind).dump_json(self, exclude_defaults=True)
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
@@ -46,16 +45,3 @@ def _said(error: Any) -> str:
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-
-
-def _given(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that do not have their default."""
-    kind: Any = type(value)
-    given = ((name, getattr(value, name), default) for name, default in _defaults(kind))
-    return {name: part for name, part, default in given if part != default}
-
-
-@cache
-def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    made = {each.name: each.default_factory() for each in fields(kind) if each.default_factory is not MISSING}
-    return [(each.name, made.get(each.name, each.default)) for each in fields(kind)]
