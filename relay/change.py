@@ -130,9 +130,6 @@ class ChangeParts(Sequence[Change]):
     def __init__(self, parts: Sequence[list[Change] | ChangeBlock]) -> None:
         self.parts = parts
 
-    def __repr__(self) -> str:
-        return f"<ChangeParts[{len(self)} in {len(self.parts)}]>"
-
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 

@@ -41,9 +41,6 @@ class CurrentServer:
         self._ask_role_at = 0.0
         self._search = BackgroundProbe(f"better-than-{shard}", servers.better, every=_ROLE_EVERY)
 
-    def __repr__(self) -> str:
-        return f"<CurrentServer[{self.shard}: {self.address or 'none'}]>"
-
     @property
     def address(self) -> str | None:
         return self.found.server.account.address if self.found is not None else None

@@ -216,9 +216,6 @@ class ChunkReader:
         self._described: tuple[TableDescription, ChunkQuery, Table, CompiledRows | None] | None = None
         self._limit = _FIRST
 
-    def __repr__(self) -> str:
-        return f"<ChunkReader[{self.table} of shard {self.segment.part.shard}, {self._position.rows} rows]>"
-
     def close(self) -> None:
         if self._server is not None:
             self._server.close()

@@ -24,9 +24,6 @@ class Executed:
         self.flavour = flavour
         self.restore(f"{flavour}/{start}")
 
-    def __repr__(self) -> str:
-        return f"<Executed {self.position}>"
-
     def restore(self, position: str) -> None:
         """Go back to an earlier ``position``."""
         self.position = position

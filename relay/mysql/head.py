@@ -38,9 +38,6 @@ class ShardHead:
         self._has_searched = False
         self._of_primary = parse("")
 
-    def __repr__(self) -> str:
-        return f"<ShardHead {self._head[0].position if self._head else 'read'}>"
-
     def close(self) -> None:
         """Forget the head, and close the connection to the primary."""
         self._search.close()

@@ -79,9 +79,6 @@ class PartlyRead:
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def __repr__(self) -> str:
-        return f"<PartlyRead[{', '.join(self._rows)}]>"
-
     def rows(self, gtid: str) -> PublishedRows | None:
         """Return the rows of a transaction that were published, or None if there are none."""
         return self._rows.get(gtid)

@@ -47,9 +47,6 @@ class BackgroundProbe(Generic[T]):
         self._failing_since: float | None = None
         self._asked = 0.0
 
-    def __repr__(self) -> str:
-        return f"<BackgroundProbe[{self.name}{', asking' if self.is_asking else ''}]>"
-
     @property
     def is_asking(self) -> bool:
         """Whether a question is under way, or its answer was not taken yet."""

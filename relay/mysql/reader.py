@@ -78,15 +78,6 @@ class BinlogShardReader:
         # What ends the reading, once everything before it was returned.
         self._error: RelayError | None = None
 
-    def __repr__(self) -> str:
-        at = f" on {self.address}" if self.address else ""
-        return f"<BinlogShardReader[{self.shard.id} after {self.transactions.executed_position}{at}]>"
-
-    @property
-    def address(self) -> str | None:
-        """The server that is being read, or None if none is."""
-        return self.server.address
-
     def close(self) -> None:
         """Close the connections. Reading continues after the last row that was returned."""
         self._disconnect()

@@ -110,9 +110,6 @@ class ShardServers:
         self._refusals: dict[str, tuple[RelayError, float]] = {}
         self._lacking_since: float | None = None
 
-    def __repr__(self) -> str:
-        return f"<ShardServers[{self.shard}: {', '.join(self.addresses())}]>"
-
     def failed(self, address: str, error: RelayError) -> None:
         """Remember why a server could not be read, so that others are tried before it."""
         now = self._clock()

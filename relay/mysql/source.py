@@ -71,9 +71,6 @@ class MySQLSource(SqlSource):
             config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered, self.clock
         )
 
-    def __repr__(self) -> str:
-        return f"<MySQLSource[{self.name}: {self.config.database}, shards {', '.join(self._shards)}]>"
-
     def close(self) -> None:
         """Do nothing: each reader has connections of its own."""
 

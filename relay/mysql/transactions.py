@@ -97,9 +97,6 @@ class ShardTransactions:
         # The first row of the first event that was not consumed.
         self._row = 0
 
-    def __repr__(self) -> str:
-        return f"<ShardTransactions[{self._changes.shard} after {self.executed_position}]>"
-
     @property
     def executed(self) -> GtidSet:
         if self._executed[0] != self.executed_position:

@@ -19,7 +19,7 @@ Row = Sequence[Any]
 """The values of one row in the order of its table's columns, typed as in ``relay.types.sql``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Table:
     """One layout of one table. Equal layouts are the same object: see ``relay.mysql_dialect.layouts``.
 
@@ -42,9 +42,6 @@ class Table:
     @property
     def name(self) -> str:
         return self.schema.table
-
-    def __repr__(self) -> str:
-        return f"<Table[{self.name}: {len(self.names)} columns]>"
 
 
 def lay_out(

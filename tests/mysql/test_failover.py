@@ -279,16 +279,16 @@ def test_a_replica_that_lags_is_left_for_a_better_server(
     reader = opened(source)
     put(primary, 1)
     read_until(reader, lambda found: len(found) == 1)
-    assert reader.address == replica.address
+    assert reader.server.address == replica.address
     replica.stop_replication()
     put(primary, 2)
     read_until(reader, lambda found: len(found) == 1, passing=True)
-    assert reader.address == primary.address
+    assert reader.server.address == primary.address
     source.reload(config(DATABASE, {"-": [replica.address]}, max_lag=60.0))
     replica.start_replication()
     replica.wait_for(primary.gtid)
     put(primary, 3)
-    read_until(reader, lambda found: len(found) == 1 and reader.address == replica.address, passing=True)
+    read_until(reader, lambda found: len(found) == 1 and reader.server.address == replica.address, passing=True)
     reader.close()
 
 

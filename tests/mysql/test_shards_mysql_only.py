@@ -54,7 +54,7 @@ def test_tokens_of_a_former_primary_compare_with_those_of_all_servers(primary: M
     reader = open_at(source_of(DATABASE, primary, replica), before)
     changes, pages = read_until(reader, lambda found: len(found) == 3)
     assert isinstance(reader, BinlogShardReader)
-    assert reader.address == primary.address
+    assert reader.server.address == primary.address
     assert changes[-1].token
     assert changes[-1].token.position == f"MySQL56/{replica.gtid}"
     assert "local" not in (pages[-1].position or {})

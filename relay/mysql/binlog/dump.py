@@ -81,9 +81,6 @@ class Dump:
             self._connection.close()
             raise
 
-    def __repr__(self) -> str:
-        return f"<Dump[{self.address}]>"
-
     @classmethod
     def from_gtid(cls, server: ServerConnection, start: GtidSet) -> Dump:
         """Ask for what is not in ``start``. Raises ``Unavailable``; only ``read`` raises that the server lacks it."""

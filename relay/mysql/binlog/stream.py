@@ -116,9 +116,6 @@ class BinlogEvents:
         self._error: RelayError | None = None
         self._dump = Dump.from_gtid(server, start)
 
-    def __repr__(self) -> str:
-        return f"<BinlogEvents[{self._server.account.address} at {self.file}:{self.position}]>"
-
     @property
     def executed(self) -> GtidSet:
         return parse_set(self._committed)
