@@ -64,16 +64,16 @@ class GtidSet(ABC):
     def contains(self, other: GtidSet) -> bool:
         """Whether every transaction of ``other`` is in this set. False for another flavour, unless it is empty."""
 
-    @abstractmethod
     def diverges(self, other: GtidSet) -> bool:
         """Whether two servers assigned the same sequence number of a domain, one of them in each set.
 
         Always False for MySQL, where a server's UUID is part of a GTID.
         """
+        return False
 
-    @abstractmethod
     def same_servers(self, other: GtidSet) -> bool:
         """Whether each domain was last written by the same server in both sets. Always True for MySQL."""
+        return True
 
     @abstractmethod
     def __or__(self, other: GtidSet) -> GtidSet: ...
@@ -129,12 +129,6 @@ class MySQL56Set(GtidSet):
             return not other
         mine = self._servers
         return all(_covers(mine.get(server, ()), runs) for server, runs in other._servers.items())
-
-    def diverges(self, other: GtidSet) -> bool:
-        return False
-
-    def same_servers(self, other: GtidSet) -> bool:
-        return True
 
     def __or__(self, other: GtidSet) -> GtidSet:
         if not isinstance(other, MySQL56Set):
