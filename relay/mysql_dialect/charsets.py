@@ -165,11 +165,11 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
 }
 
 
-def _spread(ids: str) -> list[int]:
+def _spread(numbers: str, base: int = 10) -> list[int]:
     spread: list[int] = []
-    for part in ids.split():
+    for part in numbers.split():
         first, _, last = part.partition("-")
-        spread += range(int(first), int(last or first) + 1)
+        spread += range(int(first, base), int(last or first, base) + 1)
     return spread
 
 
@@ -208,9 +208,7 @@ _KEPT = "220 23a-37f 3cf-3d8 3f4-3ff 48a 4c0 4c5 4c9 4cd 4f6 4fa-52e 10a0-1cbf 1
 
 @cache
 def _lower() -> dict[int, str]:
-    ranges = (part.partition("-") for part in _KEPT.split())
-    codes = (code for first, _, last in ranges for code in range(int(first, 16), int(last or first, 16) + 1))
-    return {0x130: "i"} | {code: chr(code) for code in codes}
+    return {0x130: "i"} | {code: chr(code) for code in _spread(_KEPT, 16)}
 
 
 def lowered(name: str) -> str:
