@@ -192,7 +192,8 @@ class RowDecoder:
     def _images(self, buffer: bytes, at: int, end: int) -> list[Row]:
         readers, hidden, images = self.readers, self.table.hidden, list[Row]()
         while at < end:
-            nulls, at = self._nulls(buffer, at), at + self.bitmap
+            # Which columns are NULL, the first in the lowest bit.
+            nulls, at = int.from_bytes(buffer[at : at + self.bitmap], "little"), at + self.bitmap
             row: list[Any] = []
             for number, reader in enumerate(readers):
                 value = None
@@ -209,7 +210,3 @@ class RowDecoder:
         if at != end:
             raise ValueError(f"the last row ends {at - end} bytes after the event")
         return images
-
-    def _nulls(self, buffer: bytes, at: int) -> int:
-        """Return which columns of the row at ``at`` are NULL, the first in the lowest bit."""
-        return int.from_bytes(buffer[at : at + self.bitmap], "little")
