@@ -65,7 +65,7 @@ class ServerConnection:
     def __init__(self, account: Login, connection: Connection[Cursor], clock: ServiceClock | None = None) -> None:
         self.account = account
         self._connection = connection
-        self.settings: Mapping[str, str] = self._settings()
+        self.refresh()
         self.version = self.settings["version"]
         self.flavour: Literal["MySQL56", "MariaDB"] = "MariaDB" if "gtid_domain_id" in self.settings else "MySQL56"
         self.server_id = int(self.settings["server_id"])
@@ -169,13 +169,10 @@ class ServerConnection:
             self.execute("COMMIT")
         return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
 
-    def _settings(self) -> Mapping[str, str]:
+    def refresh(self) -> None:
         names = ", ".join(["%s"] * len(_VARIABLES))
         rows = self.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
-        return {str(name).lower(): str(value) for name, value in rows}
-
-    def refresh(self) -> None:
-        self.settings = self._settings()
+        self.settings: Mapping[str, str] = {str(name).lower(): str(value) for name, value in rows}
 
     @property
     def read_only(self) -> bool:
