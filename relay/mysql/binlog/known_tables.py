@@ -30,10 +30,6 @@ class KnownTable(NamedTuple):
     decoder: RowDecoder
     table: Table
 
-    @property
-    def name(self) -> str:
-        return self.decoder.name
-
 
 class KnownTables:
     """The tables by the bodies of their TABLE_MAPs, ``by_map``, without ids and flags; None for unrelayed ones.

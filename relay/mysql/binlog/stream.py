@@ -260,7 +260,7 @@ class BinlogEvents:
         if has_extra:
             at += int.from_bytes(buffer[at : at + 2], "little")
         if at >= end or buffer[at] in (251, 255):  # I8: no length begins so
-            raise NotCarried(f"{self._place}: an event with rows of {entry.name} is malformed")
+            raise NotCarried(f"{self._place}: an event with rows of {decoder.name} is malformed")
         width = buffer[at]
         if width > 250:
             width, at = packed(buffer, at)
@@ -268,20 +268,20 @@ class BinlogEvents:
             at += 1
         if width != decoder.width:
             raise NotCarried(
-                f"{self._place}: rows of {entry.name} have {width} columns, but their TABLE_MAP {decoder.width}"
+                f"{self._place}: rows of {decoder.name} have {width} columns, but their TABLE_MAP {decoder.width}"
             )
         for _ in range(2 if operation == "updates" else 1):
             bitmap = buffer[at : at + decoder.bitmap]
             if bitmap not in decoder.full and not decoder.is_full(bitmap):
                 raise NotCarried(
-                    f"{self._place}: a row of {entry.name} was logged without all its columns: run "
+                    f"{self._place}: a row of {decoder.name} was logged without all its columns: run "
                     "`SET GLOBAL binlog_row_image = 'FULL'`, check sessions that set their own, and start after this "
                     "position, or exclude the table"
                 )
             at += decoder.bitmap
         if self._open.is_prepared:
-            raise refusals.unprepared_xa(self._place, entry.name, _XA_HELD)
-        self._open.rows_of = entry.name
+            raise refusals.unprepared_xa(self._place, decoder.name, _XA_HELD)
+        self._open.rows_of = decoder.name
         if is_compressed:
             buffer, at = events.inflated(buffer[at:end]), 0
             end = len(buffer)
@@ -296,7 +296,7 @@ class BinlogEvents:
         self._open.xa_rows.append(rows)
         self._open.xa_size += rows.size
         if self._open.xa_size > _XA_HELD:
-            raise refusals.unprepared_xa(self._place, entry.name, _XA_HELD)
+            raise refusals.unprepared_xa(self._place, decoder.name, _XA_HELD)
 
     # ------------------------------------------------------------------ statements and the rest
 
@@ -374,7 +374,7 @@ class BinlogEvents:
             )
         else:
             entry = self._open.tables.get(body[:6]) if kind == events.PARTIAL_UPDATE_ROWS else None
-            if (refusal := refusals.event(self._place, kind, flags, entry.name if entry else None)) is not None:
+            if (refusal := refusals.event(self._place, kind, flags, entry.decoder.name if entry else None)) is not None:
                 raise refusal
 
     def _heartbeat_time(self) -> int:
