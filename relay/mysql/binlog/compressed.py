@@ -15,7 +15,7 @@ _INFLATED = 1 << 20
 _HEADER = struct.Struct("<IBII")  # its beginning
 
 
-def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, list[RawEvent]]]:
+def unpacked(body: bytes, position: int, place: events.BinlogPlace) -> Iterator[tuple[bytes, list[RawEvent]]]:
     """Yield the events of a TRANSACTION_PAYLOAD, about a megabyte at a time: a buffer and the events in it.
 
     ``position``: the end of the payload in the file, for all of them. ``place``: for errors. Raises ``NotCarried``.

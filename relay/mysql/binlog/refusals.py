@@ -19,7 +19,7 @@ SYSTEM = ("", "mysql", "sys")
 """Databases whose changes, logged as statements, are not to relayed tables; "" for a word without one."""
 
 
-def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
+def unprepared_xa(place: events.BinlogPlace, table: str, most: int) -> NotCarried:
     """Return the error for XA rows that may not commit. ``most``: bytes of rows that are held until it does."""
     return NotCarried(
         f"{place}: an XA transaction changes {table}: its rows are logged before it is known whether it commits, so "
@@ -28,7 +28,7 @@ def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
     )
 
 
-def rolled_back(place: str, table: str) -> NotCarried:
+def rolled_back(place: events.BinlogPlace, table: str) -> NotCarried:
     return NotCarried(
         f"{place}: rows of {table} are logged and then rolled back, except rows of tables without transactions, and "
         "the binlog does not say which tables those are. Start after this position"
@@ -43,7 +43,7 @@ def touched(database: str, said: Classified, wanted: Wanted) -> str | None:
     return next((f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)), None)
 
 
-def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:
+def statement(place: events.BinlogPlace, sql: str, said: Classified, table: str) -> NotCarried:
     """Return the error for a statement ``sql`` that changes rows of ``table`` without logging them."""
     if said.tables:  # an ALTER TABLE, of partitions
         return NotCarried(
@@ -56,7 +56,7 @@ def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:
     )
 
 
-def event(place: str, kind: int, flags: int, table: str | None) -> NotCarried | None:
+def event(place: events.BinlogPlace, kind: int, flags: int, table: str | None) -> NotCarried | None:
     """Return the error for an event of a type that is not read, or None. ``table``: the wanted one it is about."""
     if kind == events.PARTIAL_UPDATE_ROWS:
         if table is None:

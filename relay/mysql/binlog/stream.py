@@ -178,11 +178,7 @@ class BinlogEvents:
         return found
 
     @property
-    def _place(self) -> str:
-        return str(self._at)
-
-    @property
-    def _at(self) -> BinlogPlace:
+    def _place(self) -> BinlogPlace:
         return BinlogPlace(self._server.account.address, self.file, self.position, self._open.gtid)
 
     def _decode(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
@@ -195,7 +191,7 @@ class BinlogEvents:
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
                 if raw not in known:
-                    self._tables.learn(raw, self._at)
+                    self._tables.learn(raw, self._place)
                 self._open.tables[buffer[start : start + 6]] = known[raw]
             elif kind == events.XID:
                 self._commit(out)
@@ -285,7 +281,7 @@ class BinlogEvents:
         if is_compressed:
             buffer, at = events.inflated(buffer[at:end]), 0
             end = len(buffer)
-        found = RawRows(entry.table, decoder, operation, buffer, at, end, self._at)
+        found = RawRows(entry.table, decoder, operation, buffer, at, end, self._place)
         if self._is_raw and self._open.xa_rows is None:
             out.append(found)
             return
