@@ -66,13 +66,9 @@ def first_shards(keyrange: KeyRange, listed: Sequence[str]) -> list[str]:
     return shards_covering(keyrange, [name for at, name in enumerate(listed) if not overlapping(name, listed[:at])])
 
 
-def reshard_of(shard: str, listed: Sequence[str]) -> Reshard | None:
-    """Return the reshard that ``shard`` takes part in; None if the shards listed after it do not replace it fully."""
-    return _reshard_of(shard, tuple(listed))
-
-
 @lru_cache(maxsize=1000)
-def _reshard_of(shard: str, listed: tuple[str, ...]) -> Reshard | None:
+def reshard_of(shard: str, listed: tuple[str, ...]) -> Reshard | None:
+    """Return the reshard that ``shard`` takes part in; None if the shards listed after it do not replace it fully."""
     after = _followers(listed)
     participants, targets = {shard}, after.get(shard, frozenset())
     if not targets:
@@ -88,9 +84,9 @@ def _reshard_of(shard: str, listed: tuple[str, ...]) -> Reshard | None:
     return Reshard(tuple(_in_order(participants)), tuple(_in_order(targets)))
 
 
-def unfinished(listed: Sequence[str]) -> list[str]:
+def unfinished(listed: tuple[str, ...]) -> list[str]:
     """Return the shards that the overlapping shards listed after them do not replace fully."""
-    return [name for name, after in _followers(tuple(listed)).items() if after and reshard_of(name, listed) is None]
+    return [name for name, after in _followers(listed).items() if after and reshard_of(name, listed) is None]
 
 
 @lru_cache(maxsize=16)
@@ -148,7 +144,7 @@ class HandoverCheck:
     def __init__(
         self,
         shard: str,
-        listed: Callable[[], Sequence[str]],
+        listed: Callable[[], tuple[str, ...]],
         connect: Callable[[str], ServerConnection],
         checkpoints: CheckpointTable,
         *,

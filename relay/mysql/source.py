@@ -85,7 +85,7 @@ class MySQLSource(SqlSource):
         changed = [name for name in type(entry).model_fields if getattr(entry, name) != getattr(self.config, name)]
         if others := [name for name in changed if name != "shards"]:
             log.warning("source %s: restart the relay to apply the new %s", self.name, ", ".join(others))
-        for shard in unfinished(list(self._shards)):
+        for shard in unfinished(tuple(self._shards)):
             log.warning(
                 "source %s: still reading shard %s: the shards listed after it do not cover its key range",
                 self.name,
@@ -111,7 +111,7 @@ class MySQLSource(SqlSource):
                         if label is None:  # later the plan decides what is read, and a column may be gone
                             check_protected(self.name, self.config.protect, self._tables.values())
             except Unavailable as error:
-                if reshard_of(shard, list(self._shards)) is None:
+                if reshard_of(shard, tuple(self._shards)) is None:
                     raise
                 # The shard may have ended, which only its checkpoint says.
                 log.warning("source %s: %s", self.name, error)
@@ -122,7 +122,7 @@ class MySQLSource(SqlSource):
 
         Those of a shard that others replace are left out: it may have ended, and its servers be gone.
         """
-        listed = list(self._shards)
+        listed = tuple(self._shards)
         lasting = [shard for shard in listed if reshard_of(shard, listed) is None]
         addresses = list(dict.fromkeys(address for shard in lasting for address in self._shards[shard]))
         problems = call_all("check", [partial(self._problem_of, address) for address in addresses])
@@ -180,7 +180,7 @@ class MySQLSource(SqlSource):
             self.layouts,
             self._open_replicated(parents) if shard.parents else self._open_binlog,
             floor=floor_of(opening),
-            find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
+            find_handover=HandoverCheck(shard.name, lambda: tuple(self._shards), self._first_server, self._checkpoints),
             clock=self.clock,
         )
 

@@ -48,7 +48,7 @@ ALL = KeyRange()
     ],
 )
 def test_a_shard_is_replaced_by_the_shards_listed_after_it(listed: str, shard: str, expected: str | None) -> None:
-    reshard = reshard_of(shard, listed.split())
+    reshard = reshard_of(shard, tuple(listed.split()))
     if expected is None:
         assert reshard is None
     else:
@@ -60,8 +60,8 @@ def test_reading_starts_with_the_shards_listed_first() -> None:
     assert first_shards(ALL, ["-", "-80", "80-"]) == ["-"]
     assert first_shards(ALL, ["80-", "-80", "-"]) == ["-80", "80-"]
     assert first_shards(KeyRange.parse("-80"), ["-80", "80-"]) == ["-80"]
-    assert unfinished(["-", "-80"]) == ["-"]
-    assert unfinished(["-", "-80", "80-"]) == []
+    assert unfinished(("-", "-80")) == ["-"]
+    assert unfinished(("-", "-80", "80-")) == []
     with pytest.raises(ValueError, match="80-"):
         first_shards(ALL, ["-80"])
 
@@ -75,7 +75,7 @@ def ranges(cuts: Sequence[int]) -> list[str]:
 def test_all_workers_agree_on_every_reshard_and_what_it_covers(
     generations: list[list[int]],
 ) -> None:
-    listed = list(dict.fromkeys(name for cuts in generations for name in ranges(cuts)))
+    listed = tuple(dict.fromkeys(name for cuts in generations for name in ranges(cuts)))
     assert KeyRange.parse(first_shards(ALL, listed)[0]).start == b""
     for shard in listed:
         reshard = reshard_of(shard, listed)
@@ -123,7 +123,7 @@ def test_a_shard_does_not_hand_over_in_the_middle_of_what_a_running_replication_
     now = 1000.0
     target = Target(f"MySQL56/{A}:1-5")
     check = HandoverCheck(
-        "-", lambda: ["-", "-80", "80-"], lambda shard: target, CheckpointTable.named("r.t"), clock=lambda: now
+        "-", lambda: ("-", "-80", "80-"), lambda shard: target, CheckpointTable.named("r.t"), clock=lambda: now
     )
     with pytest.raises(Unavailable, match="the replication from shard - is running"):
         check(parse(f"{A}:1-7"))
@@ -191,7 +191,7 @@ def test_a_shard_is_read_until_its_replication_writes_checkpoints(
     assert f"{meta} of shard -80" in caplog.text
     assert "has no row for shard -" in caplog.text
     low.execute(f"DROP TABLE {meta}")
-    end = HandoverCheck("-", lambda: ["-", "-80", "80-"], lambda _: connected_to(low), CheckpointTable.named(meta))
+    end = HandoverCheck("-", lambda: ("-", "-80", "80-"), lambda _: connected_to(low), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="reshard_checkpoint_table"):
         decided(end, "MariaDB/0-1-1")
 
@@ -214,7 +214,7 @@ def test_a_shard_hands_over_only_at_positions_that_were_read(servers: list[Maria
     for target in targets.values():
         values = ('shard:"0"', f"MariaDB/{origin.gtid}", "Copying")
         target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
-    listed = ["0", *targets]
+    listed = ("0", *targets)
     end = HandoverCheck("0", lambda: listed, lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="is Copying"):
         decided(end, f"MariaDB/{origin.gtid}")
@@ -248,7 +248,7 @@ def test_a_shard_hands_over_between_two_commits_of_a_replication_that_groups_tra
     now = 0.0
     end = HandoverCheck(
         "0",
-        lambda: ["0", *targets],
+        lambda: ("0", *targets),
         lambda shard: connected_to(targets[shard]),
         CheckpointTable.named(meta),
         clock=lambda: now,
@@ -276,7 +276,7 @@ def test_a_shard_hands_over_once_the_replication_is_stopped(servers: list[MariaD
         target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
     origin.execute(f"INSERT {unique}.t VALUES (1, 1)")
     end = HandoverCheck(
-        "0", lambda: ["0", *targets], lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta)
+        "0", lambda: ("0", *targets), lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta)
     )
     assert decided(end, f"MariaDB/{origin.gtid}") is not None
 
