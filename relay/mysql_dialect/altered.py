@@ -216,23 +216,20 @@ class _Alteration:
         if defined.is_primary:
             self._primary = [defined.column.name]
 
-    def _modify(self, rest: Sequence[Token]) -> None:
-        rest, is_conditional = _without_column(rest)
-        self._change_to(rest[0].text, rest, is_conditional)
-
     def _change(self, rest: Sequence[Token]) -> None:
-        rest, is_conditional = _without_column(rest)
-        self._change_to(rest[0].text, rest[1:], is_conditional)
+        self._modify(rest, 1)
 
-    def _change_to(self, old: str, definition: Sequence[Token], is_conditional: bool) -> None:
-        if old.lower() not in self._names:
+    def _modify(self, rest: Sequence[Token], definition: int = 0) -> None:
+        rest, is_conditional = _without_column(rest)
+        old = rest[0].text.lower()
+        if old not in self._names:
             if is_conditional:
                 return
             raise _NotUnderstood
-        defined = _defined(definition, self._text)
-        self._changed[old.lower()] = defined
-        if defined.column.name.lower() != old.lower():
-            self._renamed[old.lower()] = defined.column.name
+        defined = _defined(rest[definition:], self._text)
+        self._changed[old] = defined
+        if defined.column.name.lower() != old:
+            self._renamed[old] = defined.column.name
         if defined.after is not None:
             self._placed.append(defined)
         self._note_primary(defined)
