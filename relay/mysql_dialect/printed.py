@@ -30,7 +30,7 @@ def printed(found: Defined, charset: str | None) -> Printed:
         case Form.INTEGER:
             return Printed(int, "integer")
         case Form.DECIMAL:
-            return Printed(_decimal, "decimal")
+            return Printed(lambda raw: Decimal(raw.decode("ascii")), "decimal")
         case Form.DOUBLE:
             return Printed(float, "double")
         case Form.TEXT:
@@ -39,8 +39,10 @@ def printed(found: Defined, charset: str | None) -> Printed:
             return printed_text(None)
         case Form.TIMESTAMP:
             return Printed(MICROSECONDS.__getitem__)
+        case Form.ADDRESS if found.type.name == "uuid":
+            return Printed(lambda raw: uuid.UUID(raw.decode("ascii")).bytes)
         case Form.ADDRESS:
-            return Printed(_uuid if found.type.name == "uuid" else _address)
+            return Printed(lambda raw: ipaddress.ip_address(raw.decode("ascii")).packed)
         case Form.BIT | Form.BYTES | Form.PADDED | Form.OPAQUE:
             return Printed(bytes, "bytes")
         case _:
@@ -52,18 +54,6 @@ def printed_text(charset: str | None) -> Printed:
     if charset is None or charsets.is_utf8(charset):
         return Printed(bytes.decode, "text")
     return Printed(charsets.decoder(charset))
-
-
-def _decimal(raw: bytes) -> Decimal:
-    return Decimal(raw.decode("ascii"))
-
-
-def _uuid(raw: bytes) -> bytes:
-    return uuid.UUID(raw.decode("ascii")).bytes
-
-
-def _address(raw: bytes) -> bytes:
-    return ipaddress.ip_address(raw.decode("ascii")).packed
 
 
 def _microseconds(text: bytes) -> int:
