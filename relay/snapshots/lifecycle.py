@@ -251,7 +251,7 @@ class Snapshots:
             return
         waiting = self._beside.set_aside.waiting()
         for name in [name for name in self.open if name not in current or self._has_finished(name)]:
-            self._close(name)
+            self.close(name)
         if control is None:
             return
         for number, name in enumerate(current):
@@ -287,13 +287,9 @@ class Snapshots:
         """Close the open segments of ``lost`` partitions, or all of them."""
         for name, segment in list(self.open.items()):
             if lost is None or partition_of(segment.key) in lost:
-                self._close(name)
+                self.close(name)
 
-    def put_aside(self, name: str) -> None:
-        """Close a segment that is to be opened again."""
-        self._close(name)
-
-    def _close(self, name: str) -> None:
+    def close(self, name: str) -> None:
         self.readers.shut(self.open.pop(name))
         self._latest.pop(name, None)
 

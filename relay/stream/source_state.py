@@ -204,7 +204,7 @@ class SourceState:
         if not shard.yields:
             self.shards.put_aside(name)
         elif self.snapshots is not None:
-            self.snapshots.put_aside(name)
+            self.snapshots.close(name)
         self.look.soon()
 
     def try_again(self) -> None:
