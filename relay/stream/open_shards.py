@@ -57,7 +57,7 @@ class OpenShards:
             return {}
         passed, checkpoints = plan.passed, self._committed.checkpoints
         return {
-            key: self._latest.first(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
+            key: self._latest.new(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
             # Another worker may have pruned some since they were listed.
             for shard in unpruned(self._lineage.listed.values(), checkpoints, plan, self.source.clock())
             if shard.id not in checkpoints

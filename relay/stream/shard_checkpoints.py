@@ -59,13 +59,10 @@ class ShardCheckpoints:
         return latest is not None and latest.state is not ShardState.PLANNED
 
     def open(self, shard: Shard, committed: ShardCheckpoint | None) -> None:
-        self._latest[shard.id] = committed or self.first(shard)
+        self._latest[shard.id] = committed or self.new(shard)
 
     def close(self, shard: str) -> None:
         self._latest.pop(shard, None)
-
-    def first(self, shard: Shard, state: ShardState = ShardState.PLANNED) -> ShardCheckpoint:
-        return self._make(shard, state)
 
     def has_ended(self, shard: str) -> bool:
         """Whether this worker has read ``shard`` to its end."""
@@ -86,7 +83,7 @@ class ShardCheckpoints:
             or (before.reached or 0.0) < self._awaited <= (page.reached or 0.0)
         ):
             return None
-        after = self._make(
+        after = self.new(
             shard,
             ShardState.FINISHED if page.finished else ShardState.READING,
             position=page.position,
@@ -124,7 +121,7 @@ class ShardCheckpoints:
         now, stream = self.clock(), self.lineage.stream
         # The checkpoint of this worker is newer than the committed one.
         before = self._latest.get(shard) or self.committed.checkpoints.get(shard)
-        before = before or self.first(self.lineage.listed.get(shard, Shard(shard)))
+        before = before or self.new(self.lineage.listed.get(shard, Shard(shard)))
         begin = before.position
         if begin is None and before.start is not None and "sequence" in before.start:
             begin = before.start
@@ -158,7 +155,8 @@ class ShardCheckpoints:
         )
         return record
 
-    def _make(self, shard: Shard, state: ShardState, **fields: Any) -> ShardCheckpoint:
+    def new(self, shard: Shard, state: ShardState = ShardState.PLANNED, **fields: Any) -> ShardCheckpoint:
+        """Return a checkpoint with ``fields``, and else as the first one of ``shard``."""
         plan = self.committed.plan
         return ShardCheckpoint(
             state=state,
