@@ -34,18 +34,9 @@ ANNOTATE, CHECKPOINT, MARIADB_GTID, GTID_LIST, START_ENCRYPTION, COMPRESSED_QUER
 WRITE, UPDATE, DELETE = "inserts", "updates", "deletes"
 # The decoder, whether it is version 2 with extra data, and whether it is compressed.
 ROWS = {
-    23: (WRITE, False, False),
-    24: (UPDATE, False, False),
-    25: (DELETE, False, False),
-    30: (WRITE, True, False),
-    31: (UPDATE, True, False),
-    32: (DELETE, True, False),
-    166: (WRITE, False, True),
-    167: (UPDATE, False, True),
-    168: (DELETE, False, True),
-    169: (WRITE, True, True),
-    170: (UPDATE, True, True),
-    171: (DELETE, True, True),
+    first + at: (operation, extra, compressed)
+    for first, extra, compressed in ((23, False, False), (30, True, False), (166, False, True), (169, True, True))
+    for at, operation in enumerate((WRITE, UPDATE, DELETE))
 }
 # LOAD DATA as a statement, and as servers before MySQL 5.0 logged it. Its file is in events of their own before it.
 LOAD_QUERY = 18
