@@ -23,6 +23,18 @@ _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
 # Whether MySQL shows primary keys that it generated itself: the binlog has them always.
 _SHOWS_KEYS = "show_gipk_in_create_table_and_information_schema"
 
+LEAVE_NOTHING_OUT = {
+    "replica_exec_mode": ("STRICT",),
+    "replica_skip_errors": ("OFF",),
+    "replica_type_conversions": ("", "ALL_NON_LOSSY"),
+    "replicate_events_marked_for_skip": ("REPLICATE",),
+    "slave_exec_mode": ("STRICT",),
+    "slave_run_triggers_for_rbr": ("NO",),
+    "slave_skip_errors": ("OFF",),
+    "slave_type_conversions": ("", "ALL_NON_LOSSY"),
+}
+"""Settings of a replica, and the only values of each that let it apply all that it gets, as it is."""
+
 _VARIABLES = (
     "log_bin",
     "binlog_error_action",
@@ -39,14 +51,7 @@ _VARIABLES = (
     "gtid_strict_mode",
     "group_replication_group_name",
     "innodb_native_foreign_keys",
-    "replica_exec_mode",
-    "replica_skip_errors",
-    "replica_type_conversions",
-    "replicate_events_marked_for_skip",
-    "slave_exec_mode",
-    "slave_run_triggers_for_rbr",
-    "slave_skip_errors",
-    "slave_type_conversions",
+    *LEAVE_NOTHING_OUT,
     "read_only",
     "super_read_only",
     "server_id",

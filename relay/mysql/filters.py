@@ -7,22 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from relay.mysql.connection import ServerConnection
+from relay.mysql.connection import LEAVE_NOTHING_OUT, ServerConnection
 from relay.mysql.errors import Denied
 
 log = logging.getLogger(__name__)
 
-_LEAVE_NOTHING_OUT = {
-    "replica_exec_mode": ("STRICT",),
-    "replica_skip_errors": ("OFF",),
-    "replica_type_conversions": ("", "ALL_NON_LOSSY"),
-    "replicate_events_marked_for_skip": ("REPLICATE",),
-    "slave_exec_mode": ("STRICT",),
-    "slave_run_triggers_for_rbr": ("NO",),
-    "slave_skip_errors": ("OFF",),
-    "slave_type_conversions": ("", "ALL_NON_LOSSY"),
-}
-"""Settings of a replica, and the only values of each that let it apply all that it gets, as it is."""
 _SYSTEM = {"information_schema", "innodb_memcache", "mysql", "performance_schema", "sys"}
 """Databases of the servers themselves."""
 
@@ -102,7 +91,7 @@ def require_unfiltered(
     said = [f"Replicate_{name} is {each.texts[name]}" for each in may_bring if (name := each.unproven(stored))]
     said += [
         f"{name} is {value}, not {' or '.join(filter(None, values))}"
-        for name, values in _LEAVE_NOTHING_OUT.items()
+        for name, values in LEAVE_NOTHING_OUT.items()
         if may_bring and (value := server.settings.get(name, values[0]).upper()) not in values
     ]
     if said:
