@@ -22,13 +22,13 @@ from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, Ta
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.readable import require_all_columns, require_dropped
+from relay.mysql.readable import is_there, require_all_columns
 from relay.mysql.roles import Role, role_of
 from relay.mysql.text_rows import values_of
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
 from relay.mysql_dialect.sources import SqlSnapshots, measured
-from relay.mysql_dialect.tables import Row, Table
+from relay.mysql_dialect.tables import Table
 from relay.records import Plan, Shard, ShardCheckpoint
 from relay.source import Measured, Page, Segment, Unreadable
 
@@ -153,8 +153,8 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
     """
     place = (database, table)
     found = TableDescription.of(server.execute(COLUMNS, place), server.execute(KEY, place))
-    if not found.columns:
-        require_dropped(server, database, table)
+    if not found.columns and is_there(server, database, table):  # I7
+        raise Unavailable(f"{server.account.address}: the table {database}.{table} has just been created")
     return found
 
 
@@ -178,10 +178,6 @@ class RowsPosition:
     def from_json(cls, position: Mapping[str, Any]) -> RowsPosition:
         after = tuple(bytes.fromhex(value) for value in position["after"])
         return cls(after, position["rows"], position.get("order"))
-
-    def has_lost_place(self, found: TableDescription) -> bool:
-        """Whether the rows after the last key are no longer the unread ones."""
-        return self.order is not None and self.order != found.order
 
 
 class ChunkReader:
@@ -269,7 +265,7 @@ class ChunkReader:
                     query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
                 except KeyMissing as error:
                     raise Unavailable(str(error)) from None  # it was dropped meanwhile, and the stream may go on
-                if self._position.has_lost_place(found):
+                if self._position.order not in (None, found.order):  # other rows follow the last key now
                     log.warning(
                         "source %s: the primary key of table %s was altered during its snapshot, which reads the table "
                         "from its beginning again",
@@ -306,11 +302,10 @@ class ChunkReader:
         return self._page(changes, count, size, begun, table, finished=count < limit and size < PAGE)
 
     def _compiled(self, table: Table, query: ChunkQuery) -> CompiledRows | None:
-        def read(packet: bytes) -> Row:
-            return query.row(values_of(packet))
-
-        fields = compiled_fields(table.schema)
-        return compiled_rows(table, self._config.name, "", query.cells, fields, read, copied=True)
+        fields, source = compiled_fields(table.schema), self._config.name
+        return compiled_rows(
+            table, source, "", query.cells, fields, lambda packet: query.row(values_of(packet)), copied=True
+        )
 
     def _select(self, server: ServerConnection, statement: str) -> tuple[list[bytes], int]:
         """Return the packets of the rows of a chunk, and their bytes: as many rows as a page holds (I11)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from relay.errors import Unavailable
 from relay.mysql.chunks import quoted
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied, NoTable
@@ -67,12 +66,6 @@ def require_all_columns(server: ServerConnection, database: str, table: str) -> 
             f"{server.account.address}: {server.account.user} may not read all columns of the table "
             f"{database}.{table}: run `{_grant(server, database)}`"
         ) from None
-
-
-def require_dropped(server: ServerConnection, database: str, table: str) -> None:
-    """Raise ``Unavailable`` if a table that ``information_schema`` did not show exists, or may exist (I7)."""
-    if is_there(server, database, table):
-        raise Unavailable(f"{server.account.address}: the table {database}.{table} has just been created")
 
 
 def _grant(server: ServerConnection, database: str) -> str:
