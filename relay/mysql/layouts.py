@@ -14,7 +14,7 @@ from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
 from relay.mysql.versioned import check_versioned
 from relay.mysql_dialect.altered import Shape
-from relay.mysql_dialect.definitions import Definition, ask, text_by_default
+from relay.mysql_dialect.definitions import ask, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables, TablesNow
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_first, check_followed
@@ -133,19 +133,17 @@ class Layouts:
             raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
         self.text = text_by_default(server.execute, self.database)
         self.check(server, found)
-        tables = (self._present(name, each) for name, each in found.items())
-        return [table.schema for table in tables if table is not None]
+        schemas = []
+        for name, each in found.items():
+            if (table := self._made(name, each.columns, each.primary)) is not None:
+                self._last.setdefault(name, table)  # a layout from the binlog fits the rows that come next
+                schemas.append(table.schema)
+        return schemas
 
     def check(self, server: ServerConnection, tables: Collection[str]) -> None:
         """Look in the server's ``tables`` for what no layout shows. Raises ``Unavailable``, ``RelayError``."""
         warn_of_cascades(self.source, server, self.database, tables, self._warned_of)
         check_versioned(self.source, server, self.database, tables, self._named, self._config.key_columns)
-
-    def _present(self, name: str, definition: Definition) -> Table | None:
-        table = self._made(name, definition.columns, definition.primary)
-        if table is not None:
-            self._last.setdefault(name, table)  # a layout from the binlog fits the rows that come next
-        return table
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
         key = self._config.key_columns(table)
