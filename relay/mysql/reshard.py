@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
@@ -79,7 +80,10 @@ def reshard_of(shard: str, listed: tuple[str, ...]) -> Reshard | None:
         if more <= participants and wider <= targets:
             break
         participants, targets = participants | more, targets | wider
-    if not _cover_the_same(participants, targets):
+    try:
+        if _union(participants) != _union(targets):
+            return None
+    except ValueError:
         return None
     return Reshard(tuple(_in_order(participants)), tuple(_in_order(targets)))
 
@@ -101,19 +105,9 @@ def _followers(listed: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
     return found
 
 
-def _cover_the_same(participants: Iterable[str], targets: Iterable[str]) -> bool:
-    try:
-        return _union(participants) == _union(targets)
-    except ValueError:
-        return False
-
-
 def _union(names: Iterable[str]) -> KeyRange:
     """Return the range that shards cover together. Raises ``ValueError`` if they overlap or leave holes."""
-    first, *rest = (shard_range(name) for name in _in_order(names))
-    for each in rest:
-        first = first + each
-    return first
+    return reduce(add, map(shard_range, _in_order(names)))
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -234,10 +228,7 @@ class HandoverCheck:
             # In this order: what the target applies from now on comes after its own position.
             positions[target] = server.executed().position
             rows = self._rows(server, target)
-            least = rows[0].position
-            for row in rows[1:]:
-                least = common(least, row.position)
-            replicated.append(least)
+            replicated.append(reduce(common, (row.position for row in rows)))
             running += [row.position for row in rows if row.state.lower() == _RUNNING]
         return _Targets(reshard, positions, replicated, running)
 
@@ -277,15 +268,11 @@ def start_of_target(shard: str, parents: Mapping[str, ShardCheckpoint]) -> GtidS
 
     Raises ``RelayError`` if no parent ended with a handover.
     """
-    start: GtidSet | None = None
-    for parent in parents.values():
-        position = BinlogPosition.from_json(parent.position) if parent.position is not None else None
-        if position is not None and shard in position.targets:
-            at = parse(position.targets[shard])
-            start = at if start is None else common(start, at)
-    if start is None:
+    positions = [BinlogPosition.from_json(each.position) for each in parents.values() if each.position is not None]
+    starts = [parse(each.targets[shard]) for each in positions if shard in each.targets]
+    if not starts:
         raise RelayError(
             f"shard {shard}: the checkpoints of its parents ({', '.join(parents) or 'none are known'}) do not say "
             "where it starts. Set its start with `relay reset CONFIG SOURCE --to ...`"
         )
-    return start
+    return reduce(common, starts)
