@@ -63,15 +63,9 @@ _COLLATIONS: dict[str, str] = {
 _NO_PAD = 1024
 _UCA_1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
 
-_PYTHON = {
-    "ascii": "ascii",
-    "big5": "big5",
-    "cp932": "cp932",
+_PYTHON = {name: name for name in ("ascii", "big5", "cp932", "gb18030", "gb2312", "gbk")} | {
     "eucjpms": "euc_jp",
     "euckr": "cp949",
-    "gb18030": "gb18030",
-    "gb2312": "gb2312",
-    "gbk": "gbk",
     "sjis": "shift_jis",
     "ucs2": "utf_16_be",
     "ujis": "euc_jp",
@@ -107,12 +101,8 @@ _OTHER_TILDE = b"\x8f\xa2\xb7"  # which Python takes for ASCII's
 
 # One byte per character: Python's codec, and the differences. ``_UNDEFINED``: the server has no character.
 _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
-    "cp1250": ("cp1250", {}),
-    "cp1251": ("cp1251", {}),
+    **{name: (name, {}) for name in ("cp1250", "cp1251", "cp1257", "cp850", "cp852")},
     "cp1256": ("cp1256", dict.fromkeys((0x8A, 0x8F, 0x98, 0x9A, 0x9F, 0xAA, 0xC0, 0xFF), _UNDEFINED)),
-    "cp1257": ("cp1257", {}),
-    "cp850": ("cp850", {}),
-    "cp852": ("cp852", {}),
     "cp866": ("cp866", {0xFC: "ⁿ", 0xFD: "²"}),
     "dec8": (
         "latin_1",
