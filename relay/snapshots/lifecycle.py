@@ -68,7 +68,6 @@ class SnapshottedStream(Protocol):
     def view(self) -> CommittedRecords: ...
     def gaps(self) -> Set[str]: ...
     def gaps_to_repair(self) -> Set[str]: ...
-    def unplanned_tables(self) -> Mapping[str, UnplannedTable]: ...
 
 
 class Snapshots:
@@ -293,7 +292,7 @@ class Snapshots:
         self.readers.shut(self.open.pop(name))
         self._latest.pop(name, None)
 
-    def checkpoint(self, page: Page) -> SegmentCheckpoint | None:
+    def checkpoint(self, page: Page, unplanned: Mapping[str, UnplannedTable]) -> SegmentCheckpoint | None:
         """Return the checkpoint that covers ``page``, or None if it has nothing new."""
         before = self._latest[page.shard.id]
         if page.position == before.position and not page.finished and not page.has_content:  # I3: after an abort
@@ -301,8 +300,7 @@ class Snapshots:
         state = ShardState.FINISHED if page.finished else ShardState.READING
         # Not earlier than the worker said that has read the segment before.
         now = max(before.updated_at, self.source.clock())
-        told = self._beside.unplanned_tables()
-        after = replace(before, state=state, position=page.position, updated_at=now, unplanned=told)
+        after = replace(before, state=state, position=page.position, updated_at=now, unplanned=unplanned)
         self._latest[page.shard.id] = after
         return after
 

@@ -6,7 +6,7 @@ checkpoints topic counts here (I4).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from relay.errors import RelayError
@@ -22,7 +22,6 @@ from relay.records import (
     ShardCheckpoint,
     ShardState,
     StreamId,
-    UnplannedTable,
     has_ended,
 )
 from relay.snapshots.control import repaired_by, unfinished_repairs
@@ -159,9 +158,6 @@ class SourceState:
             self.planning.check(self.plan)
             self.new_tables.begin(self.plan, self.source.tables() if self.source.has_journals else ())
 
-    def unplanned_tables(self) -> Mapping[str, UnplannedTable]:
-        return self.new_tables.unplanned()
-
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
@@ -231,7 +227,7 @@ class SourceState:
     def checkpoint(self, shard: OpenShard, page: Page) -> ShardCheckpoint | SegmentCheckpoint | None:
         self.set_aside.read(shard.key, has_passed=page.gap is not None or page.has_content or page.finished)
         if shard.yields and self.snapshots is not None:
-            return self.snapshots.checkpoint(page)
+            return self.snapshots.checkpoint(page, self.new_tables.unplanned())
         return self._latest.covering(page)
 
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:

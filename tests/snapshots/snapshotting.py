@@ -84,7 +84,6 @@ class Snapshotting:
             gaps=lambda: self.gaps | self.repair,
             gaps_to_repair=lambda: self.repair,
             resume_timestamp=lambda: 0,
-            unplanned_tables=dict,
         )
         self.snapshots = Snapshots(cast(Any, beside), self.tables, ReaderPool())
 

@@ -79,11 +79,11 @@ def test_rows_that_are_published_again_after_an_abort_have_their_checkpoint_agai
     name = next(iter(here.snapshots.open))
     row = Change("e", Operation.READ, "shop", "large", {"id": "a"}, None, "{}", Images.NEW, None, 1)
     page = Page(Shard(name), [row], {"rows": 1}, None, None, 0.0, records=1)
-    first, again = here.snapshots.checkpoint(page), here.snapshots.checkpoint(page)
+    first, again = here.snapshots.checkpoint(page, {}), here.snapshots.checkpoint(page, {})
     assert first is not None
     assert again is not None
     assert again.position == first.position == {"rows": 1}
-    assert here.snapshots.checkpoint(replace(page, changes=[])) is None
+    assert here.snapshots.checkpoint(replace(page, changes=[]), {}) is None
     here.snapshots.close_segments()
 
 
@@ -101,7 +101,6 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
         gaps=set,
         gaps_to_repair=set,
         resume_timestamp=lambda: 0,
-        unplanned_tables=dict,
     )
     beside.committed.plan = Plan("latest", 0.0, {}, {})
     snapshots = Snapshots(cast(Any, beside), tables, ReaderPool())
@@ -130,7 +129,7 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     assert tuple(segment.part for segment in tables.opened) == PARTS
     assert set(tables.opened[0].published()) == {"shard-00000"}
     page = Page(tables.opened[0].shard, [], {"rows": 0}, None, None, 0.0)
-    first, second, last = (snapshots.checkpoint(each) for each in (page, page, replace(page, finished=True)))
+    first, second, last = (snapshots.checkpoint(each, {}) for each in (page, page, replace(page, finished=True)))
     # While nothing comes, nothing is written.
     assert [each and each.state for each in (first, second, last)] == [ShardState.READING, None, ShardState.FINISHED]
     snapshots.close_segments()

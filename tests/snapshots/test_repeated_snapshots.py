@@ -171,7 +171,7 @@ def test_a_segment_does_not_say_that_it_was_read_earlier_than_the_worker_before_
     relay.view.apply(relay.snapshots.stream.segment_key(name), before.to_json())
     relay.snapshots.open_ready_segments(set(range(64)))
     last = Page(Shard(name), (), {"type": "rows", "rows": 2}, None, None, 0.0, finished=True)
-    after = relay.snapshots.checkpoint(last)
+    after = relay.snapshots.checkpoint(last, {})
     assert after is not None
     assert after.updated_at == before.updated_at
     relay.snapshots.close_segments()

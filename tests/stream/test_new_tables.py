@@ -68,14 +68,14 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     assert other.snapshots is not None
     other.snapshots.open_ready_segments(relay.owned)
     other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
-    page = Page(Shard("1/0"), [], {"rows": 1}, None, None, 0.0)
-    told = other.snapshots.checkpoint(page)
+    segment, page = other.snapshots.open["1/0"], Page(Shard("1/0"), [], {"rows": 1}, None, None, 0.0)
+    told = other.checkpoint(segment, page)
     assert told is not None
     relay.view.apply(relay.stream.segment_key("1/0"), told.to_json())
     relay.serve_until(lambda: "later" in relay.plan.keys)
     plan = relay.plan
     assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
-    last = other.snapshots.checkpoint(replace(page, finished=True))
+    last = other.checkpoint(segment, replace(page, finished=True))
     assert last is not None
     assert last.unplanned == {}
     for each in (other, relay.state):
