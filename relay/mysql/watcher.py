@@ -37,8 +37,9 @@ class ReplicationWatcher:
     ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: the name in tokens,
     ``<source>/<database>/<shard>``. ``identity``: the server's UUID, or MariaDB's server id.
 
-    ``token`` is None before ``start``, and for good once the server's role has changed or the watcher has failed: see
-    ``error``. Then start a new watcher. A replica's token leaves out transactions that no other server has.
+    ``token``: queries that start after it was read reflect everything up to it. It is None before ``start``, and for
+    good once the server's role has changed or the watcher has failed: see ``error``. Then start a new watcher. A
+    replica's token leaves out transactions that no other server has.
     """
 
     def __init__(self, connect: Callable[[], ServerConnection], shard: str) -> None:
@@ -49,7 +50,7 @@ class ReplicationWatcher:
         self.identity = ""
         # Replaced by the thread, read by any other.
         self.error: str | None = None
-        self._token: EventToken | None = None
+        self.token: EventToken | None = None
         # The last answer about the role, and when it came, in seconds of the monotonic clock.
         self._seen: tuple[Role, float] | None = None
         # Set by ``close`` to end the thread.
@@ -58,19 +59,12 @@ class ReplicationWatcher:
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"<ReplicationWatcher[{self.shard}: {self._token.position if self._token else self.error or 'no token'}]>"
-        )
+        return f"<ReplicationWatcher[{self.shard}: {self.token.position if self.token else self.error or 'no token'}]>"
 
     @classmethod
     def of(cls, address: str, port: int, user: str, password: str, shard: str) -> Self:
         """Make a watcher of the server at an address."""
         return cls(lambda: connection.connect(address, port, user, password), shard)
-
-    @property
-    def token(self) -> EventToken | None:
-        """Queries that start after this was read reflect everything up to it."""
-        return self._token
 
     @property
     def role(self) -> Role | None:
@@ -124,7 +118,7 @@ class ReplicationWatcher:
             events = BinlogEvents(server, executed, None)
             stack.pop_all()
         self._seen = role, time.monotonic()
-        self._token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
+        self.token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
         return _Opened(server, role, events, executed, timestamp)
 
     def close(self) -> None:
@@ -132,7 +126,7 @@ class ReplicationWatcher:
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        self._token = None
+        self.token = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -159,7 +153,7 @@ class ReplicationWatcher:
             self.error = repr(error)
             raise
         finally:
-            self._token = self._seen = None
+            self.token = self._seen = None
 
     def _watch(
         self, server: ServerConnection, role: Role, events: BinlogEvents, executed: GtidSet, timestamp: int
@@ -176,7 +170,7 @@ class ReplicationWatcher:
                     done, begun = (begun, event), None
             if done is not None and self._wait_for(server, *done):
                 shared = _shared(server, role, parse(done[0].position), start)
-                self._token = EventToken(timestamp, self.shard, shared.position)
+                self.token = EventToken(timestamp, self.shard, shared.position)
             if time.monotonic() >= role_at:
                 role_at = time.monotonic() + _ROLE_EVERY
                 now = role_of(server)
