@@ -179,17 +179,17 @@ class FollowedTables:
             return []
         if said.indexed is not None:
             drops = said.drops_primary
-            return self._each([said.indexed], lambda name, before: _without_primary(before) if drops else before)
+            return self._each([said.indexed], lambda before: _without_primary(before) if drops else before)
         if said.kind is Kind.TRUNCATE:
-            return self._each(said.tables, lambda name, before: before)
+            return self._each(said.tables, lambda before: before)
         if said.kind is Kind.DROP:
-            return self._each(said.tables, lambda name, before: _GONE)
+            return self._each(said.tables, lambda before: _GONE)
         if said.kind is Kind.DROP_DATABASE:
             if said.tables[0][0] != self._database:
                 return []
             present = [name for name, known in self._known.items() if known.shape]
             names = dict.fromkeys([*existing, *present])
-            return self._each([(self._database, name) for name in names], lambda name, before: _GONE)
+            return self._each([(self._database, name) for name in names], lambda before: _GONE)
         if said.kind is Kind.RENAME:
             return self._rename(said)
         if said.kind is Kind.CREATE:
@@ -197,21 +197,21 @@ class FollowedTables:
                 for database, name in said.tables:
                     if database == self._database:
                         self._set(name, _GONE)  # or the statement would have failed
-            return self._each(said.tables, lambda name, before: self._created(before, said, sql, sql_mode))
+            return self._each(said.tables, lambda before: self._created(before, said, sql, sql_mode))
         if said.kind in (Kind.ALTER, Kind.CHANGE) and said.tables:
             return self._alter(said, sql, sql_mode)
         return []
 
     # ------------------------------------------------------------------ what statements do
 
-    def _each(self, names: Iterable[Name], change: Callable[[str, _Known | None], _Known | None]) -> list[AlteredTable]:
-        """Change each table of the database. ``change``: returns it after the statement, by its name and before."""
+    def _each(self, names: Iterable[Name], change: Callable[[_Known | None], _Known | None]) -> list[AlteredTable]:
+        """Change each table of the database. ``change``: returns it after the statement, from before."""
         found = []
         for database, name in names:
             if database != self._database:
                 continue
             before = self._known.get(name)
-            after = change(name, before)
+            after = change(before)
             self._set(name, after)
             if self._is_relayed(name):
                 found.append(self._published(name, before, name, after))
@@ -235,7 +235,7 @@ class FollowedTables:
 
     def _alter(self, said: Classified, sql: str, sql_mode: int) -> list[AlteredTable]:
         (_, name), before = said.tables[0], self._known.get(said.tables[0][1])
-        changed = self._each(said.tables[:1], lambda name, before: self._altered(before, sql, sql_mode))
+        changed = self._each(said.tables[:1], lambda before: self._altered(before, sql, sql_mode))
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed
