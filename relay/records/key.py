@@ -24,11 +24,6 @@ class RecordKind(StrEnum):
     GAP = "gap"
     REQUEST = "request"
 
-    @property
-    def is_named(self) -> bool:
-        """Whether a stream may have several, so that the key ends with a name."""
-        return self in (RecordKind.SHARD, RecordKind.SEGMENT, RecordKind.GAP)
-
 
 @dataclass(frozen=True, slots=True)
 class StreamId:
@@ -87,7 +82,8 @@ def parse_key(key: bytes) -> tuple[RecordKind, StreamId, str]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts) or parts[:1] != [_VERSION]:
         raise ValueError("not a key of this version")
     kind, *names = RecordKind(parts[1] if len(parts) > 1 else ""), *parts[2:]
-    if len(names) != 2 + kind.is_named:
+    # Of these a stream may have several, so that the key ends with a name.
+    if len(names) != 2 + (kind in (RecordKind.SHARD, RecordKind.SEGMENT, RecordKind.GAP)):
         raise ValueError(f"not a key of a {kind}")
     if kind is RecordKind.REQUEST:
         return kind, StreamId(names[0], ""), names[1]
