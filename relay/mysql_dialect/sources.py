@@ -36,8 +36,7 @@ class SqlSource(ABC):
     def first(self) -> str:
         return self.stream.label
 
-    def following(self) -> str:
-        return self.stream.label
+    following = first
 
     def config_hash(self) -> str:
         identity = orjson.dumps([self.config.type, self.config.database])
