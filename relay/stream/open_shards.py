@@ -41,7 +41,7 @@ class OpenShards:
         self._set_aside = set_aside
         # By name, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
-        self._latest = latest
+        self.latest = latest
         self._readers = readers
         self._is_awaited = is_awaited
         self._committed = latest.committed
@@ -57,11 +57,11 @@ class OpenShards:
             return {}
         passed, checkpoints = plan.passed, self._committed.checkpoints
         return {
-            key: self._latest.new(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
+            key: self.latest.new(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
             # Another worker may have pruned some since they were listed.
             for shard in unpruned(self._lineage.listed.values(), checkpoints, plan, self.source.clock())
             if shard.id not in checkpoints
-            and not self._latest.has_begun(shard.id)
+            and not self.latest.has_begun(shard.id)
             and partition_of(key := self._lineage.stream.shard_key(shard.id)) in owned
         }
 
@@ -72,7 +72,7 @@ class OpenShards:
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
-        known, checkpoints = self._latest.new_tables.known_in(plan), self._committed.checkpoints
+        known, checkpoints = self.latest.new_tables.known_in(plan), self._committed.checkpoints
         for shard in unpruned(self._lineage.ready(), checkpoints, plan, self.source.clock()):
             key = self._lineage.stream.shard_key(shard.id)
             if shard.id not in self.open and key not in waiting and partition_of(key) in owned:
@@ -103,7 +103,7 @@ class OpenShards:
         if late:
             reader = LateShard(reader, self._lineage.stream, clock=self.source.clock)
         self.open[shard.id] = self._readers.open(reader, key, self.source.name)
-        self._latest.open(shard, committed)
+        self.latest.open(shard, committed)
 
     def close(self, lost: set[int] | None = None) -> None:
         """Close the open shards of ``lost`` partitions, or all of them."""
@@ -129,7 +129,7 @@ class OpenShards:
     def _close(self, shard: str) -> None:
         if shard in self.open:
             self._readers.shut(self.open.pop(shard))
-        self._latest.close(shard)
+        self.latest.close(shard)
 
     def gone(self, owned: set[int]) -> dict[bytes, tuple[ShardCheckpoint, Gap]]:
         """Return, by checkpoint key, the shards of ``owned`` that the source lost before they were read to the end."""
@@ -139,7 +139,7 @@ class OpenShards:
             key: self._give_up(shard)
             for shard in self._lineage.lost()
             # Not one that this worker read to its end while the view does not show it yet.
-            if not self._latest.has_ended(shard)
+            if not self.latest.has_ended(shard)
             and not self._may_be_read(shard)
             and partition_of(key := self._lineage.stream.shard_key(shard)) in owned
         }
@@ -151,6 +151,6 @@ class OpenShards:
         return self._lineage.is_asked_for(shard)
 
     def _give_up(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
-        last = self._latest.gone(shard)
+        last = self.latest.gone(shard)
         self._close(shard)  # pages that are read and not published are part of the gap
         return last

@@ -78,10 +78,8 @@ class SourceState:
         self.set_aside = SetAside(committed, clock=self.readers.clock)
         self._progress = CommittedProgress(committed)
         self.new_tables = NewTables(source, committed)
-        self._latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
-        self.shards = OpenShards(
-            source, self._latest, self.readers, self.set_aside, is_awaited=self.caught_up is not None
-        )
+        latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
+        self.shards = OpenShards(source, latest, self.readers, self.set_aside, is_awaited=self.caught_up is not None)
         self._plan_checked = False
         self.look.soon()
 
@@ -228,10 +226,10 @@ class SourceState:
         self.set_aside.read(shard.key, has_passed=page.gap is not None or page.has_content or page.finished)
         if shard.yields and self.snapshots is not None:
             return self.snapshots.checkpoint(page, self.new_tables.unplanned())
-        return self._latest.covering(page)
+        return self.shards.latest.covering(page)
 
     def checkpoint_before_gap(self, page: Page) -> ShardCheckpoint | None:
-        return self._latest.before_gap(page)
+        return self.shards.latest.before_gap(page)
 
     def confirm(self, page: Page) -> None:
         """``page`` is committed: note how far it shows its shard to be caught up."""
@@ -253,7 +251,7 @@ class SourceState:
 
     def _own_gaps(self) -> Set[str]:
         before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
-        return self._progress.gaps() | self._latest.reported_gaps | before
+        return self._progress.gaps() | self.shards.latest.reported_gaps | before
 
     def _inherited_gaps(self) -> Set[str]:
         """Return the ids of the gaps that a snapshot of the stream before this one was to repair and has not finished.
