@@ -81,12 +81,6 @@ class GtidSet(ABC):
     @abstractmethod
     def __sub__(self, other: GtidSet) -> GtidSet: ...
 
-    @abstractmethod
-    def __bool__(self) -> bool: ...
-
-    @abstractmethod
-    def __str__(self) -> str: ...
-
     def __repr__(self) -> str:
         return f"<GtidSet {self.position}>"
 
