@@ -50,7 +50,22 @@ class TokenQueries:
 
         Raises PyMySQL's errors, and ``RelayError`` as ``execute``.
         """
-        self._check()
+        status: int = self.connection.server_status  # type: ignore[attr-defined]
+        if status & SERVER_STATUS.SERVER_STATUS_IN_TRANS or not status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT:
+            raise RelayError(
+                f"{self.watcher.shard}: a transaction may be open on the connection, and see an older state than the "
+                "token: connect with `autocommit=True`, and commit open transactions first"
+            )
+        if self._checked != self.watcher.identity:
+            with self.connection.cursor() as cursor:
+                cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
+                found = {str(value).lower() for _, value in map(tuple, cursor.fetchall())}
+            if self.watcher.identity not in found:
+                raise RelayError(
+                    f"{self.watcher.shard}: the connection is to another server ({', '.join(sorted(found))}) than the "
+                    f"watcher's ({self.watcher.identity or 'not started'}): connect both to the same one"
+                )
+            self._checked = self.watcher.identity
         return self.watcher.token
 
     def execute(
@@ -72,24 +87,6 @@ class TokenQueries:
             rows = cursor.fetchall()
         fresher = compare_event_token is not None and reflects(token, compare_event_token)
         return Answer(rows, token if include_event_token else None, fresher)
-
-    def _check(self) -> None:
-        status: int = self.connection.server_status  # type: ignore[attr-defined]
-        if status & SERVER_STATUS.SERVER_STATUS_IN_TRANS or not status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT:
-            raise RelayError(
-                f"{self.watcher.shard}: a transaction may be open on the connection, and see an older state than the "
-                "token: connect with `autocommit=True`, and commit open transactions first"
-            )
-        if self._checked != self.watcher.identity:
-            with self.connection.cursor() as cursor:
-                cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
-                found = {str(value).lower() for _, value in map(tuple, cursor.fetchall())}
-            if self.watcher.identity not in found:
-                raise RelayError(
-                    f"{self.watcher.shard}: the connection is to another server ({', '.join(sorted(found))}) than the "
-                    f"watcher's ({self.watcher.identity or 'not started'}): connect both to the same one"
-                )
-            self._checked = self.watcher.identity
 
 
 def reflects(read: EventToken | None, change: EventToken) -> bool:
