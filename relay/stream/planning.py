@@ -47,7 +47,9 @@ class Planning:
             gap = Gap(self.source.name, stream.label, None, "shards of the token lost", lost, None, now)
         keys, config_hash = self._keys(), self.source.config_hash()
         gap_id = gap.id if gap else None
-        return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=self._hashed()), gap
+        tables = self.source.tables() if self.source.has_journals else ()
+        hashed = {table.table: table.hash_columns for table in tables}
+        return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=hashed), gap
 
     def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
         """Return a new plan of a stream that had one before, and the gap with what it skips (I9).
@@ -151,10 +153,6 @@ class Planning:
             )
         self._check_source(plan)
 
-    def _hashed(self) -> dict[str, int]:
-        tables = self.source.tables() if self.source.has_journals else ()
-        return {table.table: table.hash_columns for table in tables}
-
     def _check_source(self, plan: Plan) -> None:
         name = self.source.name
         if plan.config_hash != self.source.config_hash():
@@ -187,14 +185,12 @@ class Planning:
     def _check_keys(self, plan: Plan) -> None:
         if self.source.has_journals:
             # Columns may have become wider since, and tables may have been added or dropped.
-            return self.check_tables(plan, self.source.tables())
-        name, keys = self.source.name, self._keys()
-        if plan.keys != keys:
+            self.check_tables(plan, self.source.tables())
+        elif plan.keys != (keys := self._keys()):
             raise ConfigError(
-                f"source {name}: the key columns are {keys}, but its published changes are keyed by {plan.keys}: they "
-                "would move to other partitions. Give the new table a source with another name"
+                f"source {self.source.name}: the key columns are {keys}, but its published changes are keyed by "
+                f"{plan.keys}: they would move to other partitions. Give the new table a source with another name"
             )
-        return None
 
 
 def key_of(table: TableSchema) -> TableKey:
