@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
@@ -36,9 +36,8 @@ _Made = TopicWriter | tuple[TableSchema, RelayError]
 class AwaitedSchemas:
     """Publishes the schemas that pages come with. ``writers``: the published ones."""
 
-    def __init__(self, writers: TopicWriters, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writers: TopicWriters) -> None:
         self._writers = writers
-        self._clock = clock
         self._held: list[tuple[OpenShard, Page]] = []
         self._publishing: SlowCall[list[list[_Made]]] | None = None
         self._failures = 0
@@ -72,7 +71,7 @@ class AwaitedSchemas:
             else:
                 yield shard, result
         self._refused.clear()
-        if missing and self._publishing is None and self._clock() >= self._publish_at:
+        if missing and self._publishing is None and time.monotonic() >= self._publish_at:
             self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
 
     def _make(self, tables: Iterable[TableSchema]) -> list[list[_Made]]:
@@ -110,7 +109,7 @@ class AwaitedSchemas:
             return
         self._failures += 1
         wait = backoff(self._failures)
-        self._publish_at = self._clock() + wait
+        self._publish_at = time.monotonic() + wait
         waiting = 0
         for shard, page in self._held:
             if missing := self._writers.missing(page.tables):
