@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from relay.kafka.checkpoints import CheckpointView
 
@@ -20,15 +20,12 @@ seconds."""
 
 
 class SameSources:
-    """Used by the worker's thread. ``sources``: the sources in the config, by name. ``clock``: monotonic seconds."""
+    """Used by the worker's thread. ``sources``: the sources in the config, by name."""
 
-    def __init__(
-        self, view: CheckpointView, sources: Collection[str], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.clock = clock
+    def __init__(self, view: CheckpointView, sources: Collection[str]) -> None:
         self._view = view
         self._sources = frozenset(sources)
-        # By source that this worker lacks: the version of its records, and when that last changed.
+        # By source that this worker lacks: the version of its records, and when that last changed (monotonic).
         self._changed: dict[str, tuple[int, float]] = {}
         self._warned_of: set[str] = set()
 
@@ -38,7 +35,7 @@ class SameSources:
 
     def lacking(self) -> tuple[str, ...]:
         """Return the sources that another worker relays, and that this one does not have."""
-        found, now = [], self.clock()
+        found, now = [], time.monotonic()
         for name in self._planned():
             version = self._view.versions[name]
             before, at = self._changed.setdefault(name, (version, -_RELAYED_FOR))
