@@ -124,7 +124,7 @@ class ReplicatedEvents:
     """The events of a target, without what its parents' streams had; the rest says where it was made.
 
     ``parents``: by their names in the checkpoint table. ``open_at``: opens the binlog after a GTID set, with the
-    checkpoint table. ``own``: the server id or UUID of the server that is read. ``held``: instead of ``HELD``.
+    checkpoint table. ``own``: the server id or UUID of the server that is read.
     """
 
     def __init__(
@@ -136,13 +136,11 @@ class ReplicatedEvents:
         layouts: Layouts,
         *,
         own: str = "",
-        held: int | None = None,
     ) -> None:
         self._parents = parents
         self._checkpoints = checkpoints
         self._open_at = open_at
         self._layouts = layouts
-        self._limit = HELD if held is None else held
         self._events = open_at(start)
         # The executed position after the last transaction that was returned.
         self._executed = start.position
@@ -196,7 +194,7 @@ class ReplicatedEvents:
                     self._open.row = row, was.position if was is not None else self._open.deleted.get(row.shard)
         elif self._open.is_published is None:
             self._open.size += event.size
-            if self._open.size <= self._limit:
+            if self._open.size <= HELD:
                 self._open.held.append(event)
             else:
                 self._open.held.clear()
@@ -210,7 +208,7 @@ class ReplicatedEvents:
             return False
         if self._open.is_published is None:
             is_published, origin = self._decide(begun)
-            if self._open.size > self._limit:
+            if self._open.size > HELD:
                 self._decided = begun.gtid, is_published, origin
                 self._events.close()
                 self._open = _HeldTransaction()

@@ -76,10 +76,10 @@ def replicated(number: int, position: str, before: str, shard: str = "-", size: 
     ]
 
 
-def read(stream: Stream, start: str = f"MySQL56/{TARGET}:1", held: int = 1 << 20) -> list[BinlogEvent]:
+def read(stream: Stream, start: str = f"MySQL56/{TARGET}:1") -> list[BinlogEvent]:
     parents = {"-": Parent("shop/orders/-", parse(FINISHED)), "80-": Parent("shop/orders/80-", parse(f"{B}:1-5"))}
     layouts = Layouts(config("shop", {"-": ["one:3306"]}, tables=["t"]))
-    events = ReplicatedEvents(parents, CHECKPOINTS, parse(start), stream, layouts, held=held)
+    events = ReplicatedEvents(parents, CHECKPOINTS, parse(start), stream, layouts)
     told: list[BinlogEvent] = []
     for _ in range(2 * len(stream.transactions) + 2):
         told += events.read(0.0)
@@ -112,15 +112,18 @@ def test_transactions_that_replace_their_row_have_names_of_their_own(deletes: bo
 
 
 @pytest.mark.parametrize("held", [1 << 20, 5])
-def test_transactions_that_the_parent_published_are_dropped_and_others_have_its_names(held: int) -> None:
+def test_transactions_that_the_parent_published_are_dropped_and_others_have_its_names(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I3: also a transaction that is too big to hold."""
+    monkeypatch.setattr("relay.mysql.origins.HELD", held)
     stream = Stream(
         replicated(2, f"MySQL56/{A}:1-99", f"MySQL56/{A}:1-98"),
         replicated(3, f"MySQL56/{A}:1-100", f"MySQL56/{A}:1-99"),
         replicated(4, f"MySQL56/{A}:1-101", f"MySQL56/{A}:1-100"),
         replicated(5, f"MySQL56/{A}:1-103,{B}:7", f"MySQL56/{A}:1-103"),
     )
-    told = read(stream, held=held)
+    told = read(stream)
     rows = [each.changes[0][1] for each in told if isinstance(each, Rows)]
     assert rows == [(4,), (5,)]
     assert origins(told) == [
