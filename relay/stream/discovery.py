@@ -69,11 +69,7 @@ class JournaledShards:
     def is_due(self) -> bool:
         """Whether the shards may have changed, or what was written for them may be lost."""
         plan = self._committed.plan
-        if plan is None:
-            return False
-        return (
-            self._again or self._seen is None or self._seen[0] is not plan or self._seen[1] != self._committed.endings
-        )
+        return plan is not None and (self._again or self._seen != (plan, self._committed.endings))
 
     @property
     def next_at(self) -> float:
