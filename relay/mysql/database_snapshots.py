@@ -134,9 +134,9 @@ class DatabaseSnapshots(SqlSnapshots):
         raise Unavailable(f"source {self._config.name}: the snapshot cannot read shard {shard}: {why}")
 
 
-def shows(server: ServerConnection, needed: GtidSet, patience: float = _CATCH_UP) -> bool:
+def shows(server: ServerConnection, needed: GtidSet) -> bool:
     """Whether queries on a server see all of ``needed``; a replica gets it a moment later. Raises ``Unavailable``."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _CATCH_UP
     while True:
         visible = server.visible()
         if visible.contains(needed) and not needed.diverges(visible):  # I7
