@@ -194,11 +194,6 @@ class ServerConnection:
         """Whether it has the names of databases and tables in lower case, however statements write them."""
         return self.settings.get("lower_case_table_names") == "1"
 
-    @property
-    def in_group(self) -> bool:
-        """Whether it is a member of MySQL's group replication, which SHOW REPLICA STATUS does not show."""
-        return bool(self.settings.get("group_replication_group_name"))
-
     def now(self) -> float:
         """Return the time by its own clock, in seconds. Raises ``Unavailable``."""
         ((now,),) = self.execute("SELECT @@timestamp")

@@ -62,11 +62,12 @@ def role_of(server: ServerConnection) -> Role:
     if statuses and server.is_mariadb:
         ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
         domains = frozenset(gtid.domain for gtid in split_mariadb(str(text)))
-    is_replica = bool(statuses) or (server.in_group and server.read_only)
+    in_group = bool(server.settings.get("group_replication_group_name"))  # which SHOW REPLICA STATUS does not show
+    is_replica = bool(statuses) or (in_group and server.read_only)
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
     lag = max((_lag(status) for status in statuses), default=unreplicated)
     filters = tuple(Filters.of(status, "Replicate") for status in statuses)
-    return Role(is_replica, server.read_only, lag, domains, server.in_group, filters)
+    return Role(is_replica, server.read_only, lag, domains, in_group, filters)
 
 
 def _lag(status: Mapping[str, object]) -> float:
