@@ -38,9 +38,8 @@ ROWS = {
     for first, extra, compressed in ((23, False, False), (30, True, False), (166, False, True), (169, True, True))
     for at, operation in enumerate((WRITE, UPDATE, DELETE))
 }
-# LOAD DATA as a statement, and as servers before MySQL 5.0 logged it. Its file is in events of their own before it.
+# LOAD DATA as a statement. Its file is in events of their own before it.
 LOAD_QUERY = 18
-OLD_LOADS = frozenset({6, 8, 10, 12})
 _APPEND_BLOCK, _DELETE_FILE, _BEGIN_LOAD = 9, 11, 17
 # Events that do not matter for rows. Only the files are encrypted: a server sends plain events.
 SILENT = frozenset(

@@ -69,11 +69,6 @@ def event(place: events.BinlogPlace, kind: int, flags: int, table: str | None) -
         return NotCarried(f"{place}: a transaction has no GTID: set gtid_mode to ON and start after this position")
     if kind == events.GTID_TAGGED:
         return NotCarried(f"{place}: a GTID has a tag, which the relay does not support: leave gtid_next at AUTOMATIC")
-    if kind in events.OLD_LOADS:
-        return NotCarried(
-            f"{place}: LOAD DATA is logged as a statement, not as rows: run `SET GLOBAL binlog_format = 'ROW'` and "
-            "start after this position"
-        )
     if flags & events.IGNORABLE_FLAG:
         return None
     return NotCarried(f"{place}: an event has the unknown type {kind}: upgrade the relay if the server is newer")
