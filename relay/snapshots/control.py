@@ -16,12 +16,12 @@ from relay.snapshots.facts import Facts, Measure, Step, Wait, WriteControl
 
 def is_unread(view: CommittedRecords, source: str) -> bool:
     """Whether no snapshot of all tables of ``source`` has ever finished, in any stream it had."""
-    return not any(each.control is not None and proves_read(each.control) for each in view.of_source(source))
+    return not any(proves_read(each.control) for each in view.of_source(source))
 
 
-def proves_read(control: SnapshotControl) -> bool:
+def proves_read(control: SnapshotControl | None) -> bool:
     """Whether a snapshot of all tables has finished: the one of ``control``, or one before it."""
-    return control.read or (not is_running(control) and control.tables is None)
+    return control is not None and (control.read or (not is_running(control) and control.tables is None))
 
 
 def covered_by(control: SnapshotControl | None) -> Set[str] | None:
@@ -188,7 +188,7 @@ def requested(
         tables=tuple(tables) or None,
         requests=tuple(sorted(requests)),
         repaired=tuple(sorted(repaired_by(before))),
-        read=before is not None and proves_read(before),
+        read=proves_read(before),
         covered=None if covered is None else tuple(sorted(covered)),
     )
 

@@ -40,7 +40,6 @@ from relay.snapshots.control import (
     is_stopped,
     is_unread,
     next_step,
-    proves_read,
     waiting,
 )
 from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
@@ -171,9 +170,7 @@ class Snapshots:
             margin=self.tables.margin,
             is_selective=self.tables.is_selective,
             is_initial=is_initial,
-            is_unread=is_initial
-            and not (control is not None and proves_read(control))
-            and is_unread(beside.view, self.source.name),
+            is_unread=is_initial and is_unread(beside.view, self.source.name),
             tables={table.table for table in self.source.tables()} if asks else set(),
             dropped={table.table for table in self.marked.dropped()} if asks else set(),
             gaps=gaps,

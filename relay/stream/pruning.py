@@ -68,4 +68,4 @@ def _expired(view: CommittedRecords, of: CommittedStream, now: float) -> Iterato
 def _is_only_proof(view: CommittedRecords, of: CommittedStream) -> bool:
     """Whether a stream, and no newer one, proves that the source has had its initial snapshot."""
     newer = [each for each in view.planned(of.stream.source) if each.stream.label > of.stream.label]
-    return [each for each in (of, *newer) if each.control is not None and proves_read(each.control)] == [of]
+    return [each for each in (of, *newer) if proves_read(each.control)] == [of]
