@@ -105,7 +105,12 @@ def open_topic_writers(
         topic, place = config.topic(table), (source, table)
         # I8: the config was checked with the tables that were there at the start. In one step, for several threads.
         if (owner := owners.setdefault(_compared(topic), place)) != place:
-            raise ConfigError(_taken(source, table, topic, owner))
+            of = f"that of table {owner[1]} of source {owner[0]}" if owner else "one of the relay's own"
+            raise ConfigError(
+                f"source {source}: the table {table}, which has appeared since the start, would be published to topic "
+                f"{topic!r}, which is {of}. Nothing was skipped: name the tables to read in `tables`, without this "
+                "one, and start again"
+            )
         return topic
 
     def make(table: TableSchema) -> TopicWriter:
@@ -137,12 +142,3 @@ def open_topic_writers(
 def _compared(topic: str) -> str:
     """Return what two topics must not have in common: Kafka takes dots and underscores for the same."""
     return topic.replace(".", "_")
-
-
-def _taken(source: str, table: str, topic: str, owner: tuple[str, ...]) -> str:
-    of = f"that of table {owner[1]} of source {owner[0]}" if owner else "one of the relay's own"
-    return (
-        f"source {source}: the table {table}, which has appeared since the start, would be published to topic "
-        f"{topic!r}, which is {of}. Nothing was skipped: name the tables to read in `tables`, without this one, and "
-        "start again"
-    )
