@@ -50,15 +50,12 @@ _LOOK_EVERY = 0.05  # seconds between two questions whether it does
 
 _ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
-FirstServer = Callable[[str], ServerConnection]
-"""Connects to the first server of a shard whose tables can be read. Raises ``Unavailable``."""
-
 
 class DatabaseSnapshots(SqlSnapshots):
     """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
 
-    ``addresses``: returns the servers of a shard. ``connect``: to an address. ``require``: raises ``Denied`` for a
-    server that must not be read.
+    ``addresses``: returns the servers of a shard. ``connect``: to an address. ``first_server``: connects to the first
+    one of a shard whose tables can be read. ``require``: raises ``Denied`` for a server that must not be read.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class DatabaseSnapshots(SqlSnapshots):
         layouts: Layouts,
         addresses: Callable[[str], Sequence[str]],
         connect: Callable[[str], ServerConnection],
-        first_server: FirstServer,
+        first_server: Callable[[str], ServerConnection],
         require: Callable[[ServerConnection, Role], None],
         clock: Callable[[], float],
     ) -> None:

@@ -52,9 +52,6 @@ log = logging.getLogger(__name__)
 _OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
 _LOG_EVERY, _SHOW_EVERY = 10.0, 0.5  # seconds
 
-Show = Callable[[str, tuple[int, int] | None], None]
-"""Called with the source, and the rows read and estimated of its running snapshot, or None."""
-
 
 class SnapshottedStream(Protocol):
     """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
@@ -310,8 +307,8 @@ class Snapshots:
         read = sum(known[name].rows for name in control.segment_names if name in known)
         return read, max(read, control.rows)
 
-    def report_progress(self, show: Show | None = None) -> None:
-        """Show the progress or, from time to time, log it with an estimate."""
+    def report_progress(self, show: Callable[[str, tuple[int, int] | None], None] | None = None) -> None:
+        """Show the progress or, from time to time, log it with an estimate. ``show``: takes source and `progress`."""
         now, control = self.source.clock(), self.control
         if now - self._reported_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
             return
