@@ -40,7 +40,7 @@ def record_of(
     return ReshardJournal(
         journal.id,
         tuple(shard.id if name == shard.name else _newest(name, there) for name in journal.participants),
-        {_following(name, known): start for name, start in sorted(journal.targets.items())},
+        {_newest(name, known, later=1): start for name, start in sorted(journal.targets.items())},
     )
 
 
@@ -68,22 +68,16 @@ def renamed(
     for name, start in starts.items():
         newest = _newest(name, known)
         goes_on = newest in there and not has_ended(checkpoints, newest)
-        ids[newest if goes_on or newest not in known else _following(name, known)] = start
+        ids[newest if goes_on or newest not in known else _newest(name, known, later=1)] = start
     names = {shard.partition(INCARNATION)[0] for shard in (*known, *ids)}
     return ids, tuple(sorted(_newest(name, {*known, *ids}) for name in names))
 
 
-def _number(name: str, known: Iterable[str]) -> int:
-    """Return the number of the newest of the ``known`` shards called ``name``, the first being 1; 0 without one."""
+def _newest(name: str, known: Iterable[str], *, later: int = 0) -> str:
+    """Return the newest of the ``known`` shards called ``name``, or one that comes so many ``later``.
+
+    The first has no number.
+    """
     parts = (shard.partition(INCARNATION) for shard in known)
-    return max((int(number or 1) for shard, _, number in parts if shard == name), default=0)
-
-
-def _newest(name: str, known: Iterable[str]) -> str:
-    number = _number(name, known)
+    number = max((int(number or 1) for shard, _, number in parts if shard == name), default=0) + later
     return name if number <= 1 else f"{name}{INCARNATION}{number}"
-
-
-def _following(name: str, known: Iterable[str]) -> str:
-    number = _number(name, known) + 1
-    return name if number == 1 else f"{name}{INCARNATION}{number}"
