@@ -286,11 +286,14 @@ def _ended(control: SnapshotControl, facts: Facts) -> Step:
     if control.repetitions >= MOST_REPETITIONS:  # I10
         often = f"table {names} is emptied or renamed more often than it can be read: copies may keep rows of it. "
         return WriteControl(last, "end", (said,), (f"{often}Take a snapshot of it when it is not",))
+    # The next snapshot begins later than this: its end deletes the rows that were read, by any clock.
+    read_until = max((each.updated_at for each in read), default=0.0)
+    after = int(max(facts.now, min(read_until, facts.now + facts.margin)) - facts.margin)  # I7
     last = replace(
         last,
         again=tuple(again),
         left_out=tuple(sorted({*control.left_out, *found})),  # I7
-        after=_after_reading(facts, max((each.updated_at for each in read), default=0.0)),
+        after=after,
         # Without parts: the names of many tables may not fit into the record, once more than when it began.
         parts=(),
         emptied={},
@@ -298,8 +301,3 @@ def _ended(control: SnapshotControl, facts: Facts) -> Step:
     return WriteControl(
         last, "end", (said, f"table {names} was emptied or renamed during its snapshot, and is read again")
     )
-
-
-def _after_reading(facts: Facts, read_until: float) -> int:
-    """Return what the next snapshot begins later than: its end deletes the rows that were read, by any clock."""
-    return int(max(facts.now, min(read_until, facts.now + facts.margin)) - facts.margin)  # I7
