@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from relay.cache import Load, Outcome, TokenCache
 from relay.demo.truth import PublishedChange
-from relay.demo.workload import Item, cache_key, version_in
+from relay.demo.workload import Item, Repeating, cache_key, version_in
 
 _PAUSE = 0.002  # seconds between two reads
 
@@ -26,35 +25,21 @@ class Read:
     hit: bool
 
 
-class Reader(threading.Thread):
+class Reader(Repeating):
     """Reads random items through ``cache`` until stopped."""
 
     def __init__(self, cache: TokenCache, load: Load, items: Sequence[Item], seed: int) -> None:
-        super().__init__(name=f"reader-{seed}", daemon=True)
-        # Set by this thread; read by others after `stop`.
+        super().__init__(f"reader-{seed}")
         self.reads: list[Read] = []
-        self.failure: BaseException | None = None
         self._cache = cache
         self._load = load
         self._items = items
         self._random = random.Random(seed)
-        self._stop_event = threading.Event()
 
-    def stop(self) -> None:
-        """Stop, and wait for the end. Raises the error that ended it early."""
-        self._stop_event.set()
-        self.join()
-        if self.failure is not None:
-            raise self.failure
-
-    def run(self) -> None:
-        try:
-            while not self._stop_event.wait(_PAUSE):
-                # A few items are popular, as in practice.
-                item = self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)]
-                self.read(item)
-        except BaseException as error:  # raised by stop()
-            self.failure = error
+    def turn(self) -> None:
+        # A few items are popular, as in practice.
+        self.read(self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)])
+        self.stopping.wait(_PAUSE)
 
     def read(self, item: Item) -> Read:
         started = time.time()

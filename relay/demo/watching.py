@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,47 +15,38 @@ import orjson
 from relay.change import MARK, Operation
 from relay.config import Config
 from relay.demo.truth import PublishedChange, published_change
+from relay.demo.workload import Repeating
 from relay.kafka.changes import ReceivedChange, changes
 
 
-class TopicWatch(threading.Thread):
+class TopicWatch(Repeating):
     """Reads the topic of a table from its beginning, and records when each change arrived (epoch seconds).
 
     ``changes``: the stream's. ``reads``: the rows of snapshots. ``ended``: the marks of their ends.
     """
 
     def __init__(self, config: Config, table: str) -> None:
-        super().__init__(name="topic-watch", daemon=True)
-        # Added to by this thread. Others may ask for the lengths meanwhile, and read the rest after `stop`.
+        super().__init__("topic-watch")
+        # Others may ask for the lengths meanwhile.
         self.changes: list[PublishedChange] = []
         self.reads: list[PublishedChange] = []
         self.ended = 0
         self.ends: dict[int, int] = {}  # by partition, the offset after its last record
         self.arrived: dict[str, float] = {}  # by event id
-        self.failure: BaseException | None = None
-        self._stop_event = threading.Event()
         self._received = changes(config, [table])
-
-    def stop(self) -> None:
-        """Stop, and wait for the end. Raises the error that ended it early."""
-        self.close()
-        if self.failure is not None:
-            raise self.failure
 
     def close(self) -> None:
         """Stop, and wait for the end. It may be called again."""
-        self._stop_event.set()
+        self.stopping.set()
         self.join()
 
     def run(self) -> None:
-        try:
-            while not self._stop_event.is_set():
-                if (change := self._received.poll(0.1)) is not None:
-                    self._take(change)
-        except BaseException as error:  # raised by stop()
-            self.failure = error
-        finally:
-            self._received.close()
+        with closing(self._received):
+            super().run()
+
+    def turn(self) -> None:
+        if (change := self._received.poll(0.1)) is not None:
+            self._take(change)
 
     def _take(self, change: ReceivedChange) -> None:
         self.arrived.setdefault(change.event_id, time.time())

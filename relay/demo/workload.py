@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,23 +42,46 @@ class RecordedWrite:
     streamed: bool = True
 
 
-class Writer(threading.Thread, ABC):
+class Repeating(threading.Thread, ABC):
+    """A thread that takes turns until it is stopped, or one fails. What it records, others read after ``stop``."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+
+    @abstractmethod
+    def turn(self) -> None: ...
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self.turn()
+        except BaseException as error:  # raised by stop()
+            self.failure = error
+
+    def stop(self) -> None:
+        """Stop, and wait for the end. Raises the error that ended it early."""
+        self.stopping.set()
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Writer(Repeating):
     """Writes to its own items. ``pause``: mean seconds between two writes."""
 
     def __init__(self, number: int, *, customers: int, orders: int, pause: float, seed: int) -> None:
-        super().__init__(name=f"writer-{number}", daemon=True)
+        super().__init__(f"writer-{number}")
         self.pause = pause
         self.random = random.Random(f"{seed}-{number}")
         # The order ids of different writers never overlap.
         self.items: list[Item] = [
             (f"customer-{c:03}", str(number * 1_000_000 + o)) for c in range(customers) for o in range(orders)
         ]
-        # Appended to by this thread; others may ask for its length meanwhile, and read it after the thread has ended.
-        self.writes: list[RecordedWrite] = []
-        self.failure: BaseException | None = None  # set by this thread, read by others after it has ended
+        self.writes: list[RecordedWrite] = []  # others may ask for its length meanwhile
         self._next: dict[Item, int] = defaultdict(int)
         self._alive: set[Item] = set()
-        self._stopping = threading.Event()
 
     @abstractmethod
     def write_first(self, item: Item) -> None:
@@ -71,17 +95,10 @@ class Writer(threading.Thread, ABC):
         """Close its connection, after the thread has ended."""
         return
 
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self.write_once()
-                if self.pause:
-                    self._stopping.wait(self.random.expovariate(1 / self.pause))
-        except BaseException as error:  # reported by Workload.stop
-            self.failure = error
+    def turn(self) -> None:
+        self.write_once()
+        if self.pause:
+            self.stopping.wait(self.random.expovariate(1 / self.pause))
 
     def warm_up(self) -> None:
         """Write once to every item, in the caller's thread."""
@@ -169,13 +186,11 @@ class Workload:
     def stop(self) -> dict[Item, list[RecordedWrite]]:
         """Stop; return each item's acknowledged writes, in order. Raises the failure of a writer."""
         for writer in self.writers:
-            writer.stop()
+            writer.stopping.set()
         history: dict[Item, list[RecordedWrite]] = {}
         for writer in self.writers:
-            writer.join()
-            writer.close()
-            if writer.failure is not None:
-                raise writer.failure
+            with closing(writer):
+                writer.stop()
             for write in writer.writes:
                 history.setdefault(write.item, []).append(write)
         return history
