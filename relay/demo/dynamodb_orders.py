@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import boto3
 
 from relay.cache import DynamoDBLoader, Load
-from relay.demo.orders import TABLE, Incident, Orders
+from relay.demo.orders import TABLE, Orders
 from relay.demo.workload import CACHE_KEY, Item, Planned, Workload, Writer
 from relay.dynamodb.models import Attribute, Engine, Model, hash_key, item_key, range_key
 from relay.dynamodb.models.declaration import declaration_of
@@ -70,9 +70,6 @@ class DynamoDBOrders(Orders):
 
     def load(self) -> Load:
         return DynamoDBLoader(self._client, TABLE, item_key(CustomerOrder, CACHE_KEY)).load
-
-    def incidents(self) -> list[Incident]:
-        return []
 
     def versions(self) -> dict[Item, int]:
         orders = Engine(self._client).scan(CustomerOrder, consistent=True)

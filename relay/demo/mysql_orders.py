@@ -32,7 +32,6 @@ class MySQLOrders(Orders):
 
     title = "MariaDB"
     jars = ("mariadb",)
-    environment: ClassVar[dict[str, str]] = {}
     has_rows_before = True
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class Orders(ABC):
     title: ClassVar[str]
     jars: ClassVar[tuple[str, ...]]
     """The sets of jars it needs."""
-    environment: ClassVar[Mapping[str, str]]
+    environment: ClassVar[Mapping[str, str]] = {}
     """The environment variables that the demo's processes need to reach it."""
     on_its_times: ClassVar[str] = ""
     """What to know about the lag on the status page."""
@@ -64,9 +64,9 @@ class Orders(ABC):
     def load(self) -> Load:
         """Return the loader of the cache. Any thread may use it."""
 
-    @abstractmethod
     def incidents(self) -> list[Incident]:
         """Return the incidents of the load, in order."""
+        return []
 
     def problems(self, changes: Iterable[PublishedChange]) -> list[str]:
         """Return the effects of the incidents that are missing from the changes on the topic."""

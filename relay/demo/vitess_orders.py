@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -53,7 +53,6 @@ class VitessOrders(Orders):
 
     title = "Vitess"
     jars = ("mariadb",)
-    environment: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self.placement = Placement()
