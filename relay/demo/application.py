@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from relay.cache import Load, Outcome, TokenCache
 from relay.demo.truth import PublishedChange
-from relay.demo.workload import Item, Repeating, cache_key, version_in
+from relay.demo.workload import Item, Repeating, cache_key, version_of
 
 _PAUSE = 0.002  # seconds between two reads
 
@@ -47,10 +47,6 @@ class Reader(Repeating):
         read = Read(item, version_of(cached.value), started, cached.outcome is Outcome.HIT)
         self.reads.append(read)
         return read
-
-
-def version_of(value: bytes | None) -> int | None:
-    return version_in(value) if value is not None else None
 
 
 def stale_reads(

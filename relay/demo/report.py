@@ -14,11 +14,11 @@ from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.config import Config
 from relay.demo import truth
-from relay.demo.application import Read, stale_reads, version_of
+from relay.demo.application import Read, stale_reads
 from relay.demo.orders import Orders
 from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import Item, RecordedWrite, Workload, cache_key
+from relay.demo.workload import Item, RecordedWrite, Workload, cache_key, version_of
 
 _SHOWN = 8
 

@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, version_in
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, version_of
 from relay.kafka.changes import ReceivedChange
 
 _SHOWN = 5
@@ -38,20 +37,16 @@ def published_change(change: ReceivedChange) -> PublishedChange:
     key, token = change.key or {}, change.token
     return PublishedChange(
         item=(key[HASH_KEY], str(key[RANGE_KEY])),
-        version=_version(change.new),
+        version=version_of(change.new),
         operation=change.operation,
         partition=change.partition,
         offset=change.offset,
         event_id=change.event_id,
-        old_version=_version(change.old),
+        old_version=version_of(change.old),
         position=token.position if token else "",
         shard=token.shard if token else "",
         columns=frozenset(change.new) if isinstance(change.new, Mapping) else frozenset(),
     )
-
-
-def _version(image: str | Mapping[str, Any] | None) -> int | None:
-    return version_in(image) if image is not None else None
 
 
 def check_topic(

@@ -209,6 +209,10 @@ def item_of(key: str) -> Item:
     return customer, order
 
 
+def version_of(image: str | bytes | Mapping[str, Any] | None) -> int | None:
+    return version_in(image) if image is not None else None
+
+
 def version_in(image: str | bytes | Mapping[str, Any]) -> int:
     """Return the version of an item, given as DynamoDB-typed JSON, as a row's JSON, or as a row."""
     version = (image if isinstance(image, Mapping) else orjson.loads(image))["version"]

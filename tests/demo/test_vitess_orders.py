@@ -23,7 +23,7 @@ from relay.demo.vitess_orders import (
     VitessOrders,
     VitessWriter,
 )
-from relay.demo.workload import Item, cache_key, version_in
+from relay.demo.workload import Item, cache_key, version_of
 from tests import needs
 
 ON_VITESS = pytest.mark.faults("the demo of another source, which make faults runs: test_orders.py has what they share")
@@ -125,7 +125,7 @@ def test_the_writers_record_equals_the_table_after_a_new_column_and_a_split(orde
     load = orders.load()
     for item in random.sample(workload.items, 100):
         value = load(cache_key(item), None).value
-        assert (version_in(value) if value is not None else None) == found.get(item)
+        assert version_of(value) == found.get(item)
 
 
 def moved_customers() -> list[str]:
