@@ -239,7 +239,7 @@ class StartAtGtids:
 
 
 def parse_vstream_start(value: Any) -> str | StartAtGtids:
-    """Parse the start of a Vitess source. ValueError on anything else."""
+    """Parse the start of a Vitess source, also as ``relay reset --to`` may have it: ``vgtid:JSON``. ValueError."""
     if isinstance(value, StartAtGtids) or value in ("current", "copy") or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("vgtid:"):
@@ -262,7 +262,7 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
 
 
 def parse_binlog_start(value: Any) -> str | StartAtGtids:
-    """Parse the start of a MySQL source. ValueError on anything else."""
+    """Parse the start of a MySQL source, also as ``relay reset --to`` may have it: ``gtid:JSON``. ValueError."""
     if isinstance(value, StartAtGtids) or value == "current" or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("gtid:"):

@@ -6,7 +6,7 @@ The keys are a contract with users. The docstring of a key is also its descripti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -16,7 +16,6 @@ from relay.config.errors import invalid, refuse
 from relay.config.fields import (
     Keys,
     Seconds,
-    StartAtGtids,
     StartOfBinlogs,
     StartOfVStream,
     parse_binlog_start,
@@ -36,6 +35,8 @@ class _SQLConfig(PerTableConfig):
     """The keys that Vitess and MySQL share."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
+
+    table_key: ClassVar[str] = "tables"
 
     keyrange: Annotated[
         str, AfterValidator(lambda text: str(KeyRange.parse(text))), like("(?:[0-9A-Fa-f]{2})*-(?:[0-9A-Fa-f]{2})*|0")
@@ -108,10 +109,6 @@ class _SQLConfig(PerTableConfig):
         """The tables that the entry names, which exist when their reading begins."""
         return list(dict.fromkeys([*(self.tables or ()), *self.where]))
 
-    @property
-    def table_key(self) -> str:
-        return "tables"
-
     def key_columns(self, table: str) -> tuple[str, ...]:
         """The columns configured to serve as the primary key of ``table``; empty if none are."""
         if isinstance(self.key, dict):
@@ -124,6 +121,8 @@ class VitessConfig(_SQLConfig):
 
     has_complete_streams: ClassVar[bool] = False
     can_read_rows: ClassVar[bool] = False
+
+    parse_start = staticmethod(parse_vstream_start)
 
     type: Literal["vitess"]
 
@@ -151,11 +150,6 @@ class VitessConfig(_SQLConfig):
     def database(self) -> str:
         return self.keyspace
 
-    @staticmethod
-    def parse_start(to: Any) -> str | StartAtGtids:
-        """Parse ``relay reset --to``: ``current``, ``copy``, a time, or ``vgtid:JSON``. ValueError on anything else."""
-        return parse_vstream_start(to)
-
 
 class MySQLConfig(_SQLConfig):
     """A database on MySQL or MariaDB servers, read from their binlogs."""
@@ -166,6 +160,8 @@ class MySQLConfig(_SQLConfig):
             "dependentRequired": {"iam": ["user", "tls"]},
         }
     )
+
+    parse_start = staticmethod(parse_binlog_start)
 
     type: Literal["mysql"]
 
@@ -223,8 +219,3 @@ class MySQLConfig(_SQLConfig):
     @property
     def late_by(self) -> float | None:
         return None if all(len(servers) == 1 for servers in self.shards.values()) else self.max_lag
-
-    @staticmethod
-    def parse_start(to: Any) -> str | StartAtGtids:
-        """Parse ``relay reset --to``: ``current``, a time, or ``gtid:JSON``. ValueError on anything else."""
-        return parse_binlog_start(to)
