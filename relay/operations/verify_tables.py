@@ -322,7 +322,6 @@ class AppliedTime:
         self._through = 0.0
         # A time up to which everything was on the topics when they had these ends.
         self._awaited: tuple[float, Offsets] | None = None
-        self.group = self._group.group
         self.is_running = True
 
     def close(self) -> None:
