@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -49,14 +49,7 @@ _SAME = Comparison(is_same=True)
 _unknown = partial(Comparison, False, None)
 
 
-class Truth(Protocol):
-    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Compare values, by cache key, with their rows, which are read after the values. Raises ``Unavailable``."""
-
-    def close(self) -> None: ...
-
-
-def truth(config: Config, loaders: Sequence[str]) -> Truth:
+def truth(config: Config, loaders: Sequence[str]) -> LoadersTruth | ItemsTruth:
     """Return what to compare the values of the config's cache with. ``loaders``: each as ``module:name``.
 
     Raises ``ConfigError`` if a loader cannot be imported, or is needed and not given.
@@ -89,7 +82,10 @@ class LoadersTruth:
             loader.close()
 
     def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns something else than values."""
+        """Compare values, by cache key, with their rows, which are read after the values.
+
+        Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns something else than values.
+        """
         found: dict[str, Comparison] = {}
         keys = list(served)
         for start in range(0, len(keys), _AT_ONCE):
@@ -173,7 +169,7 @@ class ItemsTruth:
             table.close()
 
     def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Raises ``Unavailable`` if a table cannot be read."""
+        """Compare as `LoadersTruth` does. Raises ``Unavailable`` if a table cannot be read."""
         possible: dict[str, list[dict[str, Any] | None]] = {key: [] for key in served}
         for table in self._tables:
             table.connect()

@@ -19,7 +19,7 @@ from relay.cache.store import SampledStore
 from relay.config import CacheConfig, Config
 from relay.config.template import Template
 from relay.errors import ConfigError
-from relay.operations.expected_values import Comparison, ServedValue, Truth, truth
+from relay.operations.expected_values import Comparison, ItemsTruth, LoadersTruth, ServedValue, truth
 
 _ROUNDS = 3  # as many times `within` a value is looked at while its rows change
 _LOOKS = 20  # at least, in the time of one round
@@ -151,7 +151,7 @@ class _Verifier:
         self,
         store: SampledStore,
         cache: CacheConfig,
-        compared_with: Truth,
+        compared_with: LoadersTruth | ItemsTruth,
         within: float,
         say: Callable[[str], None],
         *,
