@@ -125,7 +125,8 @@ def verify(
         raise ConfigError("the config has no `cache:` section: add one to verify the cache")
     with closing(truth(config, loaders)) as compared_with, closing(open_store(cache.url)) as store:
         shows_values = not any(source.protect for source in config.sources)
-        return _Verifier(store, cache, compared_with, within, say, shows_values=shows_values).run(sample)
+        result = Verification(cache.namespace, within)
+        return _Verifier(store, cache, compared_with, say, shows_values, result).run(sample)
 
 
 @dataclass(slots=True)
@@ -146,62 +147,51 @@ class _Look:
     found: dict[str, Comparison]
 
 
+@dataclass(slots=True)
 class _Verifier:
-    def __init__(
-        self,
-        store: SampledStore,
-        cache: CacheConfig,
-        compared_with: LoadersTruth | ItemsTruth,
-        within: float,
-        say: Callable[[str], None],
-        *,
-        shows_values: bool,
-    ) -> None:
-        self._shows_values = shows_values
-        self._store = store
-        self._namespace = cache.namespace
-        self._templates = [Template.parse(text) for texts in cache.keys.values() for text in texts]
-        self._truth = compared_with
-        self._say = say
-        self._suspects: dict[str, _Suspect] = {}
-        self._result = Verification(cache.namespace, within)
+    store: SampledStore
+    cache: CacheConfig
+    truth: LoadersTruth | ItemsTruth
+    say: Callable[[str], None]
+    shows_values: bool
+    result: Verification
+    suspects: dict[str, _Suspect] = field(default_factory=dict)
 
     def run(self, sample: int) -> Verification:
-        result = self._result
-        prefix = entry_key(self._namespace, "")
-        keys = [name.removeprefix(prefix) for name in self._store.sample(prefix, sample)]
+        result = self.result
+        templates = [Template.parse(text) for texts in self.cache.keys.values() for text in texts]
+        prefix = entry_key(result.namespace, "")
+        keys = [name.removeprefix(prefix) for name in self.store.sample(prefix, sample)]
         result.sampled = len(keys)
         look = self._look(keys)
         result.without_value = len(keys) - len(look.served)
-        result.unmatched = sorted(key for key in look.served if not self._is_matched(key))
+        result.unmatched = sorted(key for key in look.served if not _is_matched(key, templates))
         self._settle(look.served, look)
-        if self._suspects:
-            self._say(
-                f"{len(self._suspects)} values differ from their rows: looking again for up to {result.within:g} s"
-            )
+        if self.suspects:
+            self.say(f"{len(self.suspects)} values differ from their rows: looking again for up to {result.within:g} s")
         pause = _FIRST_PAUSE
-        while self._suspects:
+        while self.suspects:
             time.sleep(min(pause, result.within / _LOOKS))
             pause = min(2 * pause, _LONGEST_PAUSE)
-            self._settle(list(self._suspects), self._look(self._suspects))
+            self._settle(list(self.suspects), self._look(self.suspects))
         return result
 
     def _look(self, keys: Collection[str]) -> _Look:
-        names = [entry_key(self._namespace, key) for key in keys]
-        found, generation = self._store.read(names, generation_key(self._namespace))
+        names = [entry_key(self.result.namespace, key) for key in keys]
+        found, generation = self.store.read(names, generation_key(self.result.namespace))
         now = time.time()
         served = {}
         for key, stored in zip(keys, found, strict=True):
             entry = decode(stored.meta) if stored else None
             if stored and entry and entry.serves(generation, now):
                 served[key] = ServedValue(stored.value, entry.tokens)
-        return _Look(served, self._truth.compare(served) if served else {})
+        return _Look(served, self.truth.compare(served) if served else {})
 
     def _settle(self, keys: Iterable[str], look: _Look) -> None:
         """Count the keys that enough is known about, and keep the others as suspects."""
         now = time.monotonic()
         for key in keys:
-            suspect, served, found = self._suspects.get(key), look.served.get(key), look.found.get(key)
+            suspect, served, found = self.suspects.get(key), look.served.get(key), look.found.get(key)
             if served is None or found is None or (suspect is not None and served.value != suspect.value):
                 self._count_consistent(key, now)  # the value that differed is no longer served
             elif found.is_same:
@@ -212,28 +202,29 @@ class _Verifier:
                 self._suspect(key, served.value, found.truth, now)
 
     def _count_consistent(self, key: str, now: float) -> None:
-        self._result.consistent += 1
-        suspect = self._suspects.pop(key, None)
+        self.result.consistent += 1
+        suspect = self.suspects.pop(key, None)
         if suspect is not None:
-            self._result.late += 1
-            self._result.slowest = max(self._result.slowest, now - suspect.first)
+            self.result.late += 1
+            self.result.slowest = max(self.result.slowest, now - suspect.first)
 
     def _count_unknown(self, key: str, reason: str) -> None:
-        self._suspects.pop(key, None)
-        self._result.unknown[reason] += 1
+        self.suspects.pop(key, None)
+        self.result.unknown[reason] += 1
 
     def _suspect(self, key: str, value: bytes | None, truth: bytes | None, now: float) -> None:
-        within = self._result.within
-        suspect = self._suspects.get(key)
+        within = self.result.within
+        suspect = self.suspects.get(key)
         if suspect is None:
-            self._suspects[key] = _Suspect(value, truth, now, now)
+            self.suspects[key] = _Suspect(value, truth, now, now)
         elif suspect.truth != truth:
             suspect.truth, suspect.since = truth, now
             if now - suspect.first >= _ROUNDS * within:
                 self._count_unknown(key, "the rows, or what the loader makes of them, changed from look to look")
         elif now - suspect.since >= within:
-            del self._suspects[key]
-            self._result.stale.append(StaleEntry(key, value, truth, now - suspect.first, self._shows_values))
+            del self.suspects[key]
+            self.result.stale.append(StaleEntry(key, value, truth, now - suspect.first, self.shows_values))
 
-    def _is_matched(self, key: str) -> bool:
-        return any(next(template.matches(key), None) is not None for template in self._templates)
+
+def _is_matched(key: str, templates: Sequence[Template]) -> bool:
+    return any(next(template.matches(key), None) is not None for template in templates)

@@ -165,87 +165,78 @@ class _UnlikeRow:
     state: tuple[str | None, str | None, str] | None = None
 
 
+@dataclass
 class TableVerifier:
     """Compares one table. ``clock``: seconds since the epoch. ``applied``: says how far the consumer has come."""
 
-    def __init__(
-        self,
-        table: ComparedTable,
-        truth: SourceRows,
-        kept: KeptRows,
-        applied: _Applied,
-        within: float,
-        say: Callable[[str], None],
-        *,
-        clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._table = table
-        self._truth = truth
-        self._kept = kept
-        self._applied = applied
-        self._within = within
-        self._say = say
-        self._clock = clock
-        self._sleep = sleep
+    table: ComparedTable
+    truth: SourceRows
+    kept: KeptRows
+    applied: _Applied
+    within: float
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
         self._waiting: dict[ComparedKey, _UnlikeRow] = {}
-        self._result = TableVerification(table.table, kept.where, within)
+        self._result = TableVerification(self.table.table, self.kept.where, self.within)
 
     def run(self, sample: int | None) -> TableVerification:
         result = self._result
         if sample is None:
             self._compare_all()
-            duplicates, duplicated = self._kept.duplicates()
+            duplicates, duplicated = self.kept.duplicates()
             result.duplicates += duplicates
             result.duplicated += duplicated
         else:
-            now = self._clock()
-            rows = [*self._true_rows(self._truth.some(sample)), *self._kept_rows(self._kept.some(sample))]
+            now = self.clock()
+            rows = [*self._true_rows(self.truth.some(sample)), *self._kept_rows(self.kept.some(sample))]
             self._waiting = {row.key: _UnlikeRow(now, now) for row in rows}
         self._look(is_first=sample is not None)
         if self._waiting:
-            self._say(
+            self.say(
                 f"{len(self._waiting)} rows of {result.table} differ from the source: looking again for "
-                f"{self._within:g} s or more"
+                f"{self.within:g} s or more"
             )
         pause = _FIRST_PAUSE
         while self._waiting:
-            self._sleep(min(pause, self._within / 4))
-            begun = self._clock()
+            self.sleep(min(pause, self.within / 4))
+            begun = self.clock()
             self._look()
-            pause = min(max(2 * pause, self._clock() - begun), _LONGEST_PAUSE)
+            pause = min(max(2 * pause, self.clock() - begun), _LONGEST_PAUSE)
         return result
 
     def _compare_all(self) -> None:
         # The kept rows first: whatever changes meanwhile differs, and is looked at again.
         result, left_out, twice = self._result, 0, list[ComparedKey]()
-        for pair in digest_pairs(self._kept_rows(self._kept.all()), self._true_rows(self._truth.all())):
+        for pair in digest_pairs(self._kept_rows(self.kept.all()), self._true_rows(self.truth.all())):
             if pair.is_twice:  # I7
                 result.duplicates += 1
                 twice += [pair.key] if len(twice) < _EXAMPLES else []
             if are_alike(pair.kept, pair.truth):
                 result.consistent += 1
             elif len(self._waiting) < _MOST_AGAIN:  # I11
-                now = self._clock()
+                now = self.clock()
                 self._waiting[pair.key] = _UnlikeRow(now, now)
             else:
                 left_out += 1
         if left_out:
             result.unknown[f"only the first {_MOST_AGAIN} rows that differ are looked at again"] += left_out
         if twice:
-            rows = self._kept_rows(self._kept.of(twice))
-            named = [(row.event_id, orjson.dumps(self._table.shown(row.key)).decode()) for row in rows]
+            rows = self._kept_rows(self.kept.of(twice))
+            named = [(row.event_id, orjson.dumps(self.table.shown(row.key)).decode()) for row in rows]
             result.duplicated = named[:_EXAMPLES]
 
     def _look(self, *, is_first: bool = False) -> None:
         """Look again at the rows that wait, and count what is settled. ``is_first``: the first look."""
-        through = self._applied.through()  # before the kept rows are read
+        through = self.applied.through()  # before the kept rows are read
         keys = list(self._waiting)
         for at in range(0, len(keys), _AT_ONCE):
             several = keys[at : at + _AT_ONCE]
-            kept = {row.key: row for row in self._kept_rows(self._kept.of(several))}
-            truth = {row.key: row for row in self._true_rows(self._truth.of(several))}
-            now = self._clock()
+            kept = {row.key: row for row in self._kept_rows(self.kept.of(several))}
+            truth = {row.key: row for row in self._true_rows(self.truth.of(several))}
+            now = self.clock()
             for key in several:
                 if self._is_settled(key, kept.get(key), truth.get(key), through, now, is_first):
                     del self._waiting[key]
@@ -269,17 +260,17 @@ class TableVerifier:
             return True
         if kept is not None and kept.incomplete and truth is not None:
             result.incomplete += 1
-            result.incomplete_keys += [self._table.shown(key)] if result.incomplete <= _EXAMPLES else []
+            result.incomplete_keys += [self.table.shown(key)] if result.incomplete <= _EXAMPLES else []
             return True
         state = (*digests, kept.event_id if kept else "")
         if unlike.state != state:
             unlike.state, unlike.since = state, now
-        elif now - unlike.since >= self._within and through >= unlike.since:
+        elif now - unlike.since >= self.within and through >= unlike.since:
             self._accuse(key, kept, truth, now - unlike.first)
             return True
-        if now - unlike.first < max(_ROUNDS * self._within, self._within + _PATIENCE):
+        if now - unlike.first < max(_ROUNDS * self.within, self.within + _PATIENCE):
             return False
-        moves = now - unlike.since < self._within
+        moves = now - unlike.since < self.within
         result.unknown[
             "the row changed from look to look"
             if moves
@@ -290,21 +281,21 @@ class TableVerifier:
     def _accuse(self, key: ComparedKey, kept: ComparedRow | None, truth: ComparedRow | None, seconds: float) -> None:
         result = self._result
         kind = "missing" if kept is None else "extra" if truth is None else "different"
-        if kind == "missing" and not self._kept.from_start:
+        if kind == "missing" and not self.kept.from_start:
             result.unknown["the log has no change of the row, and no snapshot: it may be older than the log"] += 1
             return
         result.wrong[kind] += 1
         if len(result.wrong_rows) < _EXAMPLES:
             columns = {}
             if kept is not None and kept.values is not None and truth is not None and truth.values is not None:
-                columns = self._table.differences(kept.values, truth.values)
-            result.wrong_rows.append(WrongRow(kind, self._table.shown(key), seconds, columns))
+                columns = self.table.differences(kept.values, truth.values)
+            result.wrong_rows.append(WrongRow(kind, self.table.shown(key), seconds, columns))
 
     def _kept_rows(self, rows: Iterable[Any]) -> Iterator[ComparedRow]:
-        return map(self._table.of_kept, rows)
+        return map(self.table.of_kept, rows)
 
     def _true_rows(self, rows: Iterable[tuple[Any, Any]]) -> Iterator[ComparedRow]:
-        return (self._table.of_source(key, image) for key, image in rows)
+        return (self.table.of_source(key, image) for key, image in rows)
 
 
 class AppliedTime:
