@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from relay.cache.store import SampledStore
 from relay.config import CacheConfig, Config
 from relay.config.template import Template
 from relay.errors import ConfigError
-from relay.operations.expected_values import Comparison, ItemsTruth, LoadersTruth, ServedValue, truth
+from relay.operations.expected_values import ItemsTruth, LoadersTruth, ServedValue, truth
 
 _ROUNDS = 3  # as many times `within` a value is looked at while its rows change
 _LOOKS = 20  # at least, in the time of one round
@@ -140,14 +140,6 @@ class _Suspect:
 
 
 @dataclass(slots=True)
-class _Look:
-    """One look at some keys: the values that the cache served, and how they compare with their rows."""
-
-    served: dict[str, ServedValue]
-    found: dict[str, Comparison]
-
-
-@dataclass(slots=True)
 class _Verifier:
     store: SampledStore
     cache: CacheConfig
@@ -163,20 +155,21 @@ class _Verifier:
         prefix = entry_key(result.namespace, "")
         keys = [name.removeprefix(prefix) for name in self.store.sample(prefix, sample)]
         result.sampled = len(keys)
-        look = self._look(keys)
-        result.without_value = len(keys) - len(look.served)
-        result.unmatched = sorted(key for key in look.served if not _is_matched(key, templates))
-        self._settle(look.served, look)
+        served = self._served(keys)
+        result.without_value = len(keys) - len(served)
+        result.unmatched = sorted(key for key in served if not _is_matched(key, templates))
+        self._settle(served, served)
         if self.suspects:
             self.say(f"{len(self.suspects)} values differ from their rows: looking again for up to {result.within:g} s")
         pause = _FIRST_PAUSE
         while self.suspects:
             time.sleep(min(pause, result.within / _LOOKS))
             pause = min(2 * pause, _LONGEST_PAUSE)
-            self._settle(list(self.suspects), self._look(self.suspects))
+            self._settle(list(self.suspects), self._served(self.suspects))
         return result
 
-    def _look(self, keys: Collection[str]) -> _Look:
+    def _served(self, keys: Collection[str]) -> dict[str, ServedValue]:
+        """Return the values that the cache serves now."""
         names = [entry_key(self.result.namespace, key) for key in keys]
         found, generation = self.store.read(names, generation_key(self.result.namespace))
         now = time.time()
@@ -185,13 +178,14 @@ class _Verifier:
             entry = decode(stored.meta) if stored else None
             if stored and entry and entry.serves(generation, now):
                 served[key] = ServedValue(stored.value, entry.tokens)
-        return _Look(served, self.truth.compare(served) if served else {})
+        return served
 
-    def _settle(self, keys: Iterable[str], look: _Look) -> None:
-        """Count the keys that enough is known about, and keep the others as suspects."""
+    def _settle(self, keys: Iterable[str], values: Mapping[str, ServedValue]) -> None:
+        """Count the keys that enough is known about, and keep the others as suspects. ``values``: the served ones."""
+        compared = self.truth.compare(values) if values else {}
         now = time.monotonic()
         for key in keys:
-            suspect, served, found = self.suspects.get(key), look.served.get(key), look.found.get(key)
+            suspect, served, found = self.suspects.get(key), values.get(key), compared.get(key)
             if served is None or found is None or (suspect is not None and served.value != suspect.value):
                 self._count_consistent(key, now)  # the value that differed is no longer served
             elif found.is_same:
