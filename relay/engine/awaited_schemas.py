@@ -94,7 +94,7 @@ class AwaitedSchemas:
         return made
 
     def _take_published(self) -> None:
-        if self._publishing is None or not self._publishing.done:
+        if self._publishing is None or not self._publishing.done():
             return
         call, self._publishing = self._publishing, None
         made = list(chain.from_iterable(call.result()))

@@ -35,7 +35,7 @@ class ReloadedConfig:
 
     def serve(self, sources: Iterable[SourceState]) -> None:
         """Begin to read the config if that was requested, and apply it once it is read."""
-        if self._reading is not None and self._reading.done:
+        if self._reading is not None and self._reading.done():
             reading, self._reading = self._reading, None
             self._apply(reading.result, sources)
         if self._reading is None and self._requested:

@@ -60,8 +60,8 @@ class Producers:
         """Return the producer of the next transaction. Raises ``Fenced``, ``Unavailable`` and ``NotDrained``."""
         while True:
             if not self._ready:
-                wait([each.future for each in self._opening], return_when=FIRST_COMPLETED)
-            for each in [each for each in self._opening if each.done]:
+                wait(self._opening, return_when=FIRST_COMPLETED)
+            for each in [each for each in self._opening if each.done()]:
                 self._opening.remove(each)
                 self._ready.append(each.result())
             publisher = self._ready.pop(0)

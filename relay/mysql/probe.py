@@ -67,7 +67,7 @@ class BackgroundProbe(Generic[T]):
 
     def take(self) -> T | None:
         """Return the answer, once, or None while there is none. Raises what ``ask`` raised, except ``Unavailable``."""
-        return self.wait() if self._answer is not None and self._answer.done else None
+        return self.wait() if self._answer is not None and self._answer.done() else None
 
     def wait(self) -> T | None:
         """Wait until the question under way is answered, and take the answer."""
@@ -96,7 +96,7 @@ class BackgroundProbe(Generic[T]):
         """Let nobody wait for the answer any longer. The next question may be asked at once."""
         answer, self._answer = self._answer, None
         if answer is not None:
-            answer.future.add_done_callback(self._drop)
+            answer.add_done_callback(self._drop)
         self.forget()
         self._due = -math.inf
 

@@ -8,36 +8,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 _AT_ONCE = 16  # calls
 
 
-class SlowCall(Generic[T]):
-    """A call that runs in a thread from here on. ``name``: the thread's."""
+class SlowCall(Future[T]):
+    """A call that runs in a thread from here on, which fills this and shares nothing else. ``name``: the thread's."""
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
-        # Filled by the thread, which shares nothing else.
-        self.future: Future[T] = Future()
+        super().__init__()
         self._call = call
         # A daemon, so that a call that hangs does not keep the process alive.
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    @property
-    def done(self) -> bool:
-        return self.future.done()
-
-    def result(self) -> T:
-        """Return or raise what the call did; wait until it has ended."""
-        return self.future.result()
-
     def _run(self) -> None:
         try:
-            self.future.set_result(self._call())
+            self.set_result(self._call())
         except BaseException as error:  # raised again by `result`
-            self.future.set_exception(error)
+            self.set_exception(error)
 
 
 def call_all(name: str, calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -34,7 +34,7 @@ class Measuring:
 
     def has_ended(self, published: Mapping[str, ShardCheckpoint]) -> bool:
         """Whether a measurement has ended, and its snapshot may begin."""
-        if self._under_way is None or not self._under_way[1].done:
+        if self._under_way is None or not self._under_way[1].done():
             return False
         return self._tables.may_begin(self._under_way[0].asked.as_of, published)
 
@@ -60,7 +60,7 @@ class Measuring:
             return None
         measurement, call = self._under_way
         if not self.has_ended(published):
-            if call.done and self._retry.is_due():
+            if call.done() and self._retry.is_due():
                 behind = self._clock() - measurement.asked.as_of
                 log.info(
                     "source %s: the snapshot starts once each shard is published to %d s ago", self._source, behind

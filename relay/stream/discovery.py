@@ -165,7 +165,7 @@ class ListedShards:
         if self._told() is not None or self._is_wanted_again:
             return True
         if self._under_way is not None:
-            return self._under_way.call.done
+            return self._under_way.call.done()
         return self.monotonic() >= self.next_at
 
     @property
@@ -191,7 +191,7 @@ class ListedShards:
         Return whether one has arrived, or the last one is wanted once more.
         """
         self._next_at = self._next_at or self.monotonic()
-        if self._under_way is not None and self._under_way.call.done:
+        if self._under_way is not None and self._under_way.call.done():
             under_way, self._under_way = self._under_way, None
             if not under_way.is_outdated:  # I1
                 return self._take(under_way.call)

@@ -91,7 +91,7 @@ class Planning:
     @property
     def is_asking(self) -> bool:
         """Whether the source is still being asked for a plan."""
-        return self._making is not None and not self._making.done
+        return self._making is not None and not self._making.done()
 
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
         """Return the plan of ``stream``, and the gap before it if it has one, or None while it is being made.
@@ -103,7 +103,7 @@ class Planning:
             self.wanted_at = self.clock()
         if self._making is None:
             self._making = SlowCall(f"plan-{self.source.name}", self._maker(stream))
-        if not self._making.done:
+        if not self._making.done():
             return None
         made, self._making = self._making, None
         if self._is_outdated:

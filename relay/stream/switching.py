@@ -90,7 +90,7 @@ class Switching:
 
     def _connected(self) -> StreamId | None:
         """Return the stream that the source is connected to by now."""
-        if self._connecting is None or not self._connecting.done:
+        if self._connecting is None or not self._connecting.done():
             return None
         connecting, self._connecting = self._connecting, None
         try:
@@ -111,7 +111,7 @@ class Switching:
     @property
     def is_connected(self) -> bool:
         """Whether it is connected to that stream by now, or that has failed."""
-        return self._connecting is not None and self._connecting.done
+        return self._connecting is not None and self._connecting.done()
 
     @property
     def held_up_since(self) -> float | None:

@@ -29,4 +29,4 @@ def test_a_slow_call_gives_what_it_returned_or_raised() -> None:
     failed = SlowCall("test", lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failed.result()
-    assert failed.done
+    assert failed.done()
