@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,7 @@ _LOSS_SHOWN = 3600.0  # how many seconds health is red after dead letters were l
 _RECENT = 300.0  # how many seconds the lag of a batch is shown
 
 
+@dataclass(eq=False)
 class ConsumerWatch:
     """One consumer, as its threads report it.
 
@@ -41,28 +43,20 @@ class ConsumerWatch:
     wait for a batch. ``stalled_after``: seconds beyond that. ``clock``: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        topics: Sequence[str],
-        counted: ConsumerMetrics,
-        *,
-        tombstone_ttl: float | None = None,
-        apply_every: float = 0.0,
-        stalled_after: float = STALLED_AFTER,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.name = name
-        self.topics = topics
-        self.tombstone_ttl = tombstone_ttl
+    name: str
+    topics: Sequence[str]
+    counted: ConsumerMetrics
+    _: KW_ONLY
+    tombstone_ttl: float | None = None
+    apply_every: float = 0.0
+    stalled_after: float = STALLED_AFTER
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         # Where it is served, as HOST:PORT@NAME, the name of its machine. Set before the consumer starts.
         self.address = ""
         # The memory of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
         self.memory: Sequence[ServerMemory] = ()
-        self._metrics = counted
-        self._limit = stalled_after
-        self._apply_every = apply_every
-        self._clock = clock
         # Guards all below, which is short work.
         self._lock = Lock()
         self._state = "starting"
@@ -70,12 +64,12 @@ class ConsumerWatch:
         self._failed: deque[float] = deque(maxlen=_LOOP)
         # When dead letters could last not be written, or None if none were or some could since.
         self._lost_at: float | None = None
-        self._begun = clock()
+        self._begun = self.clock()
         self._progress = _Progress(self._begun)
         # The lags of recent batches from the commits of their changes, with the times of the batches: each that no
         # later batch has exceeded.
         self._commit_lags: deque[tuple[float, float]] = deque()
-        counted.add_consumer(name)
+        self.counted.add_consumer(self.name)
 
     # ------------------------------------------------------------------ by the consumer's threads
 
@@ -83,33 +77,33 @@ class ConsumerWatch:
         """Note where the consumer resumes, and that it runs."""
         with self._lock:
             self._state, self._progress.reached = "running", offsets
-            self._progress.moved_at = self._clock()
+            self._progress.moved_at = self.clock()
 
     def reach(self, offsets: Offsets) -> None:
         """Note up to where records are applied."""
         with self._lock:
             self._state, self._error = "running", None
             self._failed.clear()
-            self._progress.reach(offsets, self._clock())
+            self._progress.reach(offsets, self.clock())
 
     def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
-        self._metrics.count_batch(self.name, counts, seconds)
+        self.counted.count_batch(self.name, counts, seconds)
         if counts.get("lost_dead_letters") or counts.get("dead_letters"):
             with self._lock:
-                self._lost_at = self._clock() if counts.get("lost_dead_letters") else None
+                self._lost_at = self.clock() if counts.get("lost_dead_letters") else None
         if "lag" in counts:
             with self._lock:
                 lags = self._commit_lags
                 while lags and (lags[-1][1] <= counts["lag"] or len(lags) == _LOOKS):
                     lags.pop()
-                lags.append((self._clock(), counts["lag"]))
+                lags.append((self.clock(), counts["lag"]))
 
     def fail(self, error: str, *, for_good: bool = False) -> None:
         """Note a failure. ``for_good``: whether this was the last attempt."""
-        self._metrics.count_failure(self.name)
+        self.counted.count_failure(self.name)
         with self._lock:
             self._state, self._error = "failed" if for_good else "waiting to try again", error
-            self._failed.append(self._clock())
+            self._failed.append(self.clock())
 
     def try_again(self) -> None:
         """Note that the next attempt begins."""
@@ -139,7 +133,7 @@ class ConsumerWatch:
     def stalls(self) -> list[Stall]:
         """Return why this consumer is not healthy (I10)."""
         with self._lock:
-            now = self._clock()
+            now = self.clock()
             found = list(self._stalls(now))
         error = redacted(self._error) if self._error else None
         return [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in found]
@@ -148,7 +142,7 @@ class ConsumerWatch:
         """Yield what, for how many seconds, and whether it hangs, so that a restart may help."""
         name = f"consumer {self.name}"
         # One that failed once may hang in its next attempt.
-        fails = bool(self._failed) and now - self._failed[-1] <= self._limit + self._apply_every
+        fails = bool(self._failed) and now - self._failed[-1] <= self.stalled_after + self.apply_every
         if self._state == "failed":
             # Not by the liveness probe: a new process would refuse to start, and the consumers beside it end.
             yield f"{name} has stopped; restart it", now - self._failed[-1], False
@@ -157,15 +151,15 @@ class ConsumerWatch:
             yield f"{name} fails again and again", now - self._failed[0], False
         if self._lost_at is not None and now - self._lost_at < _LOSS_SHOWN:  # I12
             yield f"{name} could not write dead letters; see its log", now - self._lost_at, False
-        if self._state == "starting" and now - self._begun > self._limit:
+        if self._state == "starting" and now - self._begun > self.stalled_after:
             yield f"{name} has not started; see its log", now - self._begun, not fails
         if self._state in ("starting", "stopped"):
             return
         progress = self._progress
         since = max(progress.open[0][0], progress.moved_at) if progress.open else now
-        if now - since > self._limit + self._apply_every:
+        if now - since > self.stalled_after + self.apply_every:
             yield f"{name} makes no progress while {progress.waiting} records wait", now - since, not fails
-        if now - progress.looked_at > self._limit:
+        if now - progress.looked_at > self.stalled_after:
             yield f"{name} cannot see the ends of its topics; see the brokers", now - progress.looked_at, False
 
     @property
@@ -175,17 +169,17 @@ class ConsumerWatch:
 
     def uptime(self) -> float:
         """Return the seconds since the process made this watch."""
-        return self._clock() - self._begun
+        return self.clock() - self._begun
 
     def lag(self) -> tuple[int, float] | None:
         """Return the lag in records and in seconds, or None if it is not known."""
         with self._lock:
-            return self._progress.lag(self._clock())
+            return self._progress.lag(self.clock())
 
     def commit_lag(self) -> float:
         """Return the longest lag of the recent batches from the commits of their changes, in seconds."""
         with self._lock:
-            while self._commit_lags and self._commit_lags[0][0] < self._clock() - _RECENT:
+            while self._commit_lags and self._commit_lags[0][0] < self.clock() - _RECENT:
                 self._commit_lags.popleft()
             return self._commit_lags[0][1] if self._commit_lags else 0.0
 
@@ -194,7 +188,7 @@ class ConsumerWatch:
         with self._lock:
             found: dict[str, Any] = {"consumer": self.name, "state": self._state, "reached": self._progress.reached}
             found |= {"error": redacted(self._error) if self._error else None}
-        found["dead_letters"] = self._metrics.dead_letters(self.name)
+        found["dead_letters"] = self.counted.dead_letters(self.name)
         return found | {"lag_records": lag and lag[0], "lag_seconds": lag and round(lag[1], 1)}
 
 

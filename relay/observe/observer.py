@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -24,6 +25,7 @@ from relay.observe.status import SourceView, WorkerStatus, this_process
 _STATUS_INTERVAL = 1.0
 
 
+@dataclass(eq=False)
 class Observer(Collector):
     """``file``: the config's, for commands that are shown.
 
@@ -33,30 +35,22 @@ class Observer(Collector):
     ``wall``: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        name: str,
-        worker: int = 0,
-        *,
-        file: str = "relay.yaml",
-        keeps_status: bool = False,
-        stalled_after: float = health.STALLED_AFTER,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self.name = name
-        self.worker = worker
-        self.file = file
+    name: str
+    worker: int = 0
+    _: KW_ONLY
+    file: str = "relay.yaml"
+    keeps_status: bool = False
+    stalled_after: float = health.STALLED_AFTER
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         # As `relay status` calls the members of the group.
         self.process = this_process()
         # The other workers and the consumers of this relay, as the HTTP threads ask them.
         self.others: Callable[[], list[dict[str, Any]]] = list
-        self.keeps_status = keeps_status
-        self.stalled_after = stalled_after
-        self.clock = clock
-        self.wall = wall
         self.metrics = Metrics()
-        self.liveness = Liveness(clock=clock)
+        self.liveness = Liveness(clock=self.clock)
         self.history = History()
         # The progress bars of snapshots, if stderr is a terminal. Only the worker's thread uses them.
         self.bars: SnapshotBars | None = None
