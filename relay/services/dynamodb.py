@@ -22,9 +22,7 @@ class DynamoDBLocal(EmbeddedServer):
     def endpoint_url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
-    @property
-    def address(self) -> str:
-        return self.endpoint_url
+    address = endpoint_url
 
     def _command(self) -> list[str]:
         files = jars("dynamodb")

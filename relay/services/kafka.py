@@ -72,10 +72,6 @@ class KafkaBroker(EmbeddedServer):
     def address(self) -> str:
         return self.bootstrap_servers
 
-    @property
-    def _settings_file(self) -> Path:
-        return self.folder / "server.properties"
-
     def _prepare(self) -> None:
         client, controller = self.ports
         data = self.folder / "data"
@@ -85,7 +81,7 @@ class KafkaBroker(EmbeddedServer):
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "log.dirs": str(data),
         }
-        _write(self._settings_file, {**settings, **self.options})
+        _write(self.folder / "server.properties", {**settings, **self.options})
         if (data / _META).exists():
             return
         with tempfile.TemporaryDirectory(dir=self.folder) as spare:
@@ -95,7 +91,7 @@ class KafkaBroker(EmbeddedServer):
         _write(data / _META, own)
 
     def _command(self) -> list[str]:
-        return _java(*self.java_options(), "kafka.Kafka", str(self._settings_file))
+        return _java(*self.java_options(), "kafka.Kafka", str(self.folder / "server.properties"))
 
     def java_options(self) -> list[str]:
         """Return what the tests add, such as an archive of Kafka's classes."""

@@ -108,13 +108,11 @@ class Vitess(EmbeddedServer):
             )
 
     @property
-    def address(self) -> str:
-        return self.vtgate
-
-    @property
     def vtgate(self) -> str:
         """The address of vtgate's gRPC, which VStream uses."""
         return f"{HOST}:{self.port}"
+
+    address = vtgate
 
     @property
     def mysql_port(self) -> int:
