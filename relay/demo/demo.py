@@ -256,7 +256,7 @@ def _await_exits(folder: Path) -> None:
     """Wait until all processes started for ``folder`` have ended: Spark's JVMs outlive their drivers by a moment."""
     mark = f"RELAY_STATE={folder}/".encode()
     deadline = time.monotonic() + _EXIT_TIMEOUT
-    while running := [pid for pid in _processes() if mark in _environment(pid)]:
+    while running := list(_processes_with(mark)):
         if time.monotonic() > deadline:
             for pid in running:
                 with suppress(ProcessLookupError):
@@ -264,16 +264,12 @@ def _await_exits(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _processes() -> list[int]:
-    proc = Path("/proc")
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()] if proc.exists() else []
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""  # it has ended, or belongs to another user
+def _processes_with(mark: bytes) -> Iterator[int]:
+    """Yield the processes that have ``mark`` in their environment; nothing where there is no /proc, as on macOS."""
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if mark in environment.read_bytes():
+                yield int(environment.parent.name)
 
 
 @contextmanager
