@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
-from relay.config import Config, CopyConfig, HttpConfig, SchemaRegistryConfig, SourceConfig, redacted
+from relay.config import Config, HttpConfig, SchemaRegistryConfig, SourceConfig, redacted
 from relay.config.errors import did_you_mean
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
@@ -54,8 +54,8 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     checks = _offline(config) if offline else _online(config)
     if config.log:
         checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
-    if config.copy_:
-        checks.append((f"copy {redacted(config.copy_.url)}", partial(_check_copy, config, config.copy_, offline)))
+    if copy := config.copy_:
+        checks.append((f"copy {redacted(copy.url)}", lambda: copy_target(config, copy).check(offline=offline)))
     checks += _of_machine(config)
     with ThreadPoolExecutor(max_workers=8) as pool:
         for findings in pool.map(lambda named: _run(*named), checks):
@@ -99,10 +99,6 @@ def _of_machine(config: Config) -> list[tuple[str, Check]]:
     elif config.cache:
         checks += [(name, partial(_or_python, check)) for name, check in consumers]
     return checks
-
-
-def _check_copy(config: Config, copy: CopyConfig, offline: bool) -> str:
-    return copy_target(config, copy).check(offline=offline)
 
 
 def _run(name: str, check: Check) -> list[Finding]:
