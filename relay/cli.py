@@ -337,7 +337,6 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line."""
     machine.prepare_streams()
     app()
 

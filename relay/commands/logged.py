@@ -96,7 +96,5 @@ def _wants_json(given: list[str]) -> bool:
 
 
 class Commands(typer.Typer):
-    """A group of such commands."""
-
     def command(self, name: str | None = None, **others: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=LoggedCommand, **others)

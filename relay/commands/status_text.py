@@ -24,8 +24,6 @@ _LONGEST_LINE = 1_000_000  # the GTID set of a position may take 50,000
 
 
 class _Row(NamedTuple):
-    """What is shown of a shard."""
-
     shard: str
     state: str
     owner: str

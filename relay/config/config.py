@@ -237,7 +237,6 @@ class Config(ConfigModel):
         return {kind: self.internal(kind) for kind in kinds}
 
     def internal(self, kind: Internal) -> str:
-        """Return the name of one of the relay's own topics."""
         return f"{self.name}.{kind}"
 
     def client(self, role: str) -> dict[str, Any]:
@@ -246,7 +245,6 @@ class Config(ConfigModel):
 
 
 def is_topic(name: str) -> bool:
-    """Return whether Kafka allows a topic of this name."""
     return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None and name not in (".", "..")
 
 

@@ -28,7 +28,6 @@ def echo(config: Config, document: Document) -> dict[str, Any]:
 
 
 def to_yaml(data: dict[str, Any]) -> str:
-    """Return ``data`` as YAML, in its order."""
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
 
 

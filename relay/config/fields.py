@@ -147,7 +147,6 @@ class StartAtToken:
         return str(self.content["stream_arn"])
 
     def as_in_file(self) -> dict[str, Any]:
-        """Return the start as a file has it."""
         return {"token": self.path}
 
     @classmethod
@@ -214,7 +213,6 @@ class StartAtGtids:
         return f"{self.word}:{json.dumps(self.positions, sort_keys=True, separators=(',', ':'))}"
 
     def as_in_file(self) -> dict[str, Any]:
-        """Return the start as a file has it."""
         if self.word == "gtid":
             return {"gtid": dict(self.positions)}
         return {"vgtid": [{"shard": shard, "gtid": gtid} for shard, gtid in self.positions.items()]}

@@ -21,7 +21,6 @@ _MARK = re.compile(r"\0(\d+)\0")
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a setting of this name holds a secret."""
     return _SECRET.search(name) is not None
 
 

@@ -81,7 +81,6 @@ class PerTableConfig(ConfigModel):
         return None
 
     def rules(self, table: str) -> ColumnRules:
-        """The rules of the columns of ``table``."""
         return self.protect.get(table, {})
 
     def protects(self, table: str, column: str) -> bool:

@@ -42,7 +42,6 @@ class ColumnRule:
         return partial(_hashed, self.salt.encode())
 
     def as_in_file(self) -> Any:
-        """Return the rule as a file has it."""
         rule = {"hash": {"salt": self.salt}} if self.kind == "hash" else self.kind
         return {"absent": rule} if self.may_be_absent else rule
 

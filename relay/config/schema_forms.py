@@ -66,7 +66,6 @@ def named(properties: dict[str, Any], fixed: list[str]) -> dict[str, Any]:
 
 
 def only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of a mapping with one key."""
     return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
 
 

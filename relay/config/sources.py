@@ -173,7 +173,6 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     @property
     def table_key(self) -> str:
-        """The config key that names the table."""
         return "stream_arn" if self.stream_arn else "table"
 
     @property

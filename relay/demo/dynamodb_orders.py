@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class CustomerOrder(Model, table=TABLE, stream="NEW_AND_OLD_IMAGES", cache_keys=[CACHE_KEY]):
-    """An item of the table."""
-
     customer: Attribute[str] = hash_key()
     order_id: Attribute[int] = range_key()
     version: Attribute[int]
@@ -34,8 +32,6 @@ class CustomerOrder(Model, table=TABLE, stream="NEW_AND_OLD_IMAGES", cache_keys=
 
 
 class DynamoDBOrders(Orders):
-    """The table in a DynamoDB Local."""
-
     title = "DynamoDB"
     on_its_times = "(DynamoDB Local has times in whole minutes, so a lag of up to a minute is none)"
     jars = ("dynamodb",)
@@ -87,7 +83,6 @@ def create_table(client: DynamoDBClient, table: str) -> None:
 
 
 def engine_of(client: DynamoDBClient, table: str) -> Engine:
-    """Return an engine that keeps orders in ``table``."""
     return Engine(client, table_name=lambda _: table)
 
 

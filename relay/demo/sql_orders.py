@@ -132,7 +132,6 @@ class SQLWriter(Writer):
         self.write(planned, statements, in_transaction=in_transaction)
 
     def _increment(self, items: Sequence[Item]) -> None:
-        """Run one UPDATE that increments the versions of several rows."""
         planned: Planned = [(item, self.version(item)) for item in items if self.exists(item)]
         if not planned:
             return
@@ -157,7 +156,6 @@ class SQLWriter(Writer):
         self.write([(item, None), (other, self.version(other))], rekey)
 
     def values(self, item: Item, version: int | None) -> dict[str, Any]:
-        """Return an item's columns beside its key."""
         columns = self.columns()
         values = {"version": version, "amount": columns["amount"], "tags": orjson.dumps(columns["tags"]).decode()}
         return values | {"payload": columns["payload"]}

@@ -37,7 +37,6 @@ def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, i
 
 
 def read_log(session: SparkSession, config: Config) -> list[str]:
-    """Return the event id of every row of the log."""
     assert config.log is not None
     return [row[0] for row in session.read.format("delta").load(config.log.path).select("event_id").collect()]
 

@@ -49,8 +49,6 @@ _TRANSACTION_TIMEOUT = 3024
 
 
 class VitessOrders(Orders):
-    """The table in an embedded Vitess."""
-
     title = "Vitess"
     jars = ("mariadb",)
 
@@ -221,8 +219,6 @@ class Placement:
 
 
 class VitessWriter(SQLWriter):
-    """Writes rows of one shard or several."""
-
     retryable: ClassVar[Collection[int]] = (*SQLWriter.retryable, _TRANSACTION_TIMEOUT)
 
     def __init__(self, table: VitessOrders, number: int, **options: Any) -> None:

@@ -75,7 +75,6 @@ class BatchLog:
         self._times: dict[int, list[float]] = defaultdict(list)
 
     def refresh(self) -> Self:
-        """Read the new lines."""
         if not self.path.exists():
             return self
         with self.path.open("rb") as log:

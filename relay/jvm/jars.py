@@ -77,7 +77,6 @@ class JarSet:
         return cache_folder() / "jars" / f"{self.name}-{self.version}"
 
     def ivy_module(self) -> str:
-        """Return the Ivy file that requests this set."""
         lines = [
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
             '<info organisation="relay" module="services"/>',

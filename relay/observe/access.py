@@ -35,7 +35,6 @@ class Access:
 
     @property
     def challenges(self) -> list[str]:
-        """The ``WWW-Authenticate`` headers of a refusal."""
         return [f'{scheme} realm="relay", charset="UTF-8"' for scheme in self._credentials]
 
     @property

@@ -106,12 +106,10 @@ class ConsumerWatch:
             self._failed.append(self.clock())
 
     def try_again(self) -> None:
-        """Note that the next attempt begins."""
         with self._lock:
             self._state = "running"
 
     def stop(self) -> None:
-        """Note that the consumer has ended as it should."""
         with self._lock:
             self._state = "stopped"
 

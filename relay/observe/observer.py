@@ -105,7 +105,6 @@ class Observer(Collector):
         }
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Compute the gauges."""
         status, turned, now, wall = self._observe()
         yield _family(metrics.UPTIME, [([], now - self.liveness.started)])
         if turned is not None:

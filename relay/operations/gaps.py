@@ -47,7 +47,6 @@ class ListedGap:
         return str(self.gap["source"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values: the gap, its state and the decision."""
         return {**self.gap, "state": self.state.value, "decision": self.decision and self.decision.value}
 
 

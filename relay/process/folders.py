@@ -45,7 +45,6 @@ def made_once(folder: Path, make: Callable[[], object]) -> Path:
 
 
 def size_of(folder: Path) -> str:
-    """Return how large the files of a folder are."""
     return f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.0f} MB"
 
 

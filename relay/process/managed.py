@@ -216,7 +216,6 @@ def taken(port: int) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Return whether something accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1.0):
             return True

@@ -76,7 +76,6 @@ class Service:
         return len(self.processes) == 1 + len(self.also)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields that ``--json`` prints."""
         return {"name": self.name, "running": self.running, "address": self.address, "pid": self.pid, "log": self.log}
 
 

@@ -29,7 +29,6 @@ def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]], suite: s
 
 
 def library_folders(folder: Path) -> list[Path]:
-    """Return the folders of the libraries in what ``unpacked`` returned."""
     return sorted({path.parent for path in folder.glob("usr/lib/**/lib*.so*")})
 
 

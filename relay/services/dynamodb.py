@@ -41,5 +41,4 @@ class DynamoDBLocal(EmbeddedServer):
 
 
 def serves(url: str) -> bool:
-    """Return whether a DynamoDB Local answers at this address."""
     return http_status(url) is not None  # it refuses an unsigned call

@@ -177,7 +177,6 @@ class MariaDB(SQLServer):
 
     @property
     def data(self) -> Path:
-        """The folder of its data and binlogs."""
         return data_folder(self.folder) / "mariadb"
 
     @property
@@ -210,11 +209,9 @@ class MariaDB(SQLServer):
         self.execute("START SLAVE")
 
     def stop_replication(self) -> None:
-        """Stop replicating until ``start_replication``."""
         self.execute("STOP SLAVE")
 
     def start_replication(self) -> None:
-        """Continue after ``stop_replication``."""
         self.execute("START SLAVE")
 
     def promote(self) -> None:

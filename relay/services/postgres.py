@@ -103,7 +103,6 @@ def execute(url: str, statement: str, arguments: Any = None) -> list[tuple[Any, 
 
 
 def serves(url: str) -> bool:
-    """Return whether a PostgreSQL answers at this address."""
     try:
         return execute(f"{url}?connect_timeout=2", "SELECT 1") == [(1,)]
     except psycopg.OperationalError:

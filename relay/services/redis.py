@@ -40,7 +40,6 @@ class RedisServer(EmbeddedServer):
 
 
 def serves(url: str) -> bool:
-    """Return whether a Redis answers at this address."""
     with Redis.from_url(url, socket_timeout=2.0) as client:
         try:
             return bool(client.ping())
