@@ -46,7 +46,7 @@ _SETTINGS = """\
 
 @dataclass(frozen=True)
 class Artifact:
-    """One Maven artifact. ``packaging``, ``classifier``: for artifacts that are not plain jars."""
+    """One Maven artifact. ``packaging``, ``classifier``: both for one that is not a plain jar."""
 
     group: str
     name: str
@@ -83,18 +83,16 @@ class JarSet:
             '<configurations><conf name="default"/></configurations>',
             "<dependencies>",
         ]
-        for artifact in self.artifacts:
-            kind = quoteattr(artifact.packaging)
-            classifier = f" m:classifier={quoteattr(artifact.classifier)}" if artifact.classifier else ""
+        for each in self.artifacts:
             lines.append(
-                f"<dependency org={quoteattr(artifact.group)} name={quoteattr(artifact.name)}"
-                f" rev={quoteattr(artifact.version)} conf='default->default'"
+                f"<dependency org='{each.group}' name='{each.name}' rev='{each.version}' conf='default->default'"
                 f" transitive='{str(self.unpack is None).lower()}'>"
             )
-            if artifact.packaging != "jar" or artifact.classifier:
-                lines.append(f"<artifact name={quoteattr(artifact.name)} type={kind} ext={kind}{classifier}/>")
+            if each.classifier:
+                kind = f"type='{each.packaging}' ext='{each.packaging}'"
+                lines.append(f"<artifact name='{each.name}' {kind} m:classifier='{each.classifier}'/>")
             lines.append("</dependency>")
-        lines += [f"<exclude org={quoteattr(group)}/>" for group in self.excluded]
+        lines += [f"<exclude org='{group}'/>" for group in self.excluded]
         lines.append("</dependencies></ivy-module>")
         return "\n".join(lines)
 
