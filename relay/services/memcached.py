@@ -39,7 +39,10 @@ class MemcachedServer(EmbeddedServer):
         return [str(program()), "--listen", HOST, "--port", str(self.port), *user, *options]
 
     def _environment(self) -> dict[str, str]:
-        return {"LD_LIBRARY_PATH": ":".join(map(str, _library_folders(program())))}
+        memcached = program()
+        fetched = memcached.is_relative_to(cache_folder())  # with its libraries
+        folders = debian.library_folders(memcached.parents[2]) if fetched else []
+        return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
 
     def _ready(self) -> bool:
         return serves(HOST, self.port, secured="enable-ssl" in self.options)
@@ -68,10 +71,3 @@ def _libraries(apt: debian.Apt) -> list[str]:
     lines = apt("apt-cache depends memcached").splitlines()
     libraries = [line.split()[-1] for line in lines if "Depends: lib" in line]
     return [each for each in libraries if each.startswith(_LIBRARIES)]
-
-
-def _library_folders(memcached: Path) -> list[Path]:
-    """Return the folders of the libraries that were fetched with it."""
-    if not memcached.is_relative_to(cache_folder()):
-        return []
-    return debian.library_folders(memcached.parents[2])
