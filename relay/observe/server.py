@@ -13,15 +13,14 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from relay.config import Config
@@ -29,7 +28,7 @@ from relay.config.addresses import host_port
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.group_offsets import consumer_addresses
 from relay.observe.access import Access
-from relay.observe.health import Stall
+from relay.observe.consumers import ConsumersObserver
 from relay.observe.observer import Observer
 from relay.observe.page import CONTENT_SECURITY_POLICY, everybody, page
 from relay.observe.peers import FoundConsumers, Peers
@@ -54,14 +53,8 @@ HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
 
 
-class Observed(Protocol):
-    """What is served: a worker, or consumers. Called from any thread."""
-
-    @property
-    def registry(self) -> CollectorRegistry: ...
-    def stalls(self) -> Sequence[Stall]: ...
-    def not_ready_reasons(self) -> Sequence[str]: ...
-    def report(self) -> dict[str, Any]: ...
+Observed = Observer | ConsumersObserver
+"""What is served: a worker, or consumers. Called from any thread."""
 
 
 @contextmanager
