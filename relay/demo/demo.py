@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -73,22 +74,20 @@ def run(source: str, seconds: int, *, as_json: bool = False) -> None:
         os.environ.update({**orders.environment, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)})
         tempfile.tempdir = str(folder)
         stack.callback(setattr, tempfile, "tempdir", None)
-        _Demo(folder, orders, stack, console, seconds, as_json=as_json).run()
+        _Demo(folder, orders, stack, console, seconds, as_json).run()
 
 
+@dataclass
 class _Demo:
-    def __init__(
-        self, folder: Path, orders: Orders, stack: ExitStack, console: Console, seconds: int, *, as_json: bool
-    ) -> None:
-        self.folder = folder
-        self.orders = orders
-        self.stack = stack
-        self.console = console
-        self.seconds = seconds
-        self.as_json = as_json
-        self.processes: dict[str, ManagedProcess] = {}
-        self.batches: dict[str, BatchLog] = {}
-        self.watch: TopicWatch | None = None
+    folder: Path
+    orders: Orders
+    stack: ExitStack
+    console: Console
+    seconds: int
+    as_json: bool
+    processes: dict[str, ManagedProcess] = field(default_factory=dict)
+    batches: dict[str, BatchLog] = field(default_factory=dict)
+    watch: TopicWatch | None = None
 
     def run(self) -> None:
         with self.console.status("fetching the services"):
