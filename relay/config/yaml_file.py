@@ -99,7 +99,12 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
     column for broken YAML, a duplicate key, a missing variable, and a value that is not plain data.
     """
     document = Document(name)
-    loader = _loader(document, text)
+    try:
+        loader = _BoundedLoader(text)
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
+        raise document.error(place, f"broken YAML: {error.reason}") from error
     try:
         root = loader.get_single_node()
         if root is not None:
@@ -135,15 +140,6 @@ class _BoundedLoader(yaml.SafeLoader):
         super().flatten_mapping(node)
         if len(node.value) > _MOST_VALUES:
             raise yaml.composer.ComposerError(problem=_TOO_MANY, problem_mark=node.start_mark)
-
-
-def _loader(document: Document, text: str) -> yaml.SafeLoader:
-    try:
-        return _BoundedLoader(text)
-    except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise document.error(place, f"broken YAML: {error.reason}") from error
 
 
 @dataclass
