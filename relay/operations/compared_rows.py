@@ -149,10 +149,6 @@ def _time(value: Any) -> str:
     return f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-def _set(value: Any) -> list[str]:
-    return sorted(_parsed(value))
-
-
 def _parsed(value: Any) -> Any:
     return orjson.loads(value) if isinstance(value, str) else value
 
@@ -167,7 +163,7 @@ FORMS: Mapping[ColumnKind, Callable[[Any], Any]] = {
     ColumnKind.BYTES: _bytes,
     ColumnKind.BOOLEAN: lambda value: str(value).lower(),
     ColumnKind.TIMESTAMP: _time,
-    ColumnKind.SET: _set,
+    ColumnKind.SET: lambda value: sorted(_parsed(value)),
     ColumnKind.JSON: lambda value: canonical_value(_parsed(value)),
     ColumnKind.REST: lambda value: canonical_item(_parsed(value)),
 }
