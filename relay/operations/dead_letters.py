@@ -174,7 +174,10 @@ class DeadLetters:
         if letter.encoding == "json":
             return {**fields, "change": json.loads(value)}  # orjson refuses half a surrogate pair
         with contextlib.closing(open_schemas(self.config)) as schemas:
-            return {**fields, **_decoded(value, schemas)}
+            try:
+                return {**fields, "change": decode_to_json(schemas, value)}
+            except (UnknownFraming, UnknownSchema, Undecodable) as error:
+                return {**fields, "value": b64encode(value).decode(), "error": str(error)}
 
     def redrive(
         self, letters: Sequence[DeadLetter], on_sent: Callable[[DeadLetter], None], *, dry_run: bool = False
@@ -379,10 +382,3 @@ def _check_size(letter: DeadLetter, size: int, limit: int) -> None:
             f"it has {size} bytes, but topic {letter.topic} allows {limit}: raise the topic's max.message.bytes or the "
             "producer's message.max.bytes (`kafka.producer` in the config), whichever is lower, and redrive it again"
         )
-
-
-def _decoded(value: bytes, schemas: WriterSchemas) -> dict[str, Any]:
-    try:
-        return {"change": decode_to_json(schemas, value)}
-    except (UnknownFraming, UnknownSchema, Undecodable) as error:
-        return {"value": b64encode(value).decode(), "error": str(error)}
