@@ -157,7 +157,9 @@ class _Verifier:
         result.sampled = len(keys)
         served = self._served(keys)
         result.without_value = len(keys) - len(served)
-        result.unmatched = sorted(key for key in served if not _is_matched(key, templates))
+        result.unmatched = sorted(
+            key for key in served if all(next(each.matches(key), None) is None for each in templates)
+        )
         self._settle(served, served)
         if self.suspects:
             self.say(f"{len(self.suspects)} values differ from their rows: looking again for up to {result.within:g} s")
@@ -218,7 +220,3 @@ class _Verifier:
         elif now - suspect.since >= within:
             del self.suspects[key]
             self.result.stale.append(StaleEntry(key, value, truth, now - suspect.first, self.shows_values))
-
-
-def _is_matched(key: str, templates: Sequence[Template]) -> bool:
-    return any(next(template.matches(key), None) is not None for template in templates)
