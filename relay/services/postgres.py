@@ -54,10 +54,11 @@ class PostgresServer(EmbeddedServer):
 
     def kill(self) -> None:
         # Its children have sessions of their own. They end by themselves soon, but until then it cannot start again.
-        children = _children(self.process.pid) if self.alive else []
+        pid = self.process.pid if self.alive else None
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if pid else []
         super().kill()
         for child in children:
-            _end(child)
+            _end(int(child))
 
     def restart(self) -> None:
         self.kill()
@@ -111,10 +112,6 @@ def serves(url: str) -> bool:
 
 def _program(name: str) -> str:
     return str(reachable_copy(fetch_all(["postgres"])["postgres"]) / "bin" / name)
-
-
-def _children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def _end(pid: int) -> None:
