@@ -35,7 +35,6 @@ from relay.commands.options import (
     ConsumerKind,
     Database,
     JsonOption,
-    LogFormat,
     LogFormatOption,
     SetOption,
     UntilCaughtUpOption,
@@ -115,7 +114,7 @@ def run(
         int,
         typer.Option(min=1, max=256, help="The number of processes that share the work. One that dies is restarted."),
     ] = 1,
-    log_format: LogFormatOption = LogFormat.TEXT,
+    log_format: LogFormatOption = "text",
     settings: SetOption = None,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
@@ -138,7 +137,7 @@ def run(
         else:
             from relay.process import supervisor
 
-            command = [sys.executable, "-m", "relay", "run", str(config), "--log-format", log_format.value]
+            command = [sys.executable, "-m", "relay", "run", str(config), "--log-format", log_format]
             command += [f"--set={setting}" for setting in settings or ()]
             if until_caught_up:
                 command.append("--until-caught-up")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from relay.commands.options import LogFormat, LogFormatOption, logging_to_stderr
+from relay.commands.options import LogFormatOption, logging_to_stderr
 from relay.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ def _log_format_option() -> Any:
     only = typer.Typer()
 
     @only.command()
-    def command(log_format: LogFormatOption = LogFormat.TEXT) -> None: ...
+    def command(log_format: LogFormatOption = "text") -> None: ...
 
     return next(each for each in typer.main.get_command(only).params if each.name == "log_format")
 
@@ -52,8 +52,8 @@ class LoggedCommand(TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        if self._is_ours and ctx.params.pop("log_format") is LogFormat.JSON:
-            with logging_to_stderr(LogFormat.JSON):
+        if self._is_ours and ctx.params.pop("log_format") == "json":
+            with logging_to_stderr("json"):
                 return super().invoke(ctx)
         return super().invoke(ctx)
 
@@ -80,7 +80,7 @@ def wrong_usage_logged(given: list[str]) -> Iterator[None]:
         context = getattr(error, "ctx", None)
         if context is None or not given or not _wants_json(given):
             raise
-        with logging_to_stderr(LogFormat.JSON):
+        with logging_to_stderr("json"):
             raise ConfigError(f"{error.format_message()} Try '{context.command_path} -h' for help.") from error
 
 
@@ -92,7 +92,7 @@ def _wants_json(given: list[str]) -> bool:
             wanted = following
         elif each.startswith("--log-format="):
             wanted = each.partition("=")[2]
-    return wanted == LogFormat.JSON
+    return wanted == "json"
 
 
 class Commands(typer.Typer):

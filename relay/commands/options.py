@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from relay.config.yaml_file import Document
 
 
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
+LogFormat = Literal["text", "json"]
 
 
 class Database(StrEnum):
@@ -104,7 +102,7 @@ def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
     from relay.observe.logs import JsonFormatter, TextFormatter
 
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     log = logging.getLogger("relay")
     log.setLevel(logging.INFO)
@@ -114,7 +112,7 @@ def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
     except (typer.Exit, typer.Abort, TyperException):
         raise  # the command says how it ends, or its arguments are wrong
     except Exception as error:
-        if log_format is LogFormat.TEXT:
+        if log_format == "text":
             raise
         if isinstance(error, RelayError):
             log.error("%s", error)
