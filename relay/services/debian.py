@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from relay.errors import Unavailable
@@ -12,27 +13,28 @@ from relay.jvm.jars import cache_folder
 from relay.process.folders import made_once
 
 _APT_SECONDS = 300.0
-_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_OF_THIS_MACHINE = ("Dir::State::status=/var/lib/dpkg/status",)
 
 Apt = Callable[[str], str]
 """Runs a line of ``apt-get`` or ``apt-cache``, and returns its output. Raises ``Unavailable``."""
 
 
-def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]], suite: str | None = None) -> Path:
+def unpacked(
+    package: str, with_others: Callable[[Apt], Iterable[str]], places: Sequence[str] = _OF_THIS_MACHINE
+) -> Path:
     """Return the folder with the files of ``package`` and others, fetched once. Raises ``Unavailable``.
 
-    ``with_others``: returns the names of the others. ``suite``: Debian's, such as ``sid``, instead of what this
-    machine runs. Its programs run with the libraries of that suite only, so all of them have to be among the others.
+    ``with_others``: returns the names of the others. ``places``: settings of apt that say where packages come from.
     """
     folder = cache_folder() / package
-    return made_once(folder, lambda: _fetch(folder, package, with_others, suite))
+    return made_once(folder, lambda: _fetch(folder, package, with_others, places))
 
 
 def library_folders(folder: Path) -> list[Path]:
     return sorted({path.parent for path in folder.glob("usr/lib/**/lib*.so*")})
 
 
-def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str]], suite: str | None) -> None:
+def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str]], places: Sequence[str]) -> None:
     """Fetch the lists of packages as well, beside the folder, as a plain user may."""
     if missing := [each for each in ("apt-get", "apt-cache", "dpkg-deb") if not shutil.which(each)]:
         raise Unavailable(f"no {package} is available, and no {missing[0]} to fetch it with: install {package}")
@@ -40,24 +42,9 @@ def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str
     shutil.rmtree(part, ignore_errors=True)
     for each in ("state/lists/partial", "cache/archives/partial", "files"):
         (part / each).mkdir(parents=True)
-    places = [f"Dir::State={part / 'state'}", f"Dir::Cache={part / 'cache'}"]
-    if suite is None:
-        places.append("Dir::State::status=/var/lib/dpkg/status")
-    else:
-        if not _KEYS.exists():
-            raise Unavailable(f"cannot fetch {package}: {_KEYS} is missing: install debian-archive-keyring")
-        sources, nothing = part / "sources.list", part / "status"
-        sources.write_text(f"deb [signed-by={_KEYS}] http://deb.debian.org/debian {suite} main\n")
-        nothing.touch()
-        places += [
-            f"Dir::State::status={nothing}",
-            f"Dir::Etc::sourcelist={sources}",
-            "Dir::Etc::sourceparts=/dev/null",
-        ]
-    options = [word for each in (*places, "APT::Sandbox::User=root") for word in ("-o", each)]
-
-    def run(command: Sequence[str]) -> str:
-        return _run(command, part, package)
+    settings = [f"Dir::State={part / 'state'}", f"Dir::Cache={part / 'cache'}", *places, "APT::Sandbox::User=root"]
+    options = [word for each in settings for word in ("-o", each)]
+    run = partial(_run, folder=part, package=package)
 
     def apt(line: str) -> str:
         program, *arguments = line.split()

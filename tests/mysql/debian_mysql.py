@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from relay.errors import Unavailable
 from relay.process.account import reachable_copy
 from relay.services import debian
 
 _PACKAGE = "mysql-server-core"
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"  # of the package debian-archive-keyring
 # Relations of packages that `apt-cache depends` would list beside what a package needs.
 _ONLY_NEEDED = " ".join(
     f"--no-{relation}" for relation in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
@@ -23,7 +25,8 @@ exec "$here/{loader}" --library-path "{libraries}" "$here/usr/sbin/mysqld" "$@"
 
 def mysqld() -> Path:
     """Return a script that passes its arguments on to the server, fetched once, 110 MB. Raises ``Unavailable``."""
-    folder = reachable_copy(debian.unpacked(_PACKAGE, _libraries, "sid"))
+    with TemporaryDirectory() as place:
+        folder = reachable_copy(debian.unpacked(_PACKAGE, _libraries, _sid(Path(place))))
     script = folder / "mysqld"
     if not script.exists():
         loaders = [path for path in folder.glob("usr/lib*/ld-linux*.so*") if path.exists()]
@@ -35,6 +38,17 @@ def mysqld() -> Path:
         draft.chmod(0o755)
         draft.rename(script)
     return script
+
+
+def _sid(folder: Path) -> list[str]:
+    """Return the settings of apt for packages of sid alone, whatever this machine runs and has installed.
+
+    Programs of sid run with its libraries only, so all of them have to be fetched with it.
+    """
+    sources, nothing = folder / "sources.list", folder / "status"
+    sources.write_text(f"deb [signed-by={_KEYS}] http://deb.debian.org/debian sid main\n")
+    nothing.touch()
+    return [f"Dir::State::status={nothing}", f"Dir::Etc::sourcelist={sources}", "Dir::Etc::sourceparts=/dev/null"]
 
 
 def _libraries(apt: debian.Apt) -> list[str]:
