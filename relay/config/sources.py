@@ -1,7 +1,4 @@
-"""The config of each kind of source.
-
-The keys are a contract with users. The docstring of a key is also its description in ``relay check --schema``.
-"""
+"""The config of each kind of source. Its keys are a contract with users."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The config of the SQL sources: Vitess, and MySQL or MariaDB.
-
-The keys are a contract with users. The docstring of a key is also its description in ``relay check --schema``.
-"""
+"""The config of the SQL sources: Vitess, and MySQL or MariaDB. Its keys are a contract with users."""
 
 from __future__ import annotations
 
@@ -13,14 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, field_valid
 from relay.config.addresses import RemoteAddress
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, refuse
-from relay.config.fields import (
-    Keys,
-    Seconds,
-    StartOfBinlogs,
-    StartOfVStream,
-    parse_binlog_start,
-    parse_vstream_start,
-)
+from relay.config.fields import Keys, Seconds, StartOfBinlogs, StartOfVStream, parse_binlog_start, parse_vstream_start
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
 from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, TextForm, like, not_together

@@ -30,7 +30,6 @@ class Observer(Collector):
     """``file``: the config's, for commands that are shown.
 
     ``keeps_status``: whether somebody can ask for the status; without it, only the counters are kept.
-
     ``stalled_after``: seconds, see ``health``. ``clock``: monotonic seconds, the same clock as the reader pool's.
     ``wall``: seconds since the epoch.
     """

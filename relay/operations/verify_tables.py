@@ -301,9 +301,7 @@ class TableVerifier:
 class AppliedTime:
     """How far the log or the copy, ``kind``, has what was committed at the sources: by watermark and offsets.
 
-    Methods raise ``Unavailable``.
-
-    ``is_running``: whether the relay was, when it was last looked at.
+    ``is_running``: whether the relay was, when it was last looked at. Methods raise ``Unavailable``.
     """
 
     def __init__(self, config: Config, kind: str) -> None:

@@ -21,13 +21,7 @@ from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
 from relay.jvm.jars import SETS, cache_folder, jars
-from relay.process.account import (
-    data_folder,
-    give_ownership,
-    reachable_copy,
-    remove_server_folder,
-    unprivileged,
-)
+from relay.process.account import data_folder, give_ownership, reachable_copy, remove_server_folder, unprivileged
 from relay.process.folders import made_once
 from relay.process.managed import HOST, ManagedProcess
 from relay.services.server import EmbeddedServer
