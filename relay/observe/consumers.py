@@ -250,15 +250,13 @@ class ConsumersObserver(Collector):
         return [f"consumer {watch.name}: not running" for watch in self.watches if not watch.is_ready]
 
     def report(self) -> dict[str, Any]:
-        consumers = [watch.report() for watch in self.watches]
-        stalls, not_ready = self.stalls(), self.not_ready_reasons()
         return {
             "name": self.name,
             "id": self._id,
             "addresses": sorted({watch.address.rpartition("@")[0] for watch in self.watches} - {""}),
-            "consumers": consumers,
-            "stalls": stalls,
-            "not_ready": not_ready,
+            "consumers": [watch.report() for watch in self.watches],
+            "stalls": self.stalls(),
+            "not_ready": self.not_ready_reasons(),
         }
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
