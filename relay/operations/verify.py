@@ -82,11 +82,6 @@ class Verification:
     def checked(self) -> int:
         return self.consistent + len(self.stale)
 
-    @property
-    def ratio(self) -> float | None:
-        """The share of the checked values that were consistent within the time, or None if none was checked."""
-        return self.consistent / self.checked if self.checked else None
-
     def to_json(self) -> dict[str, Any]:
         return {
             "namespace": self.namespace,
@@ -99,7 +94,7 @@ class Verification:
             "unknown": self.unknown.total(),
             "without_value": self.without_value,
             "within_seconds": self.within,
-            "consistent_within": self.ratio,
+            "consistent_within": self.consistent / self.checked if self.checked else None,
             "stale_entries": [entry.to_json() for entry in self.stale],
             "unknown_reasons": dict(self.unknown),
             "unmatched": len(self.unmatched),
