@@ -28,7 +28,6 @@ class DynamoDBLocal(EmbeddedServer):
         files = jars("dynamodb")
         classpath = os.pathsep.join(str(path) for path in files if path.suffix == ".jar")
         return java_command(
-            "512m",
             f"-Djava.library.path={files[0].parent}",
             "-cp",
             classpath,

@@ -107,7 +107,7 @@ def _write(file: Path, settings: Mapping[str, object]) -> None:
 
 def _java(*arguments: str) -> list[str]:
     classpath = ":".join(map(str, jars("kafka")))
-    return java_command("512m", "-Djava.awt.headless=true", "-cp", classpath, *arguments)
+    return java_command("-Djava.awt.headless=true", "-cp", classpath, *arguments)
 
 
 def _template(spare: Path) -> Path:

@@ -21,7 +21,7 @@ class SchemaRegistry(EmbeddedServer):
 
     def _command(self) -> list[str]:
         (runner,) = (path for path in jars("registry") if path.name.endswith("-runner.jar"))
-        return java_command("512m", "-jar", str(runner))
+        return java_command("-jar", str(runner))
 
     def _environment(self) -> dict[str, str]:
         return {"QUARKUS_HTTP_HOST": HOST, "QUARKUS_HTTP_PORT": str(self.port)}

@@ -170,13 +170,12 @@ class EmbeddedServer(ABC):
         """Return whether it answers requests."""
 
 
-def java_command(heap: str, *arguments: str) -> list[str]:
-    """Return a Java command with a heap of at most ``heap``, such as ``512m``."""
+def java_command(*arguments: str) -> list[str]:
     # Most of these processes live shortly and share few cores. Without the optimising compiler a broker starts in half
     # the time, and uses half the CPU for its first 500,000 records. One thread of the parallel collector pauses it for
     # half as long as the serial collector (13 instead of 27 ms), and does not use the other cores.
     options = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
-    return [str(find_java()), f"-Xmx{heap}", *options, *arguments]
+    return [str(find_java()), "-Xmx512m", *options, *arguments]
 
 
 def http_status(url: str) -> int | None:
