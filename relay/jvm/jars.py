@@ -307,8 +307,5 @@ def _sync(folder: Path) -> None:
     """Make the files durable before the rename that declares them complete."""
     for path in folder.rglob("*"):
         if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
