@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,8 @@ def run(source: str, seconds: int, *, as_json: bool = False) -> None:
     orders = DATABASES[source]()
     find_java()
     orders.prepare()
-    with _interruptible(), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
         stack.callback(_await_exits, folder)
         # Temporary files of all parts are removed with the folder.
@@ -271,15 +272,6 @@ def _processes_with(mark: bytes) -> Iterator[int]:
                 yield int(environment.parent.name)
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that nothing is left running."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Unwind the stack as Ctrl-C does, so that nothing is left running."""
+    raise SystemExit(128 + signum)
