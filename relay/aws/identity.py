@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -102,10 +103,8 @@ class _AssumedRole(CredentialProvider):
             arguments["ExternalId"] = self._identity.external_id
         try:
             client: Any = self._base.create_client("sts", region_name=region(self._base), config=_STS)
-            try:
+            with closing(client):
                 answer = client.assume_role(RoleArn=role, **arguments)["Credentials"]
-            finally:
-                client.close()
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise Refused(f"no AWS credentials to assume the role {role} with: {error}; {SET_CREDENTIALS}") from error
         except ClientError as error:

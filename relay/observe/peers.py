@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from ipaddress import ip_address
 from typing import Any
 
@@ -148,10 +148,8 @@ def get(
         if tls is None
         else http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
     )
-    try:
+    with closing(connection):
         # A redirect is not followed: the credentials are for this address.
         connection.request("GET", path, headers=dict(headers))
         answered = connection.getresponse()
         return answered.status, answered.reason, answered.read(at_most)
-    finally:
-        connection.close()

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -160,11 +161,8 @@ def coordinates(bootstrap_servers: str, settings: Mapping[str, str] | None = Non
             return False
         producer = Producer(client | {"transactional.id": "relay-readiness"})
         producer.init_transactions(10.0)
-        consumer = Consumer(client | {"group.id": "relay-readiness", "enable.auto.commit": False})
-        try:
+        with closing(Consumer(client | {"group.id": "relay-readiness", "enable.auto.commit": False})) as consumer:
             consumer.committed([TopicPartition("relay-readiness", 0)], timeout=10.0)
-        finally:
-            consumer.close()
     except KafkaException:
         return False
     return True
