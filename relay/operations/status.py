@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -118,11 +118,8 @@ def status(config: Config) -> RelayStatus:
     workers = members(admin, group, checkpoints) if has_run else []
     now = time.time()
     gaps = list_gaps(config, admin)
-    if has_run:
-        with closing(read_checkpoints(config.kafka.client(), checkpoints)) as view:
-            sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
-    else:
-        sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
+    with closing(read_checkpoints(config.kafka.client(), checkpoints)) if has_run else nullcontext() as view:
+        sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
     kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
     # Counted only where the relay has created their topic.
     has_letters = config.internal("dead_letters") in existing
