@@ -21,6 +21,7 @@ from pathlib import Path
 from relay.errors import Unavailable
 from relay.process import die_with_parent
 from relay.process.account import Account
+from relay.process.slow_call import fill
 
 HOST = "127.0.0.1"
 
@@ -234,10 +235,7 @@ def _lasting_thread(process: int) -> queue.SimpleQueue[tuple[Callable[[], _Popen
     def run() -> None:
         while True:
             call, answer = calls.get()
-            try:
-                answer.set_result(call())
-            except BaseException as error:
-                answer.set_exception(error)
+            fill(answer, call)
 
     threading.Thread(target=run, name="relay-spawner", daemon=True).start()
     return calls

@@ -15,20 +15,20 @@ T = TypeVar("T")
 _AT_ONCE = 16  # calls
 
 
+def fill(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # raised again by `Future.result`
+        future.set_exception(error)
+
+
 class SlowCall(Future[T]):
     """A call that runs in a thread from here on, which fills this and shares nothing else. ``name``: the thread's."""
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
         super().__init__()
-        self._call = call
         # A daemon, so that a call that hangs does not keep the process alive.
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self.set_result(self._call())
-        except BaseException as error:  # raised again by `result`
-            self.set_exception(error)
+        threading.Thread(target=fill, args=(self, call), name=name, daemon=True).start()
 
 
 def call_all(name: str, calls: Sequence[Callable[[], T]]) -> list[T]:
@@ -44,10 +44,7 @@ def call_all(name: str, calls: Sequence[Callable[[], T]]) -> list[T]:
             if found is None:
                 return
             call, result = found
-            try:
-                result.set_result(call())
-            except BaseException as error:
-                result.set_exception(error)
+            fill(result, call)
 
     for _ in calls[:_AT_ONCE]:
         threading.Thread(target=work, name=name, daemon=True).start()
