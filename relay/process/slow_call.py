@@ -6,8 +6,10 @@ The worker's thread must not wait: it serves the group, which expels whoever is 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -34,17 +36,12 @@ class SlowCall(Future[T]):
 def call_all(name: str, calls: Sequence[Callable[[], T]]) -> list[T]:
     """Make ``calls``, several at once, and return their results in order. Raises what the first to fail raised."""
     results: list[Future[T]] = [Future() for _ in calls]
-    left = iter(list(zip(calls, results, strict=True)))
-    turn = threading.Lock()
+    left = deque(zip(results, calls, strict=True))
 
     def work() -> None:
-        while True:
-            with turn:
-                found = next(left, None)
-            if found is None:
-                return
-            call, result = found
-            fill(result, call)
+        with suppress(IndexError):  # none is left
+            while True:
+                fill(*left.popleft())
 
     for _ in calls[:_AT_ONCE]:
         threading.Thread(target=work, name=name, daemon=True).start()
