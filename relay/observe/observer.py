@@ -128,10 +128,7 @@ def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> Gauge
 
 
 def _shard_lags(source: SourceView, wall: float) -> Iterator[float]:
-    for shard in source.open:
-        lag = source.shard_lag(shard, wall)
-        if lag is not None:
-            yield lag
+    return (lag for shard in source.open if (lag := source.shard_lag(shard, wall)) is not None)
 
 
 # Per source: takes the monotonic and the wall clock time; None leaves the gauge out.
