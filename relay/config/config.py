@@ -269,15 +269,12 @@ def validate(document: Document, path: Path, settings: Sequence[str] = ()) -> Co
         problem = "is empty" if document.data is None else "must be a mapping of keys to values"
         raise ConfigError(f"{path}:1:1: the file {problem}")
     overrides.apply(document, settings, Config)
-    config = _validated(document, path)
-    config._origin = _Origin(str(path))
-    return config
-
-
-def _validated(document: Document, path: Path) -> Config:
     while True:
         try:
-            return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
+            config = Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
         except ValidationError as error:
             if not overrides.read_as_wanted(document, error):
                 raise explain(document, error, Config) from None
+        else:
+            config._origin = _Origin(str(path))
+            return config
