@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -143,12 +144,8 @@ def get(
 
     ``tls``: None for clear text. ``seconds``: for the connection, and for each read.
     """
-    connection = (
-        http.client.HTTPConnection(host, port, timeout=seconds)
-        if tls is None
-        else http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
-    )
-    with closing(connection):
+    connect = http.client.HTTPConnection if tls is None else partial(http.client.HTTPSConnection, context=tls)
+    with closing(connect(host, port, timeout=seconds)) as connection:
         # A redirect is not followed: the credentials are for this address.
         connection.request("GET", path, headers=dict(headers))
         answered = connection.getresponse()
