@@ -256,12 +256,6 @@ def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]
         sys_version = ""
 
         def do_GET(self) -> None:
-            self._answer(with_body=True)
-
-        def do_HEAD(self) -> None:
-            self._answer(with_body=False)
-
-        def _answer(self, *, with_body: bool) -> None:
             allowed = access.allows(self.headers.get("Authorization", ""))
             if allowed:
                 status, content_type, body = answer(observer, self.path, self.headers.get("Accept", ""))
@@ -278,8 +272,10 @@ def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]
             self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
             self.send_header("Referrer-Policy", "no-referrer")
             self.end_headers()
-            if with_body:
+            if self.command != "HEAD":
                 self.wfile.write(body)
+
+        do_HEAD = do_GET
 
         def log_message(self, format: str, *arguments: Any) -> None:
             log.debug("http: %s " + format, self.client_address[0], *arguments)
