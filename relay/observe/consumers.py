@@ -237,11 +237,8 @@ class ConsumersObserver(Collector):
         self._id = uuid4().hex  # containers may share the name of their machine, and each process has id 1
         self.watches: list[ConsumerWatch] = []
         self.counted = ConsumerMetrics()
-        self.counted.registry.register(self)
-
-    @property
-    def registry(self) -> Any:
-        return self.counted.registry
+        self.registry = self.counted.registry
+        self.registry.register(self)
 
     def stalls(self) -> list[Stall]:
         return [stall for watch in self.watches for stall in watch.stalls()]
