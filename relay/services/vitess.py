@@ -127,11 +127,6 @@ class Vitess(EmbeddedServer):
         return self._mariadb
 
     @property
-    def socket(self) -> Path:
-        """The socket of the MariaDB below, for the user ``vt_dba``."""
-        return self.mariadb.socket
-
-    @property
     def processes(self) -> list[ManagedProcess]:
         own = [] if self._process is None else [self._process]
         return [*own, *self.mariadb.processes]
@@ -279,7 +274,7 @@ class Vitess(EmbeddedServer):
     def _command(self) -> list[str]:
         grpc, mysql, http = self.ports
         flags = _FLAGS | {"grpc-port": grpc, "mysql-server-port": mysql, "port": http}
-        flags |= {"db-socket": str(self.socket), "mycnf-socket-file": str(self.socket)}
+        flags |= {"db-socket": str(self.mariadb.socket), "mycnf-socket-file": str(self.mariadb.socket)}
         flags |= {"proto-topo": self._topology(), "schema-dir": str(self._vschemas)} | self._flags
         program = reachable_copy(vtcombo().parent) / "vtcombo"
         return [str(program), *(f"--{name}={value}" for name, value in flags.items())]

@@ -70,7 +70,7 @@ def test_rows_go_to_the_shard_of_their_keyspace_id(own: Vitess) -> None:
         own.execute("INSERT INTO item (id, name) VALUES (%s, 'x')", "source", (each,))
     assert own.execute("SELECT id FROM item", "source:-80") == ((1,),)
     assert own.execute("SELECT id FROM item", "source:80-") == ((6,),)
-    below = own.mariadb.connect("vt_dba", password="", unix_socket=str(own.socket), database="vt_source_80-")
+    below = own.mariadb.connect("vt_dba", password="", unix_socket=str(own.mariadb.socket), database="vt_source_80-")
     with closing(below), below.cursor() as cursor:
         cursor.execute("SELECT id FROM item")
         assert cursor.fetchall() == ((6,),)
