@@ -24,14 +24,11 @@ class MemcachedServer(EmbeddedServer):
     """
 
     name: ClassVar[str] = "memcached"
+    is_stopped_by_kill: ClassVar[bool] = True  # it has nothing to save, and takes a second to end by itself
 
     @property
     def address(self) -> str:
         return f"memcached://{HOST}:{self.port}"
-
-    def stop(self) -> None:
-        self.kill()  # it has nothing to save, and takes a second to end by itself
-        super().stop()
 
     def _command(self) -> list[str]:
         user = ["--user", pwd.getpwuid(os.geteuid()).pw_name] if os.geteuid() == 0 else []

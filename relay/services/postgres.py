@@ -35,6 +35,7 @@ class PostgresServer(EmbeddedServer):
 
     name: ClassVar[str] = "postgres"
     refuses_root: ClassVar[bool] = True
+    is_stopped_by_kill: ClassVar[bool] = True  # it has nothing to save, and SIGTERM waits for its clients
 
     @property
     def address(self) -> str:
@@ -47,10 +48,6 @@ class PostgresServer(EmbeddedServer):
     def execute(self, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
         """Run one statement as the superuser and return its rows."""
         return execute(self.url, statement, arguments)
-
-    def stop(self) -> None:
-        self.kill()  # it has nothing to save, and SIGTERM waits for its clients
-        super().stop()
 
     def kill(self) -> None:
         # Its children have sessions of their own. They end by themselves soon, but until then it cannot start again.

@@ -32,6 +32,7 @@ class EmbeddedServer(ABC):
     name: ClassVar[str]
     ports_needed: ClassVar[int] = 1
     refuses_root: ClassVar[bool] = False
+    is_stopped_by_kill: ClassVar[bool] = False
     start_timeout: ClassVar[float] = 60.0
 
     def __init__(
@@ -119,6 +120,8 @@ class EmbeddedServer(ABC):
     def stop(self) -> None:
         """Stop it, and remove its folder if that is a temporary one."""
         atexit.unregister(self.stop)
+        if self.is_stopped_by_kill:
+            self.kill()
         if self._process is not None:
             self._process.stop()
         if self._given_folder is None and self._folder is not None:
