@@ -95,9 +95,6 @@ class DynamoDBWriter(Writer):
         self.table = table
         self._engine = engine_of(client, table)
 
-    def write_first(self, item: Item) -> None:
-        self._save(item)
-
     def write_once(self) -> None:
         kind = self.random.choices(("save", "delete", "batch", "transact"), (70, 12, 10, 8))[0]
         item = self.random.choice(self.items)
@@ -110,9 +107,9 @@ class DynamoDBWriter(Writer):
             self._engine.delete(self._order(item, None))
             self.record(started, (item, None))
         else:
-            self._save(item)
+            self.save(item)
 
-    def _save(self, item: Item) -> None:
+    def save(self, item: Item) -> None:
         started, version = time.time(), self.version(item)
         self._engine.save(self._order(item, version))
         self.record(started, (item, version))

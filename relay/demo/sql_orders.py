@@ -54,9 +54,6 @@ class SQLWriter(Writer):
     def close(self) -> None:
         self._connection.close()
 
-    def write_first(self, item: Item) -> None:
-        self._insert_or_update(item)
-
     def write_once(self) -> None:
         kinds = ("one", "delete", "many", "transaction", "increment", "rekey")
         kind = self.random.choices(kinds, (52, 12, 10, 8, 8, 10))[0]
@@ -70,7 +67,7 @@ class SQLWriter(Writer):
         elif kind == "rekey":
             self._rekey(item)
         else:
-            self._insert_or_update(item)
+            self.save(item)
 
     @abstractmethod
     def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
@@ -100,7 +97,7 @@ class SQLWriter(Writer):
 
     # ------------------------------------------------------------------ statements
 
-    def _insert_or_update(self, item: Item) -> None:
+    def save(self, item: Item) -> None:
         planned = [(item, self.version(item))]
         if not self.exists(item):
             self.store(planned)
@@ -146,7 +143,7 @@ class SQLWriter(Writer):
         """Run an UPDATE of the primary key, which turns one item into another."""
         free = [other for other in self.items if other[0] == item[0] and not self.exists(other)]
         if not free or not self.exists(item):
-            self._insert_or_update(item)
+            self.save(item)
             return
         other = self.random.choice(free)
 

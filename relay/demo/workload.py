@@ -84,8 +84,8 @@ class Writer(Repeating):
         self._alive: set[Item] = set()
 
     @abstractmethod
-    def write_first(self, item: Item) -> None:
-        """Write an item for the first time."""
+    def save(self, item: Item) -> None:
+        """Write the next version of an item."""
 
     @abstractmethod
     def write_once(self) -> None:
@@ -103,7 +103,7 @@ class Writer(Repeating):
     def warm_up(self) -> None:
         """Write once to every item, in the caller's thread."""
         for item in self.items:
-            self.write_first(item)
+            self.save(item)
         self.writes = [replace(write, warm_up=True) for write in self.writes]
 
     def begin_stream(self) -> None:
