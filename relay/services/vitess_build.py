@@ -27,7 +27,8 @@ def vtcombo() -> Path:
     """
     if cluster_folder().is_dir():
         return cluster_folder() / "vtcombo"
-    return built_once(_folder(), f"Vitess {VERSION}", COST, _build) / "vtcombo"
+    made = built_once(_folder(), f"Vitess {VERSION}", COST, lambda go: go.build(source(go), "./go/cmd/vtcombo"))
+    return made / "vtcombo"
 
 
 def obstacle() -> str | None:
@@ -42,10 +43,6 @@ def _folder() -> Path:
 def cluster_folder() -> Path:
     """Return the folder with all programs of a cluster, and vtcombo, if the tests have built them."""
     return cache_folder() / f"vitess-cluster-{VERSION}-{_PATCHES}"
-
-
-def _build(go: GoBuild) -> Path:
-    return go.build(source(go), "./go/cmd/vtcombo")
 
 
 def source(go: GoBuild) -> Path:
