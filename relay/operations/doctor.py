@@ -14,6 +14,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,7 @@ def collect(
         "status.json": lambda: _json(status.status(config).to_json()),
     }
     if config.http is not None:
-        settings = config.http
-        parts |= {name: lambda path=path: _asked(settings, path) for name, path in _PATHS.items()}  # type: ignore[misc]
+        parts |= {name: partial(_asked, config.http, path) for name, path in _PATHS.items()}
     if log is not None:
         parts["log.txt"] = lambda: _tail(log)
     secrets = {*secrets_in(document.data), *(value for name, value in os.environ.items() if is_secret(name))}
