@@ -41,12 +41,10 @@ class Reader(Repeating):
         self.read(self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)])
         self.stopping.wait(_PAUSE)
 
-    def read(self, item: Item) -> Read:
+    def read(self, item: Item) -> None:
         started = time.time()
         cached = self._cache.get_or_load(cache_key(item), self._load)
-        read = Read(item, version_of(cached.value), started, cached.outcome is Outcome.HIT)
-        self.reads.append(read)
-        return read
+        self.reads.append(Read(item, version_of(cached.value), started, cached.outcome is Outcome.HIT))
 
 
 def stale_reads(
