@@ -87,10 +87,8 @@ class BrokerTokens:
             return broker_token(self._credentials.get_frozen_credentials(), self._region)
 
 
-@lru_cache
-def broker_tokens(identity: AwsIdentity) -> BrokerTokens:
-    """Return what makes the tokens for MSK of all clients of this process: a role is assumed once."""
-    return BrokerTokens(identity)
+broker_tokens = lru_cache(BrokerTokens)
+"""Returns what makes the tokens for MSK of all clients of this process: a role is assumed once."""
 
 
 def broker_token(credentials: Any, where: str) -> tuple[str, float]:
