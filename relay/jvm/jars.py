@@ -221,7 +221,6 @@ SETS = {
 
 
 def cache_folder() -> Path:
-    """Return ``$RELAY_CACHE``, or ``~/.cache/relay``."""
     return own_folder("RELAY_CACHE", ".cache/relay")
 
 

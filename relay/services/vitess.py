@@ -284,7 +284,6 @@ class Vitess(EmbeddedServer):
         return {"VTDATAROOT": data, "VTROOT": data, "HOME": data}
 
     def _ready(self) -> bool:
-        """Return whether vtgate sees every tablet serving."""
         if not self.mariadb.alive:
             raise Unavailable(f"the database of {self.name} ended:\n{self.mariadb.process.log_tail()}")
         if not accepts(self.port):
