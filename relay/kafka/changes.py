@@ -32,7 +32,8 @@ from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings, with_id
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings
+from relay.kafka.offset_notes import with_id
 from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from time import monotonic, sleep
 from time import time as now
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -20,6 +20,7 @@ from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import open_reader
 from relay.kafka.created_again import NO_ID, created_again
+from relay.kafka.offset_notes import noted, with_id
 from relay.kafka.topics import connect
 from relay.kafka.transient_errors import is_transient
 
@@ -31,15 +32,6 @@ Offsets = dict[str, dict[str, int]]
 
 Answers = Mapping[str, Future[TopicDescription]]
 """What brokers say of topics, once they have answered."""
-
-_ID = "relay.topic="
-"""How what is committed with an offset begins; the id of the topic follows."""
-
-_CACHE = " relay.cache="
-"""What follows that, in the group of a cache: the place of the cache."""
-
-_HTTP = " relay.http="
-"""What may follow that: where the consumer serves its status, as HOST:PORT@NAME, the name of its machine."""
 
 _TIMEOUT = 15.0  # seconds
 _GRACE = 5.0  # seconds more, in which the client says that no broker has answered
@@ -76,14 +68,6 @@ def with_beginnings(offsets: Offsets, beginnings: Offsets) -> Offsets:
     return {t: {p: beginnings[t][p] if o == EARLIEST else o for p, o in ps.items()} for t, ps in offsets.items()}
 
 
-def with_id(
-    topic: str, partition: int, offset: int, ids: Mapping[str, str], cache: str = "", http: str = ""
-) -> TopicPartition:
-    """Return an offset to commit, with the id of its topic, and what else is noted beside it, unless that is ""."""
-    noted = f"{_ID}{ids.get(topic, NO_ID)}{cache and _CACHE}{cache}{http and _HTTP}{http}"
-    return TopicPartition(topic, partition, offset, noted)
-
-
 def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> set[str]:
     """Return the topics that were created again since some of these offsets were committed. ``ids``: the present ones.
 
@@ -96,22 +80,8 @@ def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> 
     }
 
 
-class Noted(NamedTuple):
-    """What stands beside a committed offset, "" for what does not; see `_ID`, `_CACHE` and `_HTTP`."""
-
-    topic_id: str
-    cache: str
-    http: str
-
-
-def noted(committed: TopicPartition) -> Noted:
-    rest, _, http = (committed.metadata or "").partition(_HTTP)
-    number, _, cache = rest.partition(_CACHE)
-    return Noted(number.removeprefix(_ID), cache, http) if number.startswith(_ID) else Noted("", "", "")
-
-
 def consumer_addresses(config: Config) -> list[str]:
-    """Return where the consumers of a config serve their status, as their groups say (`_HTTP`). Raises ``Unavailable``.
+    """Return where the consumers of a config serve their status, as their groups say (`Noted`). Raises ``Unavailable``.
 
     All of them read the gaps topic.
     """
@@ -347,8 +317,8 @@ class GroupOffsets:
 
     def _read_before(self, committed: Sequence[TopicPartition]) -> set[str]:
         """Return the topics that were created again since a group has committed these offsets."""
-        noted = sorted({each.topic for each in committed if (each.metadata or "").startswith(_ID)})
-        return read_before(committed, topic_ids(self._admin, self._config, noted)) if noted else set()
+        have_ids = sorted({each.topic for each in committed if noted(each).topic_id})
+        return read_before(committed, topic_ids(self._admin, self._config, have_ids)) if have_ids else set()
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
         # Before the times: a record that is committed in between would be passed over.
