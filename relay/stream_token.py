@@ -68,7 +68,7 @@ class Position:
     sequence: str | None = None
 
     def __post_init__(self) -> None:
-        if self.type not in list(ITERATOR_TYPES):  # a list: JSON of others may have here what has no hash
+        if self.type not in list(ITERATOR_TYPES):  # a list: a token of others may have a value without a hash
             raise InvalidPosition(f"{self.type!r} is not an iterator type: use one of {', '.join(ITERATOR_TYPES)}")
         if self.type not in _SEQUENCE_TYPES:
             if self.sequence is not None:

@@ -86,9 +86,10 @@ def _pool(http: Any, url: str) -> Any:
 
 
 def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
-    """Return the body of a good answer; None if no connection is open, none came, or one that only botocore reads.
+    """Return the body of a good answer.
 
-    Raises ``relay.aws.Refused`` as botocore's call would.
+    None if no connection is open, no answer came, or it is one that only botocore can read. Raises
+    ``relay.aws.Refused`` as botocore's call would.
     """
     try:
         # With new credentials if the old ones expire soon.

@@ -54,7 +54,7 @@ class KeyspaceQueries:
 
     Each server is watched by a thread, on a connection of its own, from ``start`` to ``close``. A server that cannot be
     watched is queried if no other can, without tokens. Sessions are read-only, since a query is made again on another
-    server if the first one fails. No lock is held during a call to a server.
+    server if the first one fails. No lock is held during a call to a server. ``shards``: their names in key order.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class KeyspaceQueries:
         elif len(names) > 1:
             raise ValueError(f"keyspace {keyspace} has {len(names)} shards: name its vindex, such as hash")
         self._starts = [shard_range(name).start for name in names]
-        self.shards: Sequence[str] = names  # in key order
+        self.shards: Sequence[str] = names
         self._addresses = {name: tuple(shards[name]) for name in names}
         self._connect = connect
         self._watch = watch

@@ -175,6 +175,7 @@ class ServerConnection:
         return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
 
     def refresh(self) -> None:
+        """Ask for the settings again. Raises ``Unavailable``."""
         names = ", ".join(["%s"] * len(_VARIABLES))
         rows = self.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
         self.settings: Mapping[str, str] = {str(name).lower(): str(value) for name, value in rows}
@@ -243,12 +244,12 @@ class ServerConnection:
         """Return the status of its binlog. Raises ``Denied`` if the server has closed it, ``Unavailable``."""
         newer = () if self.is_mariadb else ("SHOW BINARY LOG STATUS",)
         found = self.status_by((*newer, "SHOW MASTER STATUS"), "what its binlog leaves out")  # before MySQL 8.2
-        if not found:  # I1: `log_bin` stays ON, and so do the connections that read it
+        if not found and _on(self.settings.get("log_bin")):  # I1: connections that read it stay, too
             raise Denied(
                 f"{self.account.address}: it has closed its binlog after an error, and its changes since then are not "
                 "logged: see its error log, restart it, and take a snapshot"
             )
-        return found[0]
+        return found[0] if found else {}
 
     @property
     def grant(self) -> str:

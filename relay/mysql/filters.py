@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from relay.mysql.connection import LEAVE_NOTHING_OUT, ServerConnection
 from relay.mysql.errors import Denied
+from relay.mysql_dialect.charsets import lowered
 
 log = logging.getLogger(__name__)
 
@@ -20,21 +21,22 @@ _SYSTEM = {"information_schema", "innodb_memcache", "mysql", "performance_schema
 class Filters:
     """The filters of a binlog or of one replication that are set, by their names in its status.
 
-    ``names_all``: whether the status has a place for each, as that of MariaDB has from 10.11 on.
+    ``shows_rewrites``: whether the status shows ``Rewrite_DB``, as MariaDB's does from 10.11 on.
     """
 
     texts: Mapping[str, str]
-    names_all: bool = True
+    shows_rewrites: bool = True
 
     @classmethod
     def of(cls, status: Mapping[str, object], prefix: str) -> Filters:
         """Read them from a status. ``prefix``: ``Binlog`` or ``Replicate``."""
-        named = {name.removeprefix(f"{prefix}_"): str(text or "") for name, text in status.items()}
-        texts = {name: text for name, text in named.items() if text and f"{prefix}_{name}" in status}
-        return cls(texts, "Rewrite_DB" in named)
+        start = f"{prefix}_"
+        named = {name.removeprefix(start): text for name, text in status.items() if name.startswith(start)}
+        return cls({name: str(text) for name, text in named.items() if text}, "Rewrite_DB" in named)
 
-    def folded(self) -> Filters:
-        return replace(self, texts={name: text.casefold() for name, text in self.texts.items()})
+    def as_stored(self) -> Filters:
+        """Return them for a server that keeps names in lower case."""
+        return replace(self, texts={name: lowered(text) for name, text in self.texts.items()})
 
     def against(self, database: str) -> str | None:
         """Return the name of the filter that leaves out the rows of a whole database, or None if none does."""
@@ -56,7 +58,7 @@ class Filters:
     def _ignores_system_tables(self, name: str, database: str) -> bool:
         """Whether a filter leaves out tables of the servers themselves alone, and none of ``database``."""
         patterns = {each.partition(".")[0] for each in self._listed(name)}
-        stored = database.partition(".")[0].lower()  # servers compare the whole of `database.table`, in any case
+        stored = database.partition(".")[0].lower()  # servers compare `database.table` as one text, ignoring case
         is_about_system = name in ("Ignore_Table", "Wild_Ignore_Table") and patterns <= _SYSTEM
         return is_about_system and not any(_matches(each, stored) for each in patterns)
 
@@ -81,7 +83,7 @@ def require_unfiltered(
     address, stored = server.account.address, database
     binlog = Filters.of(server.binlog_status(), "Binlog")
     if server.stores_lower_case:
-        stored, binlog, replications = stored.casefold(), binlog.folded(), [each.folded() for each in replications]
+        stored, binlog, replications = lowered(stored), binlog.as_stored(), [each.as_stored() for each in replications]
     if (name := binlog.against(stored)) is not None:
         raise Denied(
             f"{address}: its binlog leaves out changes of tables of {database}: remove `binlog_{name.lower()}` from "
@@ -121,7 +123,7 @@ def warn_of_filters(source: str, server: ServerConnection, replications: Iterabl
                 prefix,
                 prefix,
             )
-        if what == "replica" and not filters.names_all:
+        if what == "replica" and not filters.shows_rewrites:
             log.warning(
                 "source %s: %s: this MariaDB %s does not say whether `replicate_rewrite_db` renames %s, whose changes "
                 "would be missing: look at its configuration, or upgrade it to 10.11",

@@ -9,7 +9,7 @@ from relay.gtid import GtidSet
 from relay.mysql.binlog.events import Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql_dialect.followed_tables import AppliedStatement
-from relay.mysql_dialect.statements import UNSEEN_ROWS
+from relay.mysql_dialect.statements import UNSEEN_ROWS, Classified
 from relay.mysql_dialect.tables import Table
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,8 @@ class LoggedStatements:
         self.gone = []
         self.published = []
 
-    def read(self, event: Statement, executed: GtidSet, gtid: str) -> None:
-        """Follow a statement of the transaction ``gtid``. ``executed``: what was executed before it."""
-        said = event.classified
+    def read(self, event: Statement, said: Classified, executed: GtidSet, gtid: str) -> None:
+        """Follow a statement of the transaction ``gtid``. ``said``: what it does. ``executed``: before it."""
         self.followed.begin(said, executed, event.timestamp)
         self.gone += (gone := self.followed.gone_unseen(said))
         applied = self.followed.apply(said, event.sql, event.sql_mode, self.layouts.known())

@@ -23,7 +23,10 @@ _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
 _SESSION = f"SET SESSION sql_select_limit = {2**64 - 1} /*M!, system_versioning_asof = DEFAULT */"
-"""Lets a SELECT return all present rows, whatever the server's own settings are. Users' connections keep the others."""
+"""Lets a SELECT return all present rows, whatever the server's own settings are.
+
+It leaves other settings, such as `sql_mode`, to the users of the connection.
+"""
 
 Password = str | Callable[[], str]
 

@@ -134,8 +134,7 @@ class BinlogShardReader:
                 self._leave(error)
                 break
             except RelayError as error:
-                self._error = error
-                break
+                consumed.error = error
             if consumed.error is not None:
                 self._error = consumed.error
                 break

@@ -215,8 +215,9 @@ class ShardTransactions:
                 self.statements.begin()
             elif isinstance(event, Statement):
                 gtid = self._begun.gtid if self._begun else self.executed_position
-                self.statements.read(event, self.executed, gtid)
-                consumed.defined = self.statements.layouts.altered(event.classified)
+                said = event.classified
+                self.statements.read(event, said, self.executed, gtid)
+                consumed.defined = self.statements.layouts.altered(said)
             elif isinstance(event, Heartbeat) and self._begun is None:
                 consumed.heartbeat = event.timestamp
             events.popleft()

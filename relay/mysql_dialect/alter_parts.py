@@ -29,6 +29,9 @@ _PARTS = (
 # fmt: on
 # Those with commas of their own.
 _LISTS = ("ANALYZE", "CHECK", "OPTIMIZE", "ORDER", "REBUILD", "REORGANIZE")
+# With one of these an ALTER IGNORE TABLE may remove rows: all but one of the rows that get the same key, and rows that
+# no partition takes or a condition excludes.
+_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK")
 
 
 def part_of(first: Token, token: Token) -> Token:
@@ -39,7 +42,10 @@ def part_of(first: Token, token: Token) -> Token:
 
 
 def takes_rows(first: Token, before: Token, token: Token, reader: StatementScanner) -> bool:
-    """Whether a word adds or removes rows without a row event. ``first``, ``before``: its part's, and the last word."""
+    """Return whether a word adds or removes rows without a row event. It skips the ``=`` of an option.
+
+    ``first``: the first token of its part. ``before``: the token before it.
+    """
     now = reader.now
     if now.is_word("PARTITION") and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "REPAIR"):
         return True
@@ -52,3 +58,8 @@ def takes_rows(first: Token, before: Token, token: Token, reader: StatementScann
             reader.step()
         return not (token.is_word("ENGINE", "TYPE") and reader.now.text.strip("'\"").upper() in _ENGINES)
     return token is first and not (token.is_word(*_PARTS) or reader.at("="))  # I1: not known here
+
+
+def discards(token: Token, following: Token) -> bool:
+    # A column may be called PERIOD.
+    return token.is_word(*_DISCARDING) or (token.is_word("PERIOD") and following.is_word("FOR"))

@@ -184,7 +184,7 @@ def is_single_byte(name: str) -> bool:
 
 @cache
 def unlike_ascii(name: str) -> bytes:
-    """Return the bytes of single-byte text that are ASCII and their characters are not, or the other way round.
+    """Return the bytes of single-byte text below 0x80 whose characters are not ASCII, and above it whose are.
 
     To servers, bytes are what they are in ASCII, such as a quote, when they find the words of a statement.
     """

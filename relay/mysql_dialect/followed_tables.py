@@ -170,7 +170,7 @@ class FollowedTables:
             return None
         kind = "INDEX" if said.indexed is not None else "ALTER" if said.kind is Kind.CHANGE else said.kind.value.upper()
         if self._hides_values:
-            return AppliedStatement(kind, without_values(sql), StatementText.WITHOUT_VALUES, tuple(tables))
+            return AppliedStatement(kind, without_values(sql, sql_mode), StatementText.WITHOUT_VALUES, tuple(tables))
         return AppliedStatement(kind, sql, StatementText.COMPLETE, tuple(tables))
 
     def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:

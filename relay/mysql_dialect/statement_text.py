@@ -49,7 +49,6 @@ def _token(sql_mode: int) -> re.Pattern[str]:
     )
 
 
-_TOKEN = _token(0)
 # The words whose numbers in parentheses are sizes, not values.
 _SIZED = {"precision", "real", "varying", "vector"} | {
     name
@@ -78,7 +77,7 @@ END = Token("", False)
 def tokens(sql: str, sql_mode: int, *, with_literals: bool = False) -> Iterator[Token]:
     """Return the tokens of a statement, without comments. ``sql_mode``: of its session.
 
-    ``with_literals``: with its text literals, which are no names, in their quotes.
+    ``with_literals``: with its text literals, which are not names, in their quotes.
     """
     for found in _token(sql_mode & _READ_BY).finditer(sql):
         if found["tick"] is not None:
@@ -114,8 +113,10 @@ def after_table(words: Sequence[Token], first: str) -> Sequence[Token]:
     at += 2 if at < len(words) and is_sign(words[at], ".") else 1
     if at + 1 < len(words) and is_sign(words[at], "."):
         at += 2
-    while at < len(words) and (words[at].is_word("WAIT", "NOWAIT") or words[at].text.isdigit()):
+    if at < len(words) and words[at].is_word("WAIT", "NOWAIT"):
         at += 1
+        while at < len(words) and (is_sign(words[at], ".") or words[at].text[:1].isdigit()):
+            at += 1
     return words[at:]
 
 
@@ -175,7 +176,7 @@ def shown(sql: str) -> str:
     return sql if end == len(sql) else f"{sql[:end]}..."
 
 
-def without_values(sql: str) -> str:
+def without_values(sql: str, sql_mode: int = 0) -> str:
     """Return a statement without comments and with `MASKED` in place of each literal, even of a name in double quotes.
 
     Sizes of types stay. The statement ends before its first value where that is ambiguous: whether a backslash ends a
@@ -187,7 +188,8 @@ def without_values(sql: str) -> str:
     before: tuple[str, ...] = ("", "", "")
     # How many comments that a server executes have begun and not ended.
     executed = at = 0
-    while (found := _TOKEN.match(sql, at)) is not None:
+    token = _token(sql_mode & _READ_BY)
+    while (found := token.match(sql, at)) is not None:
         text, at = found[0], found.end()
         if found["comment"] is not None:
             parts.append(" ")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from relay.mysql_dialect.alter_parts import part_of, takes_rows
+from relay.mysql_dialect.alter_parts import discards, part_of, takes_rows
 from relay.mysql_dialect.charsets import lowered
 from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, tokens
 
@@ -170,7 +170,7 @@ class StatementScanner:
     def unknown(self, *, is_unread: bool = False) -> Classified:
         """Return what a statement does that is not known here: it may change each table whose name is in its rest.
 
-        ``is_unread``: also those whose names were not read.
+        ``is_unread``: not all names could be read, so it may change any table.
         """
         names = self.all_names()
         return Classified(Kind.CHANGE, names=names, calls=is_unread or not names)  # I1
@@ -204,7 +204,7 @@ def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = F
     is_unknown = sql_mode == UNKNOWN_MODE
     reader = StatementScanner(next(_PLAIN.finditer(sql))[0] if is_unknown else sql, database, sql_mode, lower_case)
     said = _read(reader)
-    # Its first words are enough if they say that it is about no table, unless what follows them might say more.
+    # Its first words are enough if they say that it is about no table, and are not all that was read of it.
     is_about_none = said == Classified(Kind.OTHER) and reader.now is not END
     if said is None or (is_unknown and not is_about_none):  # I1: it may be about a table whose name was not found
         return StatementScanner(sql, database, sql_mode, lower_case).unknown(is_unread=True)
@@ -295,16 +295,6 @@ def _rename(reader: StatementScanner) -> Classified | None:
     return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs)) if reader.is_at_end and pairs else None
 
 
-# With one of these an ALTER IGNORE TABLE may remove rows: all but one of the rows that get the same key, and rows that
-# no partition takes or a condition excludes.
-_DISCARDING = ("UNIQUE", "PRIMARY", "MODIFY", "CHANGE", "CONVERT", "PARTITION", "CHECK")
-
-
-def _discards(token: Token, following: Token) -> bool:
-    # A column may be called PERIOD.
-    return token.is_word(*_DISCARDING) or (token.is_word("PERIOD") and following.is_word("FOR"))
-
-
 def _alter(reader: StatementScanner) -> Classified | None:
     ignores = False
     while reader.now.is_word("ONLINE", "IGNORE"):
@@ -343,7 +333,7 @@ def _alter(reader: StatementScanner) -> Classified | None:
             silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
         elif table not in silently and (
             (depth == 0 and first is not END and takes_rows(first, before, token, reader))
-            or (ignores and _discards(token, reader.now))
+            or (ignores and discards(token, reader.now))
         ):
             silently.append(table)
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))

@@ -286,8 +286,8 @@ def _ended(control: SnapshotControl, facts: Facts) -> Step:
     if control.repetitions >= MOST_REPETITIONS:  # I10
         often = f"table {names} is emptied or renamed more often than it can be read: copies may keep rows of it. "
         return WriteControl(last, "end", (said,), (f"{often}Take a snapshot of it when it is not",))
-    # The next snapshot begins later than this: its end deletes the rows that were read, by any clock.
     read_until = max((each.updated_at for each in read), default=0.0)
+    # The next snapshot begins later than this: its end deletes the rows that were read, by any clock.
     after = int(max(facts.now, min(read_until, facts.now + facts.margin)) - facts.margin)  # I7
     last = replace(
         last,

@@ -308,7 +308,10 @@ class Snapshots:
         return read, max(read, control.rows)
 
     def report_progress(self, show: Callable[[str, tuple[int, int] | None], None] | None = None) -> None:
-        """Show the progress or, from time to time, log it with an estimate. ``show``: takes source and `progress`."""
+        """Show the progress or, from time to time, log it with an estimate.
+
+        ``show``: called with the source's name and what `progress` returns.
+        """
         now, control = self.source.clock(), self.control
         if now - self._reported_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
             return

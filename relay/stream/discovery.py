@@ -57,13 +57,17 @@ class JournaledShards:
     def __init__(self, lineage: Lineage, *, clock: Callable[[], float]) -> None:
         self.lineage = lineage
         self.clock = clock
-        # A journal names all shards that continue one, so one listing says as much as two.
-        self.wanted_at = self.listed_at = self.listed_before = clock()
+        self.wanted_at = self.listed_at = clock()
         self._committed = lineage.committed
         # What the shards were last derived from: a journal arrives with the end of a shard.
         self._seen: tuple[Plan, int] | None = None
         # Whether what was written for them may be lost.
         self._again = False
+
+    @property
+    def listed_before(self) -> float:
+        """When the listing before the last one began. A journal names all shards that continue one: one is enough."""
+        return self.listed_at
 
     @property
     def is_due(self) -> bool:
@@ -84,7 +88,7 @@ class JournaledShards:
         """Derive the shards. Return whether they have changed, or are wanted once more."""
         if (plan := self._committed.plan) is None:
             return False
-        self.listed_at = self.listed_before = self.clock()
+        self.listed_at = self.clock()
         if not self.is_due:
             return False
         again, self._again = self._again, False

@@ -74,9 +74,9 @@ def renamed(
 
 
 def _newest(name: str, known: Iterable[str], *, later: int = 0) -> str:
-    """Return the newest of the ``known`` shards called ``name``, or one that comes so many ``later``.
+    """Return the id of the newest of the ``known`` shards called ``name``, or of the one ``later`` places after it.
 
-    The first has no number.
+    The first shard of a name has no number behind it.
     """
     parts = (shard.partition(INCARNATION) for shard in known)
     number = max((int(number or 1) for shard, _, number in parts if shard == name), default=0) + later

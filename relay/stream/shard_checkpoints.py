@@ -156,7 +156,7 @@ class ShardCheckpoints:
         return record
 
     def new(self, shard: Shard, state: ShardState = ShardState.PLANNED, **fields: Any) -> ShardCheckpoint:
-        """Return a checkpoint with ``fields``, and else as the first one of ``shard``."""
+        """Return a checkpoint of ``shard`` with ``fields``; all others are as in its first one."""
         plan = self.committed.plan
         return ShardCheckpoint(
             state=state,

@@ -121,7 +121,7 @@ class Exchange:
         size = len(data)
         unpack, at_boundary = _MESSAGE.unpack_from, not self._wanted and not self._partial
         while (left := size - at) >= 9:
-            # A frame that is too short for a message is none.
+            # Fewer than 14 bytes cannot hold a message: "compressed" keeps them off the short path.
             head = unpack(data, at) if left >= 14 else (*_HEADER.unpack_from(data, at), 1, 0)
             length, flags, stream, is_compressed, message = head
             end = at + 9 + (length >> 8)

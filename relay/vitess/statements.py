@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def partly_emptied(parsed: Classified, tables: Tables) -> str | None:
-    """Return whose rows a statement adds or removes without saying which, as a message names it; None usually."""
+    """Return the table, in words of a message, whose rows a statement changes without listing them; None usually."""
     if parsed.kind is not Kind.CHANGE:
         return None
     unread = "tables whose names cannot be read" if parsed.calls else None  # I1

@@ -9,8 +9,10 @@ from typing import Any, Self
 
 from relay.change import Change
 from relay.keyspace import KeyspaceQueries, ServerState
+from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import PASSWORD, USER, MariaDB
+from relay.token import EventToken
 from relay.vitess.vindex import keyspace_id
 from tests.mysql.shards import begin, config, open_at, read_until
 from tests.waiting import wait_until
@@ -21,6 +23,8 @@ KEYSPACE = f"{SOURCE}/{DATABASE}"
 VINDEX = "hash"
 SELECT = f"SELECT v FROM {DATABASE}.customer WHERE id = %s"
 LOW, HIGH = "-80", "80-"
+REPLICAS = {LOW: 2, HIGH: 1}
+PORT = "SELECT @@port"
 
 
 def shard_of(number: int) -> str:
@@ -126,3 +130,28 @@ def wait_for_position(queries: KeyspaceQueries, server: MariaDB, gtid: str) -> S
 
 def _is_at(gtid: str, state: ServerState) -> bool:
     return state.token is not None and state.token.position == f"MariaDB/{gtid}"
+
+
+def port_of(queries: KeyspaceQueries, number: int, compare: EventToken | None = None) -> int:
+    """Return the port of the server that a query of a customer goes to."""
+    answer = queries.execute(PORT, sharding_key=number, compare_event_token=compare)
+    return int(answer.rows[0][0])
+
+
+def port_in(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def watching(user: str, password: str, address: str) -> ServerConnection:
+    return connect("127.0.0.1", port_in(address), user, password)
+
+
+def goes_to(queries: KeyspaceQueries, number: int, server: MariaDB) -> None:
+    """Wait until queries of a customer go to a server: on a busy host, its watcher may just have been late."""
+    wait_until(lambda: port_of(queries, number) == server.port)
+
+
+def token_of(queries: KeyspaceQueries, server: MariaDB) -> EventToken:
+    token = state_of(queries, server).token
+    assert token is not None
+    return token

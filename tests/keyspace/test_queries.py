@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pymysql
@@ -16,36 +12,24 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.keyspace import KeyspaceQueries
-from relay.mysql.connection import ServerConnection, connect
-from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.token import EventToken
 from tests.keyspace.keyspaces import (
     DATABASE,
     HIGH,
     KEYSPACE,
     LOW,
+    REPLICAS,
     SELECT,
     Keyspace,
+    goes_to,
     numbers_of,
-    state_of,
+    port_of,
+    token_of,
     wait_for_position,
-    wait_for_state,
 )
-from tests.waiting import pause, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
-
-SERVER = "SELECT @@port"
-
-
-REPLICAS = {LOW: 2, HIGH: 1}
-
-
-@pytest.fixture
-def keyspace() -> Iterator[Keyspace]:
-    """Servers of the test's own."""
-    with Keyspace(replicas=REPLICAS) as keyspace:
-        yield keyspace
 
 
 @pytest.fixture(scope="module")
@@ -56,36 +40,11 @@ def lasting() -> Iterator[Keyspace]:
 
 @pytest.fixture
 def shared(lasting: Keyspace) -> Iterator[Keyspace]:
-    """Servers, without customers, that several tests use: they only write customers."""
+    """Servers, without customers, that several tests use. Each leaves them as it has found them, but for customers."""
     yield lasting
     for shard in lasting.shards.values():
         shard.primary.execute(f"DELETE FROM {DATABASE}.customer")
     lasting.replicated()
-
-
-def port_of(queries: KeyspaceQueries, number: int, compare: EventToken | None = None) -> int:
-    """Return the port of the server that a query of a customer goes to."""
-    answer = queries.execute(SERVER, sharding_key=number, compare_event_token=compare)
-    return int(answer.rows[0][0])
-
-
-def port_in(address: str) -> int:
-    return int(address.rpartition(":")[2])
-
-
-def watching(user: str, password: str, address: str) -> ServerConnection:
-    return connect("127.0.0.1", port_in(address), user, password)
-
-
-def goes_to(queries: KeyspaceQueries, number: int, server: MariaDB) -> None:
-    """Wait until queries of a customer go to a server: on a busy host, its watcher may just have been late."""
-    wait_until(lambda: port_of(queries, number) == server.port)
-
-
-def token_of(queries: KeyspaceQueries, server: MariaDB) -> EventToken:
-    token = state_of(queries, server).token
-    assert token is not None
-    return token
 
 
 def test_each_shard_answers_with_its_own_rows_and_token(shared: Keyspace) -> None:
@@ -119,6 +78,7 @@ def test_each_shard_answers_with_its_own_rows_and_token(shared: Keyspace) -> Non
 def test_a_query_is_read_as_the_server_reads_it(shared: Keyspace) -> None:
     """The statements are the application's: its own connections may have any `sql_mode`."""
     servers = [server for shard in shared.shards.values() for server in shard.all]
+    ((before,),) = {row for server in servers for row in server.execute("SELECT @@GLOBAL.sql_mode")}
     for server in servers:
         server.execute("SET GLOBAL sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT'")
     try:
@@ -126,7 +86,7 @@ def test_a_query_is_read_as_the_server_reads_it(shared: Keyspace) -> None:
             answer = queries.execute('SELECT 1 || "v" FROM (SELECT 7 AS v) AS t', sharding_key=1)
     finally:
         for server in servers:
-            server.execute("SET GLOBAL sql_mode = DEFAULT")
+            server.execute("SET GLOBAL sql_mode = %s", (before,))
     assert answer.rows == (("17",),)
 
 
@@ -168,43 +128,6 @@ def test_a_query_that_must_be_fresh_goes_past_the_replicas_that_lag(keyspace: Ke
         assert not answer.fresher
 
 
-def test_a_replica_that_does_not_replicate_is_left_and_taken_again(keyspace: Keyspace) -> None:
-    (number,) = numbers_of(HIGH, 1)
-    (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
-    with keyspace.queries() as queries:
-        goes_to(queries, number, replica)
-        replica.stop_replication()
-        wait_for_state(queries, replica, lambda state: state.lag > 60)
-        assert port_of(queries, number) == primary.port
-        replica.start_replication()
-        goes_to(queries, number, replica)
-
-
-def test_a_replica_that_is_killed_is_replaced_and_taken_again(keyspace: Keyspace) -> None:
-    (number,) = numbers_of(LOW, 1)
-    first, second = keyspace.shards[LOW].replicas
-    keyspace.put(number, 1)
-    keyspace.replicated()
-    with keyspace.queries() as queries:
-        goes_to(queries, number, first)
-        first.kill()
-        # At once, before its watcher has noticed: over the connection that was open, and over a new one.
-        answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
-        assert list(answer.rows) == [(1,)]
-        assert answer.token
-        assert port_of(queries, number) == second.port
-        wait_for_state(queries, first, lambda state: state.token is None and state.problem is not None)
-        second.kill()
-        keyspace.put(number, 2)
-        wait_for_position(queries, keyspace.shards[LOW].primary, keyspace.shards[LOW].primary.gtid)
-        answer = queries.execute(SELECT, (number,), sharding_key=number, include_event_token=True)
-        assert list(answer.rows) == [(2,)]
-        assert answer.token
-        first.restart()
-        wait_for_position(queries, first, keyspace.shards[LOW].primary.gtid)
-        goes_to(queries, number, first)
-
-
 def test_a_query_that_runs_while_its_server_is_killed_is_made_again(keyspace: Keyspace) -> None:
     (number,) = numbers_of(HIGH, 1)
     (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
@@ -222,40 +145,6 @@ def test_a_query_that_runs_while_its_server_is_killed_is_made_again(keyspace: Ke
         replica.kill()
         thread.join(120)
         assert [answer.rows[0][1] for answer in found] == [primary.port]
-
-
-def test_a_promoted_replica_is_read_with_the_tokens_of_its_new_role(keyspace: Keyspace) -> None:
-    """I5, I6: and a former primary that accepts writes beside it makes all tokens of the shard doubtful."""
-    (number,) = numbers_of(LOW, 1)
-    first, second = keyspace.shards[LOW].replicas
-    former = keyspace.shards[LOW].primary
-    keyspace.put(number, 1)
-    keyspace.replicated()
-    ask: dict[str, Any] = {"sharding_key": number, "include_event_token": True}
-    with keyspace.queries() as queries:
-        former.kill()
-        first.promote()
-        second.replicate_from(first)
-        first.execute(f"REPLACE {DATABASE}.customer VALUES (%s, 2)", (number,))
-        second.wait_for(first.gtid)
-        wait_for_state(queries, first, lambda state: state.role == "primary")
-        wait_for_position(queries, first, first.gtid)
-        wait_for_position(queries, second, first.gtid)
-        for _ in range(10):
-            answer = queries.execute(SELECT, (number,), **ask)
-            assert list(answer.rows) == [(2,)]
-            assert answer.token
-            assert answer.token.position == f"MariaDB/{first.gtid}"
-        # It comes back as it was: with a number of its own for what the new primary does next.
-        former.restart()
-        wait_for_state(queries, former, lambda state: state.role == "primary")
-        former.execute(f"REPLACE {DATABASE}.customer VALUES (%s, 7)", (number,))
-        former.execute(f"REPLACE {DATABASE}.customer VALUES (%s, 8)", (number,))
-        assert queries.execute(SELECT, (number,), **ask).token is None
-        former.execute("SET GLOBAL read_only = 1")
-        wait_for_state(queries, former, lambda state: state.role == "unknown")
-        answer = queries.execute(SELECT, (number,), **ask)
-        assert (list(answer.rows), answer.token is not None) == ([(2,)], True)
 
 
 def test_no_servers_of_a_shard_is_an_error_that_says_why_of_each(keyspace: Keyspace) -> None:
@@ -290,38 +179,6 @@ def test_a_statement_that_is_wrong_is_made_once_and_one_that_writes_not_at_all(k
         assert primary.execute(f"SELECT v FROM {DATABASE}.customer") == ((1,),)
 
 
-def test_servers_that_cannot_be_watched_are_queried_without_tokens(keyspace: Keyspace) -> None:
-    """I6: nothing says how fresh their rows are."""
-    (number,) = numbers_of(LOW, 1)
-    keyspace.put(number, 1)
-    keyspace.replicated()
-    primary = keyspace.shards[LOW].primary
-    primary.execute("CREATE USER reader@'%' IDENTIFIED BY 'secret'")
-    primary.execute(f"GRANT SELECT ON {DATABASE}.* TO reader@'%'")
-    keyspace.replicated()
-
-    def reading(address: str) -> Any:
-        account: dict[str, Any] = {
-            "host": "127.0.0.1",
-            "port": port_in(address),
-            "user": "reader",
-            "password": "secret",
-        }
-        return pymysql.connect(**account, autocommit=True)
-
-    shards = {"-": [server.address for server in keyspace.shards[LOW].all]}
-    with pytest.raises(Unavailable, match=f"no server of keyspace {KEYSPACE} can be watched: .*the user needs"):
-        KeyspaceQueries(KEYSPACE, shards, None, connect=reading, watch=partial(watching, "reader", "secret")).start()
-    queries = KeyspaceQueries(KEYSPACE, shards, None, connect=reading, watch=partial(watching, "reader", "secret"))
-    with closing(queries):
-        token = EventToken(1, f"{KEYSPACE}/-", "MariaDB/0-1-1")
-        answer = queries.execute(SELECT, (number,), include_event_token=True, compare_event_token=token)
-        assert (list(answer.rows), answer.token, answer.fresher) == ([(1,)], None, False)
-    # One user watches, another one queries.
-    with KeyspaceQueries(KEYSPACE, shards, None, connect=reading, watch=partial(watching, USER, PASSWORD)) as queries:
-        assert queries.execute(SELECT, (number,), include_event_token=True).token
-
-
 def test_threads_get_their_own_rows_of_any_shard_while_replicas_die(keyspace: Keyspace) -> None:
     """I6: on a shared connection they would get those of another thread. A token never goes back in a shard."""
     numbers = numbers_of(LOW, 10) + numbers_of(HIGH, 10)
@@ -353,31 +210,6 @@ def test_threads_get_their_own_rows_of_any_shard_while_replicas_die(keyspace: Ke
         for thread in threads:
             thread.join(600)
     assert (wrong, done) == ([], 6)
-
-
-def test_a_server_that_hangs_holds_up_only_the_queries_that_it_got(keyspace: Keyspace) -> None:
-    (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
-    asked: list[str] = []
-
-    def quickly(address: str) -> Any:
-        asked.append(address)
-        account: dict[str, Any] = {"host": "127.0.0.1", "port": port_in(address), "user": USER, "password": PASSWORD}
-        return pymysql.connect(**account, autocommit=True, read_timeout=10, connect_timeout=10)
-
-    shards = {"-": [replica.address, primary.address]}
-    watch = partial(watching, USER, PASSWORD)
-    with KeyspaceQueries(KEYSPACE, shards, None, connect=quickly, watch=watch, max_lag=3600.0) as queries:
-        goes_to(queries, 0, replica)
-        pause(replica.process.pid)
-        try:
-            assert port_of(queries, 0) == primary.port
-            # Nobody knows what it is now, although its watcher has not failed yet.
-            wait_for_state(queries, replica, lambda state: state.lag > 11)
-            asked.clear()
-            assert port_of(queries, 0) == primary.port
-            assert asked == []
-        finally:
-            os.kill(replica.process.pid, signal.SIGCONT)
 
 
 def test_a_forked_process_has_no_tokens_until_it_watches_for_itself(shared: Keyspace) -> None:

@@ -16,11 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
 from relay.process.folders import made_once
 from relay.process.managed import HOST, ManagedProcess
-from relay.services.mariadb import PASSWORD, USER, SQLServer
+from relay.services.mariadb import PASSWORD, USER, MariaDB, SQLServer
 from tests import needs
 
 BINLOG: dict[str, str | int] = {
@@ -177,3 +179,9 @@ def _initialize(program: str, template: Path) -> None:
         # Each server creates its UUID at its first start.
         (data / "auto.cnf").unlink(missing_ok=True)
         data.rename(template)
+
+
+def mostly_on_mariadb(reason: str) -> pytest.MarkDecorator:
+    """Return the mark of tests whose fixture ``kind`` is MariaDB, and in ``make faults`` MySQL, for a ``reason``."""
+    other = pytest.param(MySQL, marks=pytest.mark.faults(reason))
+    return pytest.mark.parametrize("kind", [MariaDB, other], indirect=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
+
+import pytest
 
 from relay.change import Change
 from relay.config import MySQLConfig
+from relay.mysql.errors import NotCarried
 from relay.mysql.source import MySQLSource
 from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import PASSWORD, USER
@@ -81,6 +85,12 @@ def read_to_head(reader: ShardReader, *, passing: bool = False) -> tuple[list[Ch
         if page.reached is not None and page.reached >= asked:
             break
     return [change for page in pages for change in page.changes], pages
+
+
+def check_refused(source: MySQLSource, start: Mapping[str, Any], match: str) -> None:
+    """Check that reading from ``start`` ends with an error of what is not carried."""
+    with closing(open_at(source, start)) as reader, pytest.raises(NotCarried, match=match):
+        read_to_head(reader)
 
 
 def _reads(reader: ShardReader, passing: bool) -> Iterator[Page]:

@@ -87,7 +87,7 @@ def test_a_table_without_a_primary_key_is_refused_by_name(mariadb: Any, unique: 
             ChunkQuery(unique, "loose", describe(connection, unique, "loose"))
 
 
-def test_text_that_is_no_character_is_refused_with_its_key_and_column(mariadb: Any, unique: str) -> None:
+def test_text_that_is_not_a_character_is_refused_with_its_key_and_column(mariadb: Any, unique: str) -> None:
     """I8: the server would print a question mark."""
     with session(mariadb, unique) as execute, connected(mariadb) as connection:
         prepared(connection)

@@ -126,7 +126,7 @@ def test_a_packet_has_the_values_of_its_row(values: list[bytes | None]) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 5])
-def test_a_row_that_is_cut_off_is_no_row(cut: int) -> None:
+def test_a_row_that_is_cut_off_is_not_a_row(cut: int) -> None:
     table, query = laid_out(["bigint", "varchar(20)"], 1)
     raw = packet([b"17", b"hello"])[:-cut]
     with pytest.raises(IndexError):

@@ -152,7 +152,7 @@ class TestARealServer:
         with closing(connect("127.0.0.1", server.port, unique, "pässwort-пароль-€")) as found:
             assert found.execute("select 1") == ((1,),)
 
-    def test_is_not_asked_with_a_password_that_is_no_text_and_that_nobody_is_shown(self) -> None:
+    def test_is_not_asked_with_a_password_that_is_not_text_and_that_nobody_is_shown(self) -> None:
         with pytest.raises(Denied, match="the password is not UTF-8") as raised:
             connect("127.0.0.1", 1, "relay", "secret\udcff")
         assert "secret" not in str(raised.value)

@@ -146,7 +146,7 @@ def test_its_gap_is_the_same_one_until_it_is_decided(widened: MariaDB, cut: int)
 
 @cuts
 @pytest.mark.parametrize("first", [0, 1], ids=["the replica first", "the primary first"])
-def test_a_replicas_copy_of_a_committed_transaction_is_no_gap(
+def test_a_replicas_copy_of_a_committed_transaction_is_not_a_gap(
     widened: MariaDB, replica: MariaDB, cut: int, first: int
 ) -> None:
     """I3, I9: it replicates the transaction again, and the primary has it all the time."""
@@ -195,7 +195,7 @@ def test_a_transaction_that_never_committed_is_a_gap_also_where_the_next_one_is_
         assert [key for page in found for key in keys(page.changes)] == list(NEXT)
 
 
-def test_a_failover_in_the_middle_of_a_transaction_is_no_gap(widened: MariaDB, replica: MariaDB) -> None:
+def test_a_failover_in_the_middle_of_a_transaction_is_not_a_gap(widened: MariaDB, replica: MariaDB) -> None:
     """I3, I9: whether its primary is gone, or is back without the end of it."""
     source = source_of(DATABASE, widened, replica)
     start = begin(source)["-"]

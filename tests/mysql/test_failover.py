@@ -19,22 +19,22 @@ from relay.token import Order, compare
 from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.orders import DATABASE, load, opened, put
 from tests.mysql.reading import is_mysql, position_of
-from tests.mysql.server import MySQL
+from tests.mysql.server import MySQL, mostly_on_mariadb
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import pages_of, reason
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
-OTHER_SERVER = pytest.mark.faults(
+OTHER_SERVER = (
     "MySQL: its GTIDs, purges, resets, roles and former primaries are in other tests here and in"
     " test_shards_mysql_only.py, and what chooses the server is tried on MariaDB"
 )
-mostly_on_mariadb = pytest.mark.parametrize("kind", [MariaDB, pytest.param(MySQL, marks=OTHER_SERVER)], indirect=True)
+ON_MARIADB = mostly_on_mariadb(OTHER_SERVER)
 MORE = pytest.mark.faults("another order of kills and closed readers: the same test with one")
 
 
-@mostly_on_mariadb
+@ON_MARIADB
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=MORE)])
 def test_a_failover_under_load_neither_loses_nor_duplicates(
     primary: Any, replica: Any, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -94,7 +94,7 @@ def test_a_failover_under_load_neither_loses_nor_duplicates(
 
 @pytest.mark.parametrize(
     ("kind", "written"),
-    [(MariaDB, 1), (MariaDB, 3), (MySQL, 1), pytest.param(MySQL, 3, marks=OTHER_SERVER)],
+    [(MariaDB, 1), (MariaDB, 3), (MySQL, 1), pytest.param(MySQL, 3, marks=pytest.mark.faults(OTHER_SERVER))],
     indirect=["kind"],
 )
 def test_transactions_that_a_failover_lost_are_a_gap(primary: Any, replica: Any, written: int) -> None:
@@ -207,7 +207,7 @@ def test_a_transaction_read_in_part_that_a_failover_lost_is_a_gap(
     again.close()
 
 
-@mostly_on_mariadb
+@ON_MARIADB
 def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> None:
     """It may still receive what was read."""
     source = source_of(DATABASE, primary, replica)
@@ -233,7 +233,7 @@ def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> N
     reader.close()
 
 
-@mostly_on_mariadb
+@ON_MARIADB
 def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: Any, replica: Any) -> None:
     source = source_of(DATABASE, primary, replica)
     position = begin(source)["-"]
@@ -269,7 +269,7 @@ def test_binlogs_that_all_servers_have_purged_are_a_gap(primary: Any) -> None:
     again.close()
 
 
-@mostly_on_mariadb
+@ON_MARIADB
 def test_a_replica_that_lags_is_left_for_a_better_server(
     primary: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from relay.services.mariadb import MariaDB
 from tests.mysql.fake_servers import FakeServer
 from tests.mysql.orders import DATABASE
 from tests.mysql.segments import head, segment_of
-from tests.mysql.server import MySQL
+from tests.mysql.server import MySQL, mostly_on_mariadb
 from tests.mysql.shards import begin, open_at, read_to_head, short, source_of
 from tests.reads import read_page
 from tests.waiting import wait_until
@@ -28,9 +28,7 @@ IGNORE = {
     MySQL: f"CHANGE REPLICATION FILTER REPLICATE_IGNORE_TABLE = ({DATABASE}.t)",
 }
 
-OTHER_SERVER = pytest.mark.faults(
-    "MySQL: that its filters are read and refused is tried on it here, and what follows from that on MariaDB"
-)
+OTHER_SERVER = "MySQL: that its filters are read and refused is tried on it here, and what follows from that on MariaDB"
 
 RDS = (
     "mysql.plugin,mysql.rds_monitor,mysql.rds_sysinfo,mysql.rds_history,mysql.rds_replication_status,"
@@ -39,7 +37,7 @@ RDS = (
 """What RDS for MySQL has each replica ignore. Users cannot change it."""
 OF_SYSTEM = "mysql.%,information_schema.%,performance_schema.%,sys.%"
 
-mostly_on_mariadb = pytest.mark.parametrize("kind", [MariaDB, pytest.param(MySQL, marks=OTHER_SERVER)], indirect=True)
+ON_MARIADB = mostly_on_mariadb(OTHER_SERVER)
 
 
 class FakeBefore82(FakeServer):
@@ -202,7 +200,7 @@ def test_a_server_whose_binlog_leaves_out_the_database_is_refused(kind: Any, opt
 
 
 @pytest.mark.services
-@mostly_on_mariadb
+@ON_MARIADB
 def test_a_statement_that_a_filtered_binlog_may_leave_out_is_warned_about(
     kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,7 +246,7 @@ def test_mariadb_says_whether_it_renames_databases(release: str) -> None:
 
 
 @pytest.mark.services
-@mostly_on_mariadb
+@ON_MARIADB
 def test_a_server_that_replicates_other_databases_is_read_if_it_may_be_where_the_database_is_written(
     kind: Any, primary: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,7 +275,7 @@ def test_a_server_that_replicates_other_databases_is_read_if_it_may_be_where_the
 
 
 @pytest.mark.services
-@mostly_on_mariadb
+@ON_MARIADB
 def test_a_replica_is_left_once_a_filter_is_set(kind: Any, primary: Any) -> None:
     """I1: its executed set goes on, and says that it has all."""
     with kind() as replica:

@@ -82,7 +82,7 @@ def warning_of(reader: BinlogShardReader) -> str:
 
 
 def test_a_shard_is_read_on_while_a_target_of_its_reshard_does_not_answer(silent: SilentServers) -> None:
-    """I10: each question used to stop the reading until it timed out, and every page asked one."""
+    """I10: every page asks a question, and none may stop the reading until it times out."""
     end = HandoverCheck("-", lambda: ("-", "-80", "80-"), silent.connect, CheckpointTable.named("_vt.vreplication"))
     reader = reading_of(FakeShard(FakeServer("one", f"{A}:1-150")), some(20), find_handover=end)
     read_all(reader, 20)

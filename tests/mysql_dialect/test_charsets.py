@@ -144,7 +144,7 @@ def test_latin1_is_the_windows_code_page_and_keeps_its_undefined_bytes() -> None
 @pytest.mark.parametrize(
     ("name", "raw"), [("utf8mb4", b"\xff"), ("ascii", b"\x80"), ("greek", b"\xaa"), ("sjis", b"\x81")]
 )
-def test_bytes_that_are_no_character_are_refused(name: str, raw: bytes) -> None:
+def test_bytes_that_are_not_a_character_are_refused(name: str, raw: bytes) -> None:
     """I8."""
     with pytest.raises(UnicodeDecodeError):
         decoder(name)(raw)

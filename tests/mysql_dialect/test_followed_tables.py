@@ -11,6 +11,7 @@ from relay.config.protection import ColumnRule, Protect
 from relay.gtid import parse
 from relay.mysql_dialect.altered import Shape
 from relay.mysql_dialect.followed_tables import AppliedStatement, FollowedTables, TablesNow
+from relay.mysql_dialect.statement_text import BRACKETS
 from relay.mysql_dialect.statements import classify
 from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
@@ -282,6 +283,16 @@ def test_what_is_read_again_is_followed_again() -> None:
     followed.tables.keep()
     followed.tables.undo()
     assert followed.tables_of("TRUNCATE items") == [("items", None, f"{ALL} a", f"{ALL} a")]
+
+
+def test_statements_about_protected_columns_are_masked_as_the_session_reads_them() -> None:
+    """I8: in brackets a quote is a part of a name, and begins no literal."""
+    followed = Followed({"items": {"ssn": ColumnRule("exclude")}})
+    followed.read()
+    sql = "ALTER TABLE items CHANGE [a'b] x VARCHAR(9) DEFAULT 'bob', DROP COLUMN [c'd]"
+    applied = followed.tables.apply(classify(sql, "shop", BRACKETS), sql, BRACKETS)
+    assert applied is not None
+    assert applied.sql == "ALTER TABLE items CHANGE [a'b] x VARCHAR(9) DEFAULT ***, DROP COLUMN [c'd]"
 
 
 def test_statements_about_protected_columns_have_no_values_and_columns_as_they_are_published() -> None:

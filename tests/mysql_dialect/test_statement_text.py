@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import ANSI_QUOTES, tokens, without_values
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, tokens, without_values
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,12 @@ from relay.mysql_dialect.statement_text import ANSI_QUOTES, tokens, without_valu
 )
 def test_a_statement_is_shown_without_its_values(sql: str, shown: str) -> None:
     assert without_values(sql) == shown
+
+
+def test_a_quote_in_a_bracketed_name_begins_no_literal() -> None:
+    """I8: literals would be shown, and names hidden in their place."""
+    sql = "ALTER TABLE t CHANGE [a'b] x VARCHAR(9) DEFAULT 'SECRET', DROP COLUMN [c'd]"
+    assert without_values(sql, BRACKETS) == "ALTER TABLE t CHANGE [a'b] x VARCHAR(9) DEFAULT ***, DROP COLUMN [c'd]"
 
 
 _PIECES = st.sampled_from(

@@ -235,18 +235,6 @@ def test_a_statement_that_changes_no_rows_may_name_tables(sql: str) -> None:
     assert classify(sql, "shop").kind is Kind.OTHER
 
 
-def test_exchanging_a_partition_changes_the_rows_of_both_tables() -> None:
-    said = classify("ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE `old`.`swap` WITHOUT VALIDATION", "shop")
-    assert said.kind is Kind.CHANGE
-    assert said.names == (("shop", "orders"), ("old", "swap"))
-
-
-def test_converting_a_partition_to_a_table_changes_the_rows_of_both_tables() -> None:
-    said = classify("ALTER TABLE old CONVERT PARTITION p0 TO TABLE orders", "shop")
-    assert said.kind is Kind.CHANGE
-    assert said.names == (("shop", "old"), ("shop", "orders"))
-
-
 @pytest.mark.parametrize(
     "sql",
     [
@@ -269,12 +257,6 @@ def test_a_table_that_is_created_with_rows_in_a_statement_changes(sql: str) -> N
 def test_a_number_is_not_a_table() -> None:
     assert classify("INSERT INTO x.t VALUES (0.5, .5, 7)", "shop").names == (("x", "t"),)
     assert ("shop", "2024") in classify("INSERT INTO `2024` VALUES (1)", "shop").names
-
-
-def test_converting_a_table_to_a_partition_changes_the_rows_of_both_tables() -> None:
-    said = classify("ALTER TABLE orders CONVERT TABLE x.old TO PARTITION p0 VALUES LESS THAN (5)", "shop")
-    assert said.kind is Kind.CHANGE
-    assert said.names == (("shop", "orders"), ("x", "old"))
 
 
 @pytest.mark.parametrize(
@@ -336,47 +318,6 @@ def test_create_or_replace_differs_from_create(sql: str) -> None:
     copied = ("shop", "other") if "LIKE" in sql else None
     assert classify(sql, "shop") == Classified(Kind.CREATE, (("shop", "orders"),), replaces=True, copied=copied)
     assert not classify(sql.lower().replace("or replace ", ""), "shop").replaces
-
-
-@pytest.mark.parametrize("key", ["UNIQUE (v)", "UNIQUE KEY x (v)", "PRIMARY KEY (v)", "CONSTRAINT c UNIQUE (v)"])
-def test_adding_a_unique_key_with_ignore_removes_rows_that_are_not_logged(key: str) -> None:
-    """I8."""
-    said = classify(f"ALTER IGNORE TABLE orders ADD COLUMN w INT DEFAULT (1), ADD {key}", "shop")
-    assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))
-    assert classify(f"ALTER TABLE orders ADD {key}", "shop").kind is Kind.ALTER
-    assert classify("ALTER IGNORE TABLE orders ADD COLUMN w INT, ADD KEY (w)", "shop").kind is Kind.ALTER
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        "MODIFY v CHAR(1)",
-        "CHANGE v w CHAR(1)",
-        "CONVERT TO CHARACTER SET ascii",
-        "ADD COLUMN (w INT DEFAULT 1, UNIQUE (w))",
-        "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))",
-        "ADD CHECK (v > 1)",
-        "ADD CONSTRAINT c CHECK (v > 1)",
-        "ADD PERIOD FOR p (v, w)",
-    ],
-)
-def test_what_gives_rows_another_key_partition_or_condition_removes_some_with_ignore(what: str) -> None:
-    """I8."""
-    said = classify(f"ALTER IGNORE TABLE orders {what}", "shop")
-    assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))
-    assert classify(f"ALTER TABLE orders {what}", "shop").kind is Kind.ALTER
-
-
-@pytest.mark.parametrize("ignore", ["", "IGNORE "])
-def test_a_table_that_becomes_a_partition_loses_its_rows(ignore: str) -> None:
-    """I1, I8."""
-    said = classify(f"ALTER {ignore}TABLE t CONVERT TABLE orders TO PARTITION p VALUES LESS THAN (9)", "shop")
-    assert (said.kind, set(said.names)) == (Kind.CHANGE, {("shop", "t"), ("shop", "orders")})
-
-
-def test_a_column_called_period_removes_no_rows_with_ignore() -> None:
-    for what in ("ADD COLUMN period INT", "ADD INDEX i (period)"):
-        assert classify(f"ALTER IGNORE TABLE orders {what}", "shop").kind is Kind.ALTER
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ ROWS = {
     for first, extra, compressed in ((23, False, False), (30, True, False), (166, False, True), (169, True, True))
     for at, operation in enumerate((WRITE, UPDATE, DELETE))
 }
-# LOAD DATA as a statement. Its file is in events of their own before it.
+# LOAD DATA as a statement. Its file comes before it, in events of its own.
 LOAD_QUERY = 18
 _APPEND_BLOCK, _DELETE_FILE, _BEGIN_LOAD = 9, 11, 17
 # Events that do not matter for rows. Only the files are encrypted: a server sends plain events.
@@ -236,7 +236,7 @@ def _status(variables: bytes) -> tuple[str, int]:
 
 
 def statement_text(raw: bytes, encoding: str, sql_mode: int) -> tuple[str, int]:
-    """Return a statement as text, and its ``sql_mode``, or ``UNKNOWN_MODE`` if the text may have other names or signs.
+    """Return a statement as text, and its ``sql_mode``, or ``UNKNOWN_MODE`` if the server may have read other names.
 
     Bytes that do not decode are escaped: statements may contain binary values.
     """

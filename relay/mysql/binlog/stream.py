@@ -50,7 +50,7 @@ _XA_HELD = 16 << 20
 _TRANSIT = 1.0
 """Seconds that a heartbeat takes at most from the server to here."""
 _OF_SESSION = re.compile("connection_id|pseudo_thread_id", re.IGNORECASE)
-"""What sets the flag of statements that use a temporary table, without one."""
+"""What makes MariaDB set the flag of statements that use a temporary table, although they use none."""
 _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
 
