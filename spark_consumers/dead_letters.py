@@ -90,16 +90,19 @@ class DeadLetterTopic:
         """Send the undecodable records; return their number once they are durable. Raises ``Unavailable``."""
         self._failures.clear()
         sent = 0
-        for record in records:
-            if record.is_undecodable:
-                sent += 1
-                self._send(record)
-        if sent and (self._producer.flush(_SEND_TIMEOUT) or self._failures):
-            why = self._failures[0].str() if self._failures else f"no answer within {_SEND_TIMEOUT:g} s"
+        try:
+            for record in records:
+                if record.is_undecodable:
+                    sent += 1
+                    self._send(record)
+            if sent and (self._producer.flush(_SEND_TIMEOUT) or self._failures):
+                why = self._failures[0].str() if self._failures else f"no answer within {_SEND_TIMEOUT:g} s"
+                raise Unavailable(f"cannot write dead letters to topic {self._topic}: {why}")
+        except Unavailable:
             # What this one reports late would count for later letters, and after a fatal error it sends none.
             self._producer.purge()
             self._producer = Producer(self._settings, logger=SILENT_LOG)
-            raise Unavailable(f"cannot write dead letters to topic {self._topic}: {why}")
+            raise
         return sent
 
     def _send(self, record: NonChangeRecord) -> None:

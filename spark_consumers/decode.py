@@ -37,8 +37,8 @@ _READ = (
 class Decoder:
     """Decodes with ``schemas``, and with those that ``look`` returns before each batch.
 
-    ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps
-    topic, whose records are not changes. ``given_up``: headers whose schemas are no longer waited for.
+    ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps topic, whose records are
+    not changes. ``given_up``: headers whose schemas are not waited for any longer.
     """
 
     def __init__(

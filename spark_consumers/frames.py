@@ -104,7 +104,7 @@ def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable
     if decoder.look is None:
         unknown = F.lit(": no schema of it was known when the query started: start the query again")
     else:
-        unknown = F.lit(": its schema is not published, or could not be looked up: start the query again once it is")
+        unknown = F.lit(": its schema is not published, or could not be looked up: start the query again when it is")
     problem = F.concat(place, F.when(status == DecodeStatus.SCHEMA, unknown).otherwise(F.concat(F.lit(": "), status)))
     # In a filter, which nothing removes from a plan, unlike a column that nobody selects. As it is not deterministic,
     # Spark puts no filter of the query before it, which would pass the record over: its columns are null. I1

@@ -17,7 +17,7 @@ from spark_consumers.records import Layout
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 15.0
-"""Seconds after a look-up that failed, for which each batch would wait."""
+"""Seconds without a look-up after one that failed: else each batch would wait for another."""
 
 
 class LaterSchemas:

@@ -149,6 +149,7 @@ class Runner:
 
     def run(self, session: SparkSession) -> None:
         self._batch.attempts = 0
+        self._batch.end = None  # that of an earlier run may be of topics that are gone
         starting = json.dumps(self._begin(session))
         if not self.stopping:
             self._run_queries(session, starting)

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 from relay.cache import open_store
 from relay.config import Config
-from relay.config.addresses import host_port
+from relay.config.addresses import at_port, host_port
 from relay.errors import RelayError
 from relay.kafka.group_offsets import GroupOffsets
 from relay.observe.access import Access
@@ -20,6 +20,7 @@ from relay.observe.server import serve, stalled_after
 from spark_consumers.running import log_event
 
 _LOOK = 5.0  # seconds between two looks at the ends of the topics
+_ANYWHERE = ("192.0.2.1", 9)  # an address for documentation
 
 
 @contextmanager
@@ -73,9 +74,11 @@ def _from_elsewhere(address: str) -> str:
     host, port = host_port(address)
     name = socket.gethostname()
     if ip_address(host).is_unspecified:
-        with suppress(OSError):
-            host = socket.gethostbyname(name)
-    return f"[{host}]:{port}@{name}" if ":" in host else f"{host}:{port}@{name}"
+        # Sends nothing: it only chooses the address of the route to others. The name may have a loopback address.
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_ANYWHERE)
+            host = probe.getsockname()[0]
+    return f"{at_port(host, port)}@{name}"
 
 
 def _look(config: Config, watch: ConsumerWatch, stop: Event) -> None:

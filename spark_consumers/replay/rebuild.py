@@ -90,7 +90,7 @@ class ReplayProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_shown:  # older versions print a line break even if they are disabled
+        if self._is_shown:  # else rich may print a line break
             self._bar.stop()
 
     def show(self, done: int, counts: Mapping[str, int]) -> None:

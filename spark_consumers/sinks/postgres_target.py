@@ -88,7 +88,7 @@ class PostgresTarget(CopyTarget):
 
 
 def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], prefix: str) -> None:
-    """Raise ``ConfigError`` for names that become none that a schema or a table can have, or that two things have."""
+    """Raise ``ConfigError`` for names that PostgreSQL or the copy reserves, and for names that become the same."""
     places = [(identifier(prefix + source), "", f"sources[{n}].name: {source}") for n, source in enumerate(sources)]
     places += [
         (
@@ -106,4 +106,4 @@ def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], pr
             raise ConfigError(f"{what}: the copy has a table of that name of its own: leave it out of `tables`")
         other = taken.setdefault((schema, table), what)
         if other != what:
-            raise ConfigError(f"{what}: in PostgreSQL it would have one name with {other}: {table or schema}")
+            raise ConfigError(f"{what}: in PostgreSQL it would have the same name as {other}: {table or schema}")

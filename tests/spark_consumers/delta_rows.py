@@ -17,10 +17,6 @@ def is_there(path: str | Path) -> bool:
     return DeltaTable.is_deltatable(str(path))
 
 
-def properties(path: str | Path) -> dict[str, str]:
-    return {name: value or "" for name, value in DeltaTable(path).metadata().configuration.items()}
-
-
 def operations(path: str | Path) -> list[str]:
     """Return what made each version, newest first."""
     return [commit["operation"] for commit in DeltaTable(path).history()]

@@ -86,7 +86,7 @@ def test_a_start_that_is_none_is_refused_also_where_a_checkpoint_goes_on(topic: 
         stream.foreach_batch(lambda batch, number: None)
 
 
-def test_a_record_that_is_no_change_is_a_dead_letter(topic: Topic) -> None:
+def test_a_record_that_is_not_a_change_is_a_dead_letter(topic: Topic) -> None:
     topic.publish([change("ada", 1)])
     topic.publish_raw(b"hello")
     assert applied(topic) == [[0, ["1"]]]

@@ -17,7 +17,7 @@ def test_a_checkpoint_of_this_machine_is_known_as_such(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["s3a://bucket/log", "hdfs://namenode/log", "hdfs:///log"])
-def test_a_checkpoint_of_another_file_system_is_no_local_folder(location: str) -> None:
+def test_a_checkpoint_of_another_file_system_is_not_a_local_folder(location: str) -> None:
     assert ConsumerCheckpoint(location).local is None
 
 

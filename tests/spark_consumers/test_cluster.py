@@ -41,7 +41,7 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
         yield cluster
 
 
-@pytest.mark.faults("code that comes to executors: test_runs.py's way `on the workers`; another Spark: test_submit.py")
+@pytest.mark.faults("Spark repeats the tasks of a lost worker; code on executors: test_runs.py `on the workers`")
 def test_the_consumers_are_right_on_a_cluster_that_loses_a_worker(
     topic: Topic, cluster: StandaloneCluster, redis_server: Any
 ) -> None:

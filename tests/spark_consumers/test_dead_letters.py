@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from relay.config import Config
 from relay.errors import Unavailable
@@ -38,7 +39,14 @@ class FullProducer:
 
 
 class FatalProducer(FullProducer):
-    """A producer that has failed for good."""
+    """A producer that has failed for good, and says so where ``says`` is called."""
+
+    says = "flush"
+
+    def produce(self, topic: str, *, key: bytes, **record: Any) -> None:
+        if self.says == "produce":
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        super().produce(topic, key=key, **record)
 
     def flush(self, timeout: float) -> int:
         return len(self.queued)
@@ -56,8 +64,10 @@ def open_topic() -> DeadLetterTopic:
     return DeadLetterTopic(Config.model_validate(config), "log", NoSchemas())
 
 
-def test_after_a_failure_a_new_producer_sends_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("says", ["flush", "produce"])
+def test_after_a_failure_a_new_producer_sends_what_comes_next(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: one that has failed for good sends nothing any more."""
+    monkeypatch.setattr(FatalProducer, "says", says)
     monkeypatch.setattr(dead_letters, "Producer", FatalProducer)
     topic = open_topic()
     monkeypatch.setattr(dead_letters, "Producer", FullProducer)

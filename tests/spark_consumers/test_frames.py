@@ -202,7 +202,9 @@ with spark() as session:
 
 
 @pytest.mark.parametrize("selected", ["event_id", "offset"])
-def test_a_record_that_is_no_change_ends_the_query_whatever_is_selected_or_is_kept(topic: Topic, selected: str) -> None:
+def test_a_record_that_is_not_a_change_ends_the_query_whatever_is_selected_or_is_kept(
+    topic: Topic, selected: str
+) -> None:
     topic.publish([change("ada", 1)])
     topic.publish_raw(b"hello")
     found = run(
@@ -223,7 +225,7 @@ with spark() as session:
 
 
 @pytest.mark.parametrize("fields", [100, 1])
-def test_a_record_that_is_no_change_ends_the_query_whatever_it_filters(topic: Topic, fields: int) -> None:
+def test_a_record_that_is_not_a_change_ends_the_query_whatever_it_filters(topic: Topic, fields: int) -> None:
     """I1: also if Spark interprets the filter, as for tables with many columns."""
     topic.publish([change("ada", 1)])
     topic.publish_raw(b"\xc3\x01" + bytes(8) + b"of a schema that is not known")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 import weakref
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from relay.kafka import topics
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.later_schemas import LaterSchemas
 from tests.clock import Clock
+from tests.listening import answering
 
 pytestmark = pytest.mark.services
 
@@ -63,12 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with Registry() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with answering(Registry()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_rows_of_a_topic_that_was_replaced_are_swept_and_truncated(
 
 
 @pytest.mark.parametrize("target", IN_DELTA_TOO)
-def test_changes_on_a_topic_that_was_created_again_are_no_replays(
+def test_changes_on_a_topic_that_was_created_again_are_not_replays(
     topic: Topic, target: str, request: pytest.FixtureRequest
 ) -> None:
     """I7: a row of a snapshot has no token, and its offset is one of another topic now."""

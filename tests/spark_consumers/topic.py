@@ -353,15 +353,15 @@ def logged(config: Config) -> list[str]:
     return [event_id for (event_id,) in delta_rows.rows(path, ["event_id"])] if delta_rows.is_there(path) else []
 
 
-def copied(config: Config, table: str) -> dict[str, int]:
-    """Return the version of each customer's order in the copy, wherever it is."""
+def copied(config: Config, table: str) -> dict[str, int] | None:
+    """Return the version of each customer's order in the copy, wherever it is; None if it has no such table."""
     assert config.copy_ is not None
     if config.copy_.url.startswith("postgresql"):
         rows = execute(config.copy_.url, f"SELECT customer, item FROM {table}.{table} WHERE NOT _relay_deleted")
         return {customer: int(item["version"]["N"]) for customer, item in rows}
     path = f"{config.copy_.url.removeprefix('delta://')}/{table}/{table}"
     if not delta_rows.is_there(path):
-        return {}
+        return None
     found = delta_rows.rows(path, ["customer", "item"], where="NOT _relay_deleted")
     return {customer: int(json.loads(item)["version"]["N"]) for customer, item in found}
 

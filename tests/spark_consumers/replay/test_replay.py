@@ -250,7 +250,10 @@ def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic) -
     assert (
         f"stopped after {outcome['done']} of {outcome['total']} offsets: run the same command again" in log.read_text()
     )
-    assert json.loads(topic.spark.run(SMALLEST, *given))["finished"]
+    again = topic.folder / "again.log"
+    assert json.loads(topic.spark.run(SMALLEST, *given, log=again))["finished"]
+    first = next(json.loads(line) for line in again.read_text().splitlines() if '"progress"' in line)
+    assert first["done"] > outcome["done"]
 
 
 def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(topic: Topic) -> None:
