@@ -74,7 +74,7 @@ class CacheRules:
     """What the changes of a config invalidate: the cache keys of each of its ``tables``, and its ``sources``."""
 
     def __init__(self, cache: CacheConfig, sources: Iterable[SourceConfig]) -> None:
-        self._by_table = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
+        self._by_table = {table: [key_template(text) for text in texts] for table, texts in cache.keys.items()}
         self.tables = frozenset(self._by_table)
         complete = {source.name: source.has_complete_streams for source in sources}
         self.sources = frozenset(complete)
@@ -107,7 +107,7 @@ class CacheRules:
 
 
 @lru_cache(maxsize=1024)
-def _key_template(text: str) -> KeyTemplate:
+def key_template(text: str) -> KeyTemplate:
     template = Template.parse(text)
     return KeyTemplate(template, frozenset(template.columns))
 
@@ -207,7 +207,7 @@ def key_text(template: str, row: Mapping[str, Any]) -> str:
         >>> key_text("order:{customer}:{total}", {"customer": "ada", "total": Decimal("19.90")})
         'order:ada:19.9'
     """
-    parsed, columns = _key_template(template)
+    parsed, columns = key_template(template)
     parts = _texts(row, columns)
     for column in columns - parts.keys():
         raise ValueError(f"there is no cache key {template} of a row without a value of `{column}`")
@@ -221,7 +221,7 @@ def row_keys(templates: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> lis
     """
     found: dict[str, None] = {}
     for row in rows:
-        for template, columns in map(_key_template, templates):
+        for template, columns in map(key_template, templates):
             parts = _texts(row, columns)
             if columns <= parts.keys():
                 found[template.render(parts)] = None

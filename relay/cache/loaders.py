@@ -17,8 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relay.cache.entry import LoadedValue, Tokens, is_fresher
-from relay.cache.keys import row_keys, text
-from relay.config.template import Template
+from relay.cache.keys import key_template, row_keys, text
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
 from relay.process.connections import Connections
@@ -85,14 +84,20 @@ class DynamoDBLoader:
         return LoadedValue(None if item is None else image_json(item).encode(), {}, True, canonical)
 
 
+# What makes a text a part of a number, base64 or padding. A minus may be a hyphen, except of zero.
+_BEFORE, _BEFORE_ZERO, _AFTER = (re.compile(each) for each in (r"[\w+.\s]", r"[\w+.\s-]", r"[\w+.=\s]"))
+
+
 def _shows(key: str, primary_key: Mapping[str, Any]) -> bool:
     """Whether the texts of all attributes are parts of a cache key, each of another one."""
     for part in sorted((str(text(value)) for value in primary_key.values()), key=len, reverse=True):
-        # What precedes or follows is not of a number, base64 or padding. A minus may be a hyphen, except of zero.
-        before = r"\w+.\s-" if part == "0" else r"\w+.\s"
-        key, found = re.subn(rf"(?<![{before}]){re.escape(part)}(?![\w+.=\s])", "\0", key, count=1)
-        if not found:
+        before = _BEFORE_ZERO if part == "0" else _BEFORE
+        at = key.find(part)
+        while at >= 0 and ((at and before.match(key, at - 1)) or _AFTER.match(key, at + len(part))):
+            at = key.find(part, at + 1)
+        if at < 0:
             return False
+        key = f"{key[:at]}\0{key[at + len(part) :]}"
     return True
 
 
@@ -110,7 +115,7 @@ class RowsLoader(ABC):
 
     def __init__(self, read: Read, key: str | None) -> None:
         self.key = key
-        self._columns = frozenset(Template.parse(key).columns if key is not None else ())
+        self._columns = key_template(key)[1] if key is not None else frozenset()
         self._read = read
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:

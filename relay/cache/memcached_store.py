@@ -263,7 +263,7 @@ def _is_foreign(reply: MetaReply) -> bool:
 
 
 def _meta(reply: MetaReply) -> bytes | None:
-    """Return the JSON of an entry, or None if there is none: another program's item is no entry (I12)."""
+    """Return the JSON of an entry, or None if there is none: another program's item is not an entry (I12)."""
     if reply.code == b"EN" or _is_foreign(reply):
         return None
     (size,) = unpack_from(">I", reply.data)

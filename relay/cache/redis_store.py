@@ -56,7 +56,11 @@ for i = 1, entries do
   end
   found[2 * i - 1], found[2 * i] = fields[1] or false, fields[2] or false
 end
-found[2 * entries + 1] = ARGV[1] == '1' and redis.call('GET', KEYS[#KEYS])
+local generation = ARGV[1] == '1' and redis.pcall('GET', KEYS[#KEYS])
+if type(generation) == 'table' then
+  return redis.error_reply(generation.err .. ': ' .. KEYS[#KEYS])
+end
+found[2 * entries + 1] = generation
 found[2 * entries + 2] = string.match(info, 'master_replid:(%x+)') or ''
 return found
 """
@@ -95,9 +99,9 @@ return ARGV[3]
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
 # Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
-# numbers of the keys that there is no room for, and that are another program's: those are no entries, and only
-# deleted (I12). Many texts travel as one string, since an argument costs the client
-# more than a substring costs Lua.
+# numbers of the keys that there is no room for, and of those that another program wrote, which are not entries and are
+# only ever deleted (I12). Many texts travel as one string, since an argument costs the client more than a substring
+# costs Lua.
 _COMPARE_AND_SET = Script(
     _ROLE
     + """
@@ -196,22 +200,22 @@ class RedisStore(RemoteStore):
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         conflicts: dict[str, bytes | None] = {}
-        refused: list[str] = []
-        foreign: list[str] = []
+        refused: dict[str, str] = {}
         with self._errors():
             calls = list(_calls(writes, self._servers.keys_per_call))
             answers = self._servers.run(_COMPARE_AND_SET, calls)
             for call, (numbers, lengths, metas, full, others) in zip(calls, answers, strict=True):
-                refused += (call.keys[int(number) - 1] for number in full.split())
-                foreign += (call.keys[int(number) - 1] for number in others.split())
+                for number in full.split():
+                    refused[call.keys[int(number) - 1]] = "is full: see its maxmemory and policy"
+                for number in others.split():
+                    key = call.keys[int(number) - 1]
+                    refused[key] = f"has other keys: another program has written to its key {key}"
                 start = 0
                 for number, length in zip(numbers.split(), map(int, lengths.split()), strict=True):
                     conflicts[call.keys[int(number) - 1]] = metas[start : start + length] or None
                     start += length
-        if refused or foreign:
-            why = f"another program has written to its key {foreign[0]}" if foreign else "see its maxmemory and policy"
-            is_full = "is full" if refused else "has other keys"
-            raise StoreFull(f"Redis at {self.address} {is_full}: {why}", refused + foreign, conflicts)
+        if refused:
+            raise StoreFull(f"Redis at {self.address} {next(iter(refused.values()))}", refused, conflicts)
         return conflicts
 
     def renew(self, generation_key: str) -> str:

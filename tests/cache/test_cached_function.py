@@ -102,7 +102,7 @@ def test_a_function_may_make_the_key(cache: TokenCache) -> None:
     assert total.key(1, 2) == "1-2"
 
 
-def test_a_key_of_something_that_is_no_parameter_is_refused_at_once(cache: TokenCache) -> None:
+def test_a_key_of_something_that_is_not_a_parameter_is_refused_at_once(cache: TokenCache) -> None:
     with pytest.raises(ValueError, match=r"'user:{nmae}' names 'nmae', which is not a parameter"):
         cached(cache, key="user:{nmae}")(lambda name: name)
 

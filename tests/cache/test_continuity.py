@@ -83,7 +83,7 @@ def test_a_consumer_that_starts_past_the_last_one_invalidates_the_namespace(appl
     assert applied.starts(start, ends=ends) is None
 
 
-def test_a_partition_that_was_added_and_is_read_from_its_beginning_is_no_reason(applied: Namespace) -> None:
+def test_a_partition_that_was_added_and_is_read_from_its_beginning_is_not_a_reason(applied: Namespace) -> None:
     assert applied.starts(at(50, 60, 0), ends={"orders": {"0": 100, "1": 100, "2": 5}}) is None
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import boto3
 import pymysql
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.avro.framing import fingerprint, single_object_header
@@ -36,7 +35,7 @@ from spark_consumers.value_reader import ValueReader
 from tests.avro.known import Known
 from tests.benchmarks.changes import finished
 from tests.cache.sources import create_orders
-from tests.examples import examples
+from tests.examples import draw
 from tests.mysql.column_types import matrix_of
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 
@@ -249,7 +248,7 @@ def test_no_spelling_of_an_items_number_is_answered_from_before_a_change(
     def changed(number: Decimal) -> None:
         check_spellings_of(number, dynamodb, orders, has_template)
 
-    settings(max_examples=examples(numbers), deadline=None)(given(drawn)(changed))()
+    draw(numbers, drawn, play=changed)
 
 
 def check_spellings_of(number: Decimal, dynamodb: Any, orders: str, has_template: bool) -> None:

@@ -140,7 +140,7 @@ def test_many_different_writes_in_one_call_do_not_mix(store: Store, namespace: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_that_another_program_has_written_is_no_entry_and_stops_nobody(
+def test_a_key_that_another_program_has_written_is_not_an_entry_and_stops_nobody(
     request: pytest.FixtureRequest, namespace: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I6, I12: readers load it and do not store it, and an invalidation deletes it, for what it replaced is lost."""

@@ -331,7 +331,7 @@ def test_the_counters_say_what_became_of_each_key(cache: Cache) -> None:
     assert counts() == (1, 8, 4, 1, 3, 0)
 
 
-def test_a_consistent_read_replaces_bytes_that_are_no_entry(cache: Cache) -> None:
+def test_a_consistent_read_replaces_bytes_that_are_not_an_entry(cache: Cache) -> None:
     name = entry_key("shop", "k")
     cache.memory.compare_and_set([ConditionalWrite(name, None, b"\xff not ours", b"junk", 600.0)])
     assert cache.get_or_load("k", Source(fresher=False).load).outcome is Outcome.DROPPED
