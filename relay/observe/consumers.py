@@ -234,7 +234,7 @@ class ConsumersObserver(Collector):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._id = uuid4().hex  # containers may share the name of their machine, and each process has id 1
+        self._id = uuid4().hex
         self.watches: list[ConsumerWatch] = []
         self.counted = ConsumerMetrics()
         self.registry = self.counted.registry

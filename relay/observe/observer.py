@@ -5,10 +5,13 @@ Gauges are computed from the latest status at each scrape, so they age while a w
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
+from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
@@ -20,7 +23,7 @@ from relay.observe.history import History
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metric, Metrics
 from relay.observe.report import report
-from relay.observe.status import SourceView, WorkerStatus, this_process
+from relay.observe.status import SourceView, WorkerStatus
 
 _STATUS_INTERVAL = 1.0
 
@@ -45,7 +48,8 @@ class Observer(Collector):
 
     def __post_init__(self) -> None:
         # As `relay status` calls the members of the group.
-        self.process = this_process()
+        self.process = f"{socket.gethostname()}/{os.getpid()}"
+        self.id = uuid4().hex  # containers may share the name of their machine, and each process has id 1
         # The other workers and the consumers of this relay, as the HTTP threads ask them.
         self.others: Callable[[], list[dict[str, Any]]] = list
         self.metrics = Metrics()
@@ -95,6 +99,7 @@ class Observer(Collector):
             "name": self.name,
             "worker": self.worker,
             "process": self.process,
+            "id": self.id,
             "config": self.file,
             **report(status, now, wall),
             "dead_letters": self.metrics.dead_letters(),

@@ -84,14 +84,14 @@ def page(report: Mapping[str, Any]) -> str:
 def everybody(observer: Observer) -> dict[str, Any]:
     """Return what ``page.js`` shows: all workers and consumers that answer, and the first ``MOST_ROWS`` shards."""
     report = observer.report()
-    answers, ids, known = [], {observer.process}, set()
+    answers, ids, known = [], {observer.id}, set()
     for each in observer.others():
         status = each.get("status", {})
         known |= set(status.get("addresses", ()))
         # A peer may have several names.
-        if (process := status.get("id") or status.get("process")) not in ids:
+        if (number := status.get("id")) is None or number not in ids:
             answers.append(each)
-            ids |= {process} - {None}
+            ids.add(number)
     # One that answers under another name may not be reached, or known to its certificate, by the address it noted.
     answers = [each for each in answers if "status" in each or each["is_peer"] or _place(each) not in known]
     ours = [each for each in answers if each.get("status", {}).get("name") == observer.name]

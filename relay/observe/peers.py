@@ -73,7 +73,8 @@ class FoundConsumers:
 
 
 class Peers:
-    """``addresses``: host and port of each. ``found``: more, of consumers. ``ConfigError`` for unusable authorities.
+    """``addresses``: host and port of each. ``found``: more, of consumers. Raises
+    ``ConfigError`` for authorities that cannot be used.
 
     With credentials only ``addresses`` are asked: whoever may commit offsets names the others.
     """

@@ -24,7 +24,7 @@ import orjson
 from prometheus_client.exposition import choose_encoder
 
 from relay.config import Config
-from relay.config.addresses import host_port
+from relay.config.addresses import at_port, host_port
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.group_offsets import consumer_addresses
 from relay.observe.access import Access
@@ -76,7 +76,7 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     observer = Observer(config.name, worker, file=config.file, keeps_status=True, stalled_after=stalled_after(60.0))
     access = Access(config.http)
     siblings = range(int(_number_from_environment(WORKERS, 1)) if port else 0)
-    beside = [f"[{host}]:{first + n}" if ":" in host else f"{host}:{first + n}" for n in siblings if n != worker]
+    beside = [at_port(host, first + n) for n in siblings if n != worker]
     found = FoundConsumers(partial(consumer_addresses, config)).addresses
     observer.others = Peers([*beside, *config.http.peers], config.http, access, found).ask
     with serve(observer, host, port, "http", access) as address:
@@ -232,7 +232,7 @@ class _StatusServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         host, port = str(self.server_address[0]), self.server_address[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return at_port(host, port)
 
     def handle_error(self, request: object, client_address: object) -> None:
         error = sys.exception()

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -103,10 +101,6 @@ class SourceView:
     def partition(self, shard: str) -> int:
         """The checkpoint partition of ``shard``, whose owner reads the shard."""
         return partition_of(self.stream.shard_key(shard))
-
-
-def this_process() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def test_health_is_red_when_records_wait_and_nothing_advances(observer: Consumer
     assert health(observer) == []
 
 
-def test_records_that_wait_to_be_applied_together_are_no_stall(clock: Clock) -> None:
+def test_records_that_wait_to_be_applied_together_are_not_a_stall(clock: Clock) -> None:
     observer = ConsumersObserver("shop")
     watch = ConsumerWatch("copy", ["shop.orders"], observer.counted, apply_every=3600, stalled_after=60, clock=clock)
     watch.start_at(at(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from relay.errors import Unavailable
 from relay.observe.access import Access
 from relay.observe.peers import FoundConsumers, Peers
 from tests.clock import Clock
+from tests.listening import answering
 from tests.waiting import wait_until
 
 HERE = socket.gethostname()
@@ -46,12 +47,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    with Recorded() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with answering(Recorded()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_consumers_that_kafka_names_are_asked_as_peers_are(recorded: Recorded) -> None:
