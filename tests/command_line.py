@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,9 @@ def relay_with(config: Mapping[str, Any], folder: Path, *secrets: str) -> Relay:
     """
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        path = folder / "relay.yaml"
-        path.write_text(yaml.safe_dump(config))
-        command = [sys.executable, "-m", "relay.cli", *(str(path) if each == "CONFIG" else each for each in arguments)]
+        command = [sys.executable, "-m", "relay.cli", *_prepared(config, folder, arguments)]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        for secret in secrets:
-            assert secret not in answer.stdout + answer.stderr
+        _check_secrets(answer.stdout + answer.stderr, secrets)
         return answer
 
     return run
@@ -64,22 +61,30 @@ RelayHere = Callable[..., Result]
 def relay_here_with(
     config: Mapping[str, Any], folder: Path, captured: pytest.CaptureFixture[str], *secrets: str
 ) -> RelayHere:
-    """Return what `relay_with` does, but what runs a command in this process.
+    """Return what runs a command in this process, otherwise like `relay_with`.
 
     ``captured``: the fixture ``capfd``, which has what clients of Kafka write past Python.
     """
 
     def run(*arguments: str) -> Result:
-        path = folder / "relay.yaml"
-        path.write_text(yaml.safe_dump(config))
         with no_traces_left():
-            answer = relay(*(path if each == "CONFIG" else each for each in arguments))
-        written = "".join(captured.readouterr())
-        for secret in secrets:
-            assert secret not in answer.output + written
+            answer = relay(*_prepared(config, folder, arguments))
+        _check_secrets(answer.output + "".join(captured.readouterr()), secrets)
         return answer
 
     return run
+
+
+def _prepared(config: Mapping[str, Any], folder: Path, arguments: Iterable[str]) -> list[str]:
+    """Write the config, and return the arguments with its path."""
+    path = folder / "relay.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return [str(path) if each == "CONFIG" else each for each in arguments]
+
+
+def _check_secrets(output: str, secrets: Iterable[str]) -> None:
+    for secret in secrets:
+        assert secret not in output
 
 
 def errors(result: Result) -> list[str]:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import HTTPServer
+from typing import TypeVar
+
+Server = TypeVar("Server", bound=HTTPServer)
 
 NOBODY = "127.0.0.1:1"
 """An address that refuses connections. A port that is free may be taken by a server that another test starts."""
@@ -17,3 +23,14 @@ def accepted(listener: socket.socket) -> Iterator[socket.socket]:
         except OSError:
             return
         yield connection
+
+
+@contextmanager
+def answering(server: Server) -> Iterator[Server]:
+    """Let a server of a test answer in a thread of its own."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

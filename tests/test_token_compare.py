@@ -49,7 +49,7 @@ def test_two_tokens_are_compared(a: str, b: str, order: str) -> None:
         OLDER.replace("null", '{"timestamp":1,"shard":"s/l/2","position":"MariaDB/0"}'),
     ],
 )
-def test_what_is_no_token_is_refused_by_its_name(text: str) -> None:
+def test_what_is_not_a_token_is_refused_by_its_name(text: str) -> None:
     result = relay("token", "compare", OLDER, text)
     assert result.exit_code == 2
     assert errors(result)[0].startswith("B is not a token: ")

@@ -44,7 +44,7 @@ def test_a_confluent_value_begins_with_zero_and_the_big_endian_id() -> None:
     assert schema_id(header) == 258
 
 
-def test_what_no_registry_can_have_assigned_is_no_id() -> None:
+def test_what_no_registry_can_have_assigned_is_not_an_id() -> None:
     """Ids are Java's integers."""
     assert schema_id(confluent_header(0x7FFF_FFFF)) == 0x7FFF_FFFF
     assert schema_id(confluent_header(0x8000_0000)) is None

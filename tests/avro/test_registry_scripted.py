@@ -20,6 +20,7 @@ from relay.errors import NoAnswer, RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.records import DecodeStatus
 from spark_consumers.value_reader import ValueReader
+from tests.listening import answering
 
 
 class MixedUp(BaseHTTPRequestHandler):
@@ -57,10 +58,8 @@ class MixedUp(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mixed_up() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), MixedUp) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), MixedUp)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def test_an_id_for_which_the_registry_returns_another_schema_is_refused(mixed_up: str) -> None:

@@ -35,7 +35,7 @@ def test_settings_that_would_break_exactly_once_or_order_are_refused(
 @pytest.mark.parametrize(
     ("value", "kind"), [("[hunter2]", "a list"), ("{a: hunter2}", "a mapping"), ("null", "nothing")]
 )
-def test_a_setting_that_is_no_single_value_is_refused_by_its_kind_alone(file: Path, value: str, kind: str) -> None:
+def test_a_setting_that_is_not_a_single_value_is_refused_by_its_kind_alone(file: Path, value: str, kind: str) -> None:
     (said,) = refused(file, change("producer: {}", f"producer: {{sasl.password: {value}}}"))
     assert said.endswith(f"`kafka.producer.sasl.password`: must be text, a number, true or false, not {kind}")
 

@@ -26,7 +26,9 @@ from relay.demo.vitess_orders import (
 from relay.demo.workload import Item, cache_key, version_of
 from tests import needs
 
-ON_VITESS = pytest.mark.faults("the demo of another source, which make faults runs: test_orders.py has what they share")
+ON_VITESS = pytest.mark.faults(
+    "only the demo on Vitess, itself in make faults, has this writer: the relay is tried on Vitess in tests/vitess"
+)
 
 CUSTOMERS = [f"customer-{number:03}" for number in range(25)]
 

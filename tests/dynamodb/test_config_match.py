@@ -64,7 +64,7 @@ def test_a_mismatch_is_reported_with_both_types(table: Description, columns: dic
     assert str(raised.value) == "\n".join(f"source shop: {problem}" for problem in said)
 
 
-def test_a_key_column_whose_name_cannot_be_declared_is_no_mismatch() -> None:
+def test_a_key_column_whose_name_cannot_be_declared_is_not_a_mismatch() -> None:
     rest = Description("t", "arn", "arn:stream", LABEL, "NEW_IMAGE", (KeyColumn("rest", "B"),), {"rest": "B"})
     assert mismatches(rest, {"a": "string"}) == []
 

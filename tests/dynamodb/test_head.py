@@ -203,7 +203,7 @@ def test_after_a_pause_a_shard_has_to_be_quiet_again(has_new_iterator: bool) -> 
     assert searching.is_idle
 
 
-def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_no_progress(
+def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_not_progress(
     source: DynamoDBSource, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1, I9: otherwise a watermark would pass unread records."""

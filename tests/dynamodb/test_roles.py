@@ -93,7 +93,7 @@ def test_a_role_that_is_refused_later_ends_the_reading_and_one_that_cannot_be_as
         StreamSession(streams, arn).records("iterator")
 
 
-def test_a_refused_role_keeps_its_message_and_is_no_other_error() -> None:
+def test_a_refused_role_keeps_its_message_and_is_not_another_error() -> None:
     with pytest.raises(Unavailable, match="the role r"), translated("arn:stream"):
         raise Refused("AWS does not let the relay assume the role r")
     with pytest.raises(Unavailable, match="may not read"), translated("arn:stream"):

@@ -66,7 +66,7 @@ class Case(NamedTuple):
         return f"{self.servers.__name__}, {self.engine}, {self.reads}"
 
     def marks(self) -> list[pytest.MarkDecorator]:
-        reason = "another store, engine or way to read: cache/test_interleavings.py has each store and lagging replicas"
+        reason = "another store or way to read: cache/test_interleavings.py; Spark: test_consumers_killed.py"
         return [pytest.mark.faults(reason)] if self.is_another else []
 
 

@@ -297,7 +297,7 @@ def test_a_gap_is_passed_on(topic: Topic, caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize("value", [b"hello", b"\x00\x00\x00\x00\x07x", b"\xc3\x01" + bytes(8) + b"x"])
-def test_a_record_that_is_no_change_is_an_error_or_passed_on(topic: Topic, value: bytes) -> None:
+def test_a_record_that_is_not_a_change_is_an_error_or_passed_on(topic: Topic, value: bytes) -> None:
     topic.publish([change("ada", 1)])
     topic.publish_raw(value)
     with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes:

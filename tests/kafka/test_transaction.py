@@ -109,7 +109,7 @@ def test_at_high_load_a_transaction_stays_open_for_a_short_time(
     assert transaction.linger(backlog=True) == 0.0
 
 
-def test_rows_of_a_snapshot_gather_but_are_no_load_that_changes_have_to_wait_for(
+def test_rows_of_a_snapshot_gather_but_are_not_a_load_that_changes_have_to_wait_for(
     transaction: OpenTransaction, clock: SteppedClock
 ) -> None:
     clock.now += 0.005

@@ -264,7 +264,7 @@ def test_a_request_that_a_worker_takes_while_it_is_withdrawn_can_be_stopped_and_
 def test_the_initial_snapshot_cannot_be_stopped_and_what_two_ask_for_at_once_is_served_after_it(
     relay: Operated, stream: ScriptedStream
 ) -> None:
-    """I1, I3: one snapshot after the initial one fulfils both requests, since they ask for the same."""
+    """I1, I3: one snapshot after the initial one fulfils all requests, since they ask for the same."""
     pace = Pace(stream)
     relay.configure(snapshot="initial")
     with running(relay):
@@ -276,6 +276,7 @@ def test_the_initial_snapshot_cannot_be_stopped_and_what_two_ask_for_at_once_is_
             asked = list(pool.map(lambda tables: request_snapshot(config, "s", tables), ([], [TABLE])))
         assert all(each.behind is not None for each in asked)
         assert len(requests(relay)) == 2
+        assert "it waits until snapshot" in relay.command("snapshot", "CONFIG", "s").stdout
         pace.pages = 1000
         wait_until(lambda: (state(relay) == "finished" and not requests(relay)) or None, 120)
     assert reads(relay) == once(2)

@@ -39,7 +39,7 @@ def contents(out: Path) -> tuple[str, set[str]]:
     return wheel.stem.split("-", 2)[2], native
 
 
-def test_without_a_compiler_the_wheel_is_pure_and_building_it_is_no_error(tmp_path: Path) -> None:
+def test_without_a_compiler_the_wheel_is_pure_and_building_it_is_not_an_error(tmp_path: Path) -> None:
     """Also where the checkout has a module that was built before."""
     built = build(tmp_path)
     assert built.returncode == 0, built.stderr

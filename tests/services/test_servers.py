@@ -140,7 +140,7 @@ class TestAKilledKafka:
         with KafkaBroker() as broker:
             yield broker
 
-    def test_it_restarts_at_the_same_address_with_its_data_and_is_no_other_cluster(
+    def test_it_restarts_at_the_same_address_with_its_data_and_is_the_same_cluster(
         self, broker: KafkaBroker, kafka: Any, unique: str
     ) -> None:
         address = broker.bootstrap_servers

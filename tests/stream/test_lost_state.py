@@ -129,7 +129,7 @@ def test_a_plan_is_lost_although_checkpoints_are_there(relay: LostRelay) -> None
     assert relay.versions() == [1, 2]
 
 
-def test_topics_that_were_created_beforehand_are_no_sign_of_a_loss(relay: LostRelay) -> None:
+def test_topics_that_were_created_beforehand_are_not_a_sign_of_a_loss(relay: LostRelay) -> None:
     relay.create()
     relay.publish(start="trim_horizon")
     assert relay.versions() == [1, 2]
@@ -144,7 +144,7 @@ def configure_two(relay: LostRelay, names: Sequence[str]) -> None:
     relay.path.write_text(yaml.safe_dump(config))
 
 
-def test_the_records_of_another_source_on_the_same_topic_are_no_sign_of_a_loss(
+def test_the_records_of_another_source_on_the_same_topic_are_not_a_sign_of_a_loss(
     relay: LostRelay, stream: ScriptedStream
 ) -> None:
     stream.shard("root")

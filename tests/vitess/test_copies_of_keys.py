@@ -47,9 +47,9 @@ ONE_OF_EACH = [
     *("large", "decimals", "doubles", "bits", "moments", "instants", "bytes", "padded_bytes"),
     *("enums", "sorted_enums", "texts", "chinese_texts", "ids", "nothing"),
 ]
-"""Keys of which one after the other is found by its text as it is sorted, or not, for a reason of its own."""
+"""One key for each reason why vtgate finds a row by the text of its key, or does not."""
 
-OTHERS = pytest.mark.faults("other keys of the same forms: what says whether vtgate finds a key knows no more of it")
+OTHERS = pytest.mark.faults("other keys of the same forms: the same test with ONE_OF_EACH")
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_a_class_between_abstract_ones_is_bound_and_they_are_not(fresh: Engine, 
 
 
 @pytest.mark.parametrize("wrong", [object(), int, "Order", Counter(id="a")])
-def test_what_is_no_class_of_a_table_is_not_bound(fresh: Engine, calls: Calls, wrong: Any) -> None:
+def test_what_is_not_a_class_of_a_table_is_not_bound(fresh: Engine, calls: Calls, wrong: Any) -> None:
     with pytest.raises(InvalidModel, match="declares no table: use a class that extends Model"):
         fresh.bind(Counter, wrong)
     assert calls == []

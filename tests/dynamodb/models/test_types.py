@@ -272,7 +272,7 @@ def test_an_entry_that_another_application_left_out_has_the_default_of_its_field
     assert kind.load(kind.dump(Defaults(Part("a", set()), code=None)) or {}).code is None
 
 
-def test_a_set_is_stored_without_what_is_no_attribute_and_without_doubles() -> None:
+def test_a_set_is_stored_without_what_is_not_an_attribute_and_without_doubles() -> None:
     """DynamoDB refuses a set that is empty, or has an element twice."""
     trimmed = Annotated[str, stored_as(str, dump=lambda text: text.strip() or None, load=str)]
     kind, _ = resolve(set[trimmed])
