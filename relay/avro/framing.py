@@ -42,11 +42,12 @@ def confluent_header(schema_id: int) -> bytes:
 
 
 def schema_id(header: bytes) -> int | None:
-    """Return the registry's schema id in a Confluent header, or None for another framing or what can be no id."""
+    """Return the id in a Confluent header. None for another framing, or a number that no registry gives out."""
     if len(header) != CONFLUENT_HEADER or not header.startswith(CONFLUENT_MARK):
         return None
     number = int.from_bytes(header[1:], "big")
-    # I12: to a registry, whose ids are Java's integers, a request with a larger one is none of its own.
+    # I12: ids are Java's integers. A registry answers a larger one as a path that it does not know, as one that starts
+    # answers everything.
     return number if number <= _LARGEST_ID else None
 
 

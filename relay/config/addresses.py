@@ -115,6 +115,11 @@ def hosts_of(url: str) -> list[str]:
     return urlsplit(url).netloc.rpartition("@")[2].split(",")
 
 
+def at_port(host: str, port: int) -> str:
+    """Return the text of an address, which `host_port` parses."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def host_port(text: str) -> tuple[str, int]:
     """Parse the host and the port of an address to listen on. ValueError on anything else."""
     match = _HOST_PORT.fullmatch(text)

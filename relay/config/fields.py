@@ -237,7 +237,10 @@ class StartAtGtids:
 
 
 def parse_vstream_start(value: Any) -> str | StartAtGtids:
-    """Parse the start of a Vitess source, also as ``relay reset --to`` may have it: ``vgtid:JSON``. ValueError."""
+    """Parse the start of a Vitess source: what a file may have, or ``vgtid:JSON`` from ``relay reset --to``.
+
+    Raises ValueError for anything else than ``current``, ``copy``, a time or GTID sets.
+    """
     if isinstance(value, StartAtGtids) or value in ("current", "copy") or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("vgtid:"):
@@ -260,7 +263,10 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
 
 
 def parse_binlog_start(value: Any) -> str | StartAtGtids:
-    """Parse the start of a MySQL source, also as ``relay reset --to`` may have it: ``gtid:JSON``. ValueError."""
+    """Parse the start of a MySQL source: what a file may have, or ``gtid:JSON`` from ``relay reset --to``.
+
+    Raises ValueError for anything else than ``current``, a time or GTID sets.
+    """
     if isinstance(value, StartAtGtids) or value == "current" or _is_time(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("gtid:"):

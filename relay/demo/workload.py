@@ -43,7 +43,10 @@ class RecordedWrite:
 
 
 class Repeating(threading.Thread, ABC):
-    """A thread that takes turns until it is stopped, or one fails. What it records, others read after ``stop``."""
+    """A thread that calls ``turn`` over and over until it is stopped or ``turn`` raises.
+
+    Other threads read what it recorded after ``stop``.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)

@@ -177,9 +177,10 @@ class TableVerifier:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+    _waiting: dict[ComparedKey, _UnlikeRow] = field(default_factory=dict, init=False)
+    _result: TableVerification = field(init=False)
 
     def __post_init__(self) -> None:
-        self._waiting: dict[ComparedKey, _UnlikeRow] = {}
         self._result = TableVerification(self.table.table, self.kept.where, self.within)
 
     def run(self, sample: int | None) -> TableVerification:

@@ -51,8 +51,10 @@ class PostgresServer(EmbeddedServer):
 
     def kill(self) -> None:
         # Its children have sessions of their own. They end by themselves soon, but until then it cannot start again.
-        pid = self.process.pid if self.alive else None
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if pid else []
+        children: list[str] = []
+        if self.alive:
+            pid = self.process.pid
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         super().kill()
         for child in children:
             _end(int(child))
