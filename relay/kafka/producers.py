@@ -63,7 +63,10 @@ class Producers:
                 wait(self._opening, return_when=FIRST_COMPLETED)
             for each in [each for each in self._opening if each.done()]:
                 self._opening.remove(each)
-                self._ready.append(each.result())
+                try:
+                    self._ready.append(each.result())
+                except Aborted as error:  # I10: nothing is left to abort or to try again
+                    raise Fenced(f"cannot take a new epoch: {error}") from error
             publisher = self._ready.pop(0)
             if not publisher.is_spent:
                 self._ready.append(publisher)

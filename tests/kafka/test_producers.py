@@ -11,7 +11,7 @@ import pytest
 from relay.errors import Unavailable
 from relay.kafka import producers as opened_producers
 from relay.kafka.producers import Producers
-from relay.kafka.publisher import Publisher
+from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from tests.kafka.configs import config
 from tests.kafka.proxy import Api, Cut, Pass, ProxiedBroker, Verdict, passing
@@ -73,6 +73,31 @@ def test_all_that_is_open_is_aborted_when_the_producers_start_over(
     assert producers.name != name
     commit(next(producers), unique, b"3")
     assert read_committed(client, unique) == ["2", "3"]
+
+
+@pytest.mark.services
+def test_producers_that_cannot_take_a_new_epoch_are_replaced(
+    broker: ProxiedBroker, producers: Producers, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: with nothing left to take a turn, the worker ended with an IndexError."""
+    client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
+    create(client, unique)
+    for value in (b"1", b"2"):
+        publisher = next(producers)
+        publish(publisher, unique, value)
+        publisher.abort()  # so that it is spent
+
+    def fail(publisher: Publisher) -> Publisher:
+        raise Aborted("init_transactions: concurrent transactions")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Publisher, "renew", fail)
+        for _ in range(2):
+            with pytest.raises(Fenced, match="cannot take a new epoch: init_transactions: concurrent transactions"):
+                next(producers)
+    producers.start_over(under_a_new_name=True)
+    commit(next(producers), unique, b"3")
+    assert read_committed(client, unique) == ["3"]
 
 
 def test_a_worker_gives_up_if_no_client_of_several_gets_an_answer(
