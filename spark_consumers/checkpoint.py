@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -23,7 +22,6 @@ from spark_consumers.locations import HadoopFolder, LocalFolder, below, local_fo
 _START = "start.json"
 _TOPICS = "topics.json"
 _QUERY = "query.txt"
-_SCHEMAS = "schemas.json"
 
 SWAP = "swap.json"
 """The file of a swap that has begun and not ended: the checkpoint may not fit what is at the target."""
@@ -136,20 +134,6 @@ class ConsumerCheckpoint:
             )
         if not ids.items() <= known.items():
             self.folder.write(_TOPICS, json.dumps({**known, **ids}))
-
-    def note_schemas(self, registry: str, known: Mapping[bytes, Mapping[str, Any]]) -> None:
-        """Store the schemas of a registry beside the earlier ones, so that they are known while it does not answer."""
-        earlier = self.schemas(registry)
-        if known.keys() <= earlier.keys():
-            return
-        schemas = {header.hex(): schema for header, schema in {**earlier, **known}.items()}
-        self.folder.write(_SCHEMAS, json.dumps({"registry": registry, "schemas": schemas}))
-
-    def schemas(self, registry: str) -> dict[bytes, dict[str, Any]]:
-        """Return the schemas that were stored of this registry: in another one, their ids mean other schemas."""
-        found = json.loads(self.folder.read(_SCHEMAS) or "{}")
-        schemas = found["schemas"] if found.get("registry") == registry else {}  # I8
-        return {bytes.fromhex(header): schema for header, schema in schemas.items()}
 
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end offsets of a batch, which Spark stores before it runs the batch.

@@ -8,6 +8,7 @@ is applied, which is waiting for the store in part, the next is read and decoded
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -27,11 +29,14 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import open_reader
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
+from relay.kafka.group_offsets import GroupOffsets, Offsets, own_name, up_to
 from relay.observe.consumers import ConsumerWatch
+from relay.process.folders import state_folder
 from spark_consumers.applied import holes
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork, LagAlarm
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
+from spark_consumers.kept_schemas import KeptSchemas
+from spark_consumers.locations import LocalFolder
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.value_reader import KafkaRecord
 from spark_consumers.watched import served
@@ -103,8 +108,10 @@ class _PythonConsumer:
         first, ends = self._group.locate(self._first_offsets(start))
         # I6: not past the end, which `Continuity.begin` makes up for.
         self._reached = up_to(first, ends)
-        schemas = stack.enter_context(contextlib.closing(open_schemas(self._config)))
+        kept = _kept_schemas(self._config)
+        schemas = stack.enter_context(contextlib.closing(open_schemas(self._config, kept.read)))
         schemas.refresh()
+        self._keep_schemas = lambda: kept.note(schemas.all())
         self._reader = self._work.reader(schemas)
         self._dead_letters = DeadLetterTopic(self._config, _NAME, schemas)
         self._ids = self._group.topic_ids()
@@ -226,6 +233,8 @@ class _PythonConsumer:
             with no_garbage_collection():
                 counts = self._apply(batch)
         applied_at = time.time()
+        with contextlib.suppress(OSError):  # such as a file system that is read-only
+            self._keep_schemas()
         self._continuity.advance(batch.reached)  # before the group says so
         self._applied = batch.reached
         self._group.commit(batch.reached, ids=self._ids)
@@ -285,6 +294,13 @@ class _PythonConsumer:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:
             self._is_cut_off = True
             log_event("unreachable", _NAME, error=f"{self._config.kafka.bootstrap_servers}: {error.str()}")
+
+
+def _kept_schemas(config: Config) -> KeptSchemas:
+    """Return those in the folder that a checkpoint in Spark would have, or in none if this user has no home folder."""
+    with contextlib.suppress(Unavailable):
+        return KeptSchemas(LocalFolder((state_folder() / config.name / own_name(config, _NAME)).absolute()), config)
+    return KeptSchemas(LocalFolder(Path(os.devnull)), config)
 
 
 def _at_most(count: int, size: int) -> int:

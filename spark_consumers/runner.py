@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -24,7 +23,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
-from relay.config.hidden import redacted
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.created_again import created_again
@@ -37,6 +35,7 @@ from spark_consumers.checkpoint import SWAP, ConsumerCheckpoint
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
+from spark_consumers.kept_schemas import KeptSchemas
 from spark_consumers.locks import Lock, lock_of
 from spark_consumers.running import RETRY_DELAYS, log_event
 from spark_consumers.schema_wait import SchemaWait
@@ -100,10 +99,8 @@ class Runner:
         self.stopping = signum
 
     @property
-    def _registry(self) -> str:
-        """The URL of the schema registry, "" without one."""
-        registry = self.config.schema_registry
-        return "" if registry is None else redacted(registry.url)
+    def _kept(self) -> KeptSchemas:
+        return KeptSchemas(self.checkpoint.folder, self.config)
 
     def refuse_start(self, start: str | None) -> None:
         """Raise ``ConfigError`` if there is a ``start`` for a checkpoint that exists."""
@@ -116,8 +113,7 @@ class Runner:
     def connect(self, stack: ExitStack) -> None:
         """Open everything except Spark's session and the Kafka group. ``stack``: closes it."""
         self._admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
-        kept = partial(self.checkpoint.schemas, self._registry)
-        self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, kept)))
+        self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, lambda: self._kept.read())))
         self.schemas.refresh()
         # The cache makes up for a change that it cannot read, and the changes behind it must not wait.
         waits = self.consumer.continuity is None
@@ -285,9 +281,9 @@ class Runner:
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         gaps, known = self.config.internal("gaps"), self.schemas.all()
-        decoder = Decoder(known, registry=bool(self._registry), gaps=gaps, given_up=self.schema_wait.given_up)
-        if self._registry:
-            self.checkpoint.note_schemas(self._registry, known)
+        has_registry = self.config.schema_registry is not None
+        decoder = Decoder(known, registry=has_registry, gaps=gaps, given_up=self.schema_wait.given_up)
+        self._kept.note(known)
         # Until it has caught up, it takes what is there: a batch that waits would look like the end to Spark.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(

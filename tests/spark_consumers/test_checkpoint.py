@@ -56,19 +56,6 @@ def test_a_checkpoint_of_a_topic_that_had_no_id_goes_on_and_keeps_its_id(tmp_pat
         checkpoint.note_topics({"orders": "b"})
 
 
-def test_the_schemas_of_a_registry_are_kept_and_not_those_of_another_one(tmp_path: Path) -> None:
-    """I1, I8: its ids are those of other schemas."""
-    checkpoint = ConsumerCheckpoint(str(tmp_path))
-    assert checkpoint.schemas("http://one") == {}
-    checkpoint.note_schemas("http://one", {b"\0\0\0\0\1": {"name": "a"}})
-    checkpoint.note_schemas("http://one", {b"\0\0\0\0\2": {"name": "b"}})
-    assert checkpoint.schemas("http://one") == {b"\0\0\0\0\1": {"name": "a"}, b"\0\0\0\0\2": {"name": "b"}}
-    assert checkpoint.schemas("http://two") == {}
-    checkpoint.note_schemas("http://two", {b"\0\0\0\0\1": {"name": "c"}})
-    assert checkpoint.schemas("http://two") == {b"\0\0\0\0\1": {"name": "c"}}
-    assert checkpoint.schemas("http://one") == {}
-
-
 def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_earlier_one(tmp_path: Path) -> None:
     """I10: Spark does not go on behind its own checkpoint."""
     checkpoint = ConsumerCheckpoint(str(tmp_path))

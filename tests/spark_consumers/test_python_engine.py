@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -30,6 +31,7 @@ from relay.kafka.group_offsets import GroupOffsets, Offsets, consumer_addresses
 from relay.process.managed import free_port
 from spark_consumers import python_engine, run
 from spark_consumers.python_engine import _PythonConsumer
+from tests.cache.proxy import Proxy
 from tests.log_lines import log_lines
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
@@ -364,6 +366,22 @@ def test_a_redis_that_is_down_is_tried_again_and_then_reported(topic: Topic) -> 
 
 
 @pytest.mark.parametrize("kind", ["log", "copy"])
+def test_values_whose_schemas_were_met_before_are_read_while_the_registry_does_not_answer(
+    topic: Topic, store: RedisStore, schema_registry: Any
+) -> None:
+    """I12: what an earlier process has met is in a file."""
+    place = urlsplit(schema_registry.url)
+    assert place.port is not None
+    with Proxy(place.port) as registry:
+        topic.use_registry(place._replace(netloc=f"127.0.0.1:{registry.port}").geturl())
+        topic.publish([change("c0", 1)])
+        topic.consume("cache", checkpoint="one", engine="python")
+        topic.publish([change("c0", 2)])
+        registry.later(free_port())
+        topic.consume("cache", checkpoint="one", engine="python")
+    assert version(store, topic, "c0") == 2
+
+
 def test_it_runs_the_cache_only(kind: Any, topic: Topic) -> None:
     with pytest.raises(ConfigError, match="only the cache runs without Spark"):
         run(kind, topic.config, engine="python")

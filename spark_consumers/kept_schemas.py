@@ -1,0 +1,35 @@
+"""The schemas of a registry that a consumer has met, in a file: they are known while the registry does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from relay.config import Config
+from relay.config.hidden import redacted
+from spark_consumers.locations import HadoopFolder, LocalFolder
+
+_FILE = "schemas.json"
+
+
+class KeptSchemas:
+    """Those of the registry of ``config``, in ``folder``. Without a registry, nothing is kept."""
+
+    def __init__(self, folder: LocalFolder | HadoopFolder, config: Config) -> None:
+        self._folder = folder
+        registry = config.schema_registry
+        self._registry = "" if registry is None else redacted(registry.url)
+
+    def read(self) -> dict[bytes, dict[str, Any]]:
+        """Return the schemas that were stored of this registry: in another one, their ids mean other schemas."""
+        found = json.loads(self._folder.read(_FILE) or "{}")
+        schemas = found["schemas"] if found.get("registry") == self._registry else {}  # I8
+        return {bytes.fromhex(header): schema for header, schema in schemas.items()}
+
+    def note(self, known: Mapping[bytes, Mapping[str, Any]]) -> None:
+        """Store schemas beside the earlier ones. Raises ``OSError``."""
+        if not self._registry or known.keys() <= (earlier := self.read()).keys():
+            return
+        schemas = {header.hex(): schema for header, schema in {**earlier, **known}.items()}
+        self._folder.write(_FILE, json.dumps({"registry": self._registry, "schemas": schemas}))
