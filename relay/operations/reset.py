@@ -106,7 +106,7 @@ def accept_lost_state(config: Config) -> Iterator[Gap]:
                     schemas.register(config.topic(table.table), change_schema(table))
             yield gap
         with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-            names = list(lost.without_plan(view, sources))
+            names = list(lost.lost(view, sources))
     for name in names:
         yield reset(config, name, None).gap
 
@@ -244,9 +244,11 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
             return _after_loss(config, source, view, workers, requested)
         stream = source.connect(committed.stream.label)
         plan, gap = Planning(source, view).again(committed, requested)
+        loss = LostState(topics.connect(config), config).lost(view, [source]).get(source.name)
     snapshot = restarted(committed, view.requests_of(entry.name), gap, plan.floor)
     kept = stream.snapshot_key if snapshot is not None else None
-    removed_keys = tuple(key for key in committed.beside_plan() if key != kept)
+    lost = loss.shards if loss is not None else ()  # of which watermarks are left
+    removed_keys = (*(key for key in committed.beside_plan() if key != kept), *lost)
     return Reset(stream, plan, gap, removed_keys, workers, snapshot)
 
 
@@ -256,7 +258,7 @@ def _after_loss(
     stream = source.connect()
     if (first := source.first()) != stream.label:
         stream = source.connect(first)
-    loss = LostState(topics.connect(config), config).without_plan(view, [source]).get(source.name)
+    loss = LostState(topics.connect(config), config).lost(view, [source]).get(source.name)
     if loss is None:
         raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of a reset")
     plan, gap = Planning(source, view).after_loss(stream, requested, loss)

@@ -17,8 +17,10 @@ from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.committed import read_all_committed
 from relay.kafka.partition_offsets import offset_bounds
 from relay.kafka.settings import KafkaSettings
-from relay.records import CommittedRecords, Gap
+from relay.process.slow_call import SlowCall
+from relay.records import CommittedRecords, Gap, StreamId
 from relay.source import Source
+from relay.stream.watermark_records import OVERALL
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
@@ -33,11 +35,12 @@ class Loss:
     """What a source has lost. ``signs``: how that shows, in words.
 
     ``offsets``: by topic of its changes, how many offsets were used there. Nothing is published before the loss is
-    accepted, so they tell one loss from the next.
+    accepted, so they tell one loss from the next. ``shards``: the keys of the lost checkpoints, if its plan is there.
     """
 
     signs: Sequence[str]
     offsets: Mapping[str, int]
+    shards: Sequence[bytes] = ()
 
     def gap(self, source: str, label: str, reason: str, end: Mapping[str, Any] | None, found_at: float) -> Gap:
         return Gap(source, label, None, reason, {"offsets": dict(self.offsets)}, end, found_at)
@@ -50,49 +53,74 @@ class LostState:
         self._admin = admin
         self._config = config
 
-    def require_plans(self, view: CheckpointView, sources: Iterable[Source], patience: float) -> None:
-        """Refuse sources whose checkpoints are lost: from ``start``, they would skip changes or publish some again.
+    def require_checkpoints(self, view: CheckpointView, sources: Sequence[Source], patience: float) -> None:
+        """Read ``view`` to its end, and refuse sources that have lost checkpoints: they would skip changes, or publish
+        some again.
 
-        ``view``: checkpoints, read to their end. ``patience``: seconds for reading them again. Raises ``Unavailable``.
+        ``patience``: seconds without progress. Raises ``Unavailable``.
         """
-        suspects = self.without_plan(view, sources)
+        reading = SlowCall("watermarks", self._watermarked)
+        view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+        suspects = self._lost(view, sources, reading.result())
         if not suspects:
             return
-        # Another worker may have planned them since the view was read.
+        # Other workers may have written them, or pruned a shard, since the first of the two was read.
         view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
-        if lost := {name: loss for name, loss in suspects.items() if not view.planned(name)}:
+        lost = {}
+        for name, loss in self.lost(view, sources).items():
+            before = suspects[name].signs if name in suspects else ()
+            if signs := [sign for sign in loss.signs if sign in before]:
+                lost[name] = (
+                    f"{'not all checkpoints' if loss.shards else 'no plan'} for source {name}, but {_joined(signs)}"
+                )
+        if lost:
             raise Unavailable(  # I1, I3
-                f"checkpoints are lost: topic {view.topic} has no plan for "
-                f"{'; nor for '.join(f'source {name}, but {_joined(loss.signs)}' for name, loss in lost.items())}. "
+                f"checkpoints are lost: topic {view.topic} has {'; and '.join(lost.values())}. "
                 "Nothing was read: changes would be skipped, or published again. Restore the topic; or accept the loss "
                 "with `relay reset CONFIG --lost-state`, which begins where `start` says, or with `relay reset CONFIG "
                 f"{next(iter(lost))} --to ...`: both publish a gap, so that consumers know; or set another `name`, "
                 "whose topics are empty"
             )
 
-    def without_plan(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
-        """Return, by name, the sources without a plan that were relayed before: the plan is committed before all else.
+    def lost(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
+        """Return, by name, the sources that were relayed before and have lost their plan, or checkpoints of shards.
 
-        Records of a topic are not a sign if another source, which has a plan, publishes a table to the same topic.
+        The plan is committed before all else, and a checkpoint is removed with its watermark. Records of a topic are
+        not a sign if another source, which has a plan, publishes a table to the same topic.
         """
-        unplanned = [source for source in sources if not view.planned(source.name)]
-        if not unplanned:
-            return {}
+        return self._lost(view, sources, self._watermarked())
+
+    def _watermarked(self) -> Mapping[str, list[list[str]]]:
+        """Return, by source, the stream of each watermark that there is, and the shard, if it is of one."""
+        records = read_all_committed(self._admin, self._config, self._config.internal("watermarks"))
+        last = {record.key() or b"[]": record.value() is not None for record in records}
+        found: dict[str, list[list[str]]] = {}
+        for _, source, *of in (orjson.loads(key) for key, is_there in last.items() if is_there and key != OVERALL):
+            found.setdefault(source, []).append(of)
+        return found
+
+    def _lost(
+        self, view: CommittedRecords, sources: Iterable[Source], watermarked: Mapping[str, list[list[str]]]
+    ) -> dict[str, Loss]:
         watermarks = self._config.internal("watermarks")
-        records = read_all_committed(self._admin, self._config, watermarks)
-        keys = (orjson.loads(record.key() or b"[]") for record in records)
-        watermarked = {key[1] for key in keys if len(key) > 1}
         planned = {self._config.topic(table) for _, table in _planned(view)}
         found = {}
-        for source in unplanned:
-            offsets = self._offsets(self._config.topic(table.table) for table in source.tables())
-            signs = [f"topic {topic} has had records" for topic in offsets if topic not in planned]
-            if source.name in watermarked:
-                signs.append(f"topic {watermarks} has its watermarks")
-            if any(stream.checkpoints for stream in view.of_source(source.name)):
-                signs.append("there are checkpoints of its shards")
+        for source in sources:
+            marked, offsets, shards = watermarked.get(source.name, []), {}, []
+            if view.planned(source.name):
+                known = {each.stream.label: each.checkpoints for each in view.of_source(source.name)}
+                of_shards = [(of[0], of[1]) for of in marked if len(of) > 1]
+                lost = sorted(of for of in of_shards if of[1] not in known.get(of[0], {}))
+                shards = [StreamId(source.name, label).shard_key(shard) for label, shard in lost]
+                signs = [f"topic {watermarks} has the watermark of its shard {shard}" for _, shard in lost]
+            else:
+                offsets = self._offsets(self._config.topic(table.table) for table in source.tables())
+                signs = [f"topic {topic} has had records" for topic in offsets if topic not in planned]
+                signs += [f"topic {watermarks} has its watermarks"] if marked else []
+                if any(stream.checkpoints for stream in view.of_source(source.name)):
+                    signs.append("there are checkpoints of its shards")
             if signs:
-                found[source.name] = Loss(signs, offsets)
+                found[source.name] = Loss(signs, offsets, shards)
         return found
 
     def require_schemas(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> None:

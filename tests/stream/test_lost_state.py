@@ -129,6 +129,22 @@ def test_a_plan_is_lost_although_checkpoints_are_there(relay: LostRelay) -> None
     assert relay.versions() == [1, 2]
 
 
+def test_the_checkpoint_of_a_shard_is_lost_although_its_plan_is_there(relay: LostRelay) -> None:
+    """I3: it was published again, from its start in the plan, and nothing said so."""
+    relay.publish(start="trim_horizon")
+    source = relay.source()
+    (shard,) = source["shards"]
+    relay.forget("checkpoints", [StreamId("s", source["stream"]).shard_key(shard["shard"])])
+    said = refusal(relay)
+    assert f"topic {relay.name}.checkpoints has not all checkpoints for source s" in said
+    assert f"topic {relay.name}.watermarks has the watermark of its shard {shard['shard']}" in said
+    relay.command("reset", "CONFIG", "--lost-state")
+    assert relay.command("reset", "CONFIG", "--lost-state").stdout == ""
+    relay.run()
+    assert relay.versions() == [1, 2, 1, 2]
+    assert len(relay.gap_records()) == 1
+
+
 def test_topics_that_were_created_beforehand_are_not_a_sign_of_a_loss(relay: LostRelay) -> None:
     relay.create()
     relay.publish(start="trim_horizon")
@@ -161,7 +177,9 @@ def test_the_records_of_another_source_on_the_same_topic_are_not_a_sign_of_a_los
     assert f"no plan for source second, but topic {relay.name}.watermarks has its watermarks" in refusal(relay)
 
 
-def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(relay: LostRelay) -> None:
+def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(
+    relay: LostRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is a sign of a loss was published after the plan."""
     config = load(relay.path)
     settings = KafkaSettings.from_config(config)
@@ -173,14 +191,17 @@ def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(rela
         with closing(source):
             source.connect()
             lost = LostState(relay.admin, config)
-            assert lost.without_plan(view, [source]).keys() == {"s"}
-            lost.require_plans(view, [source], 30.0)
+            assert lost.lost(view, [source]).keys() == {"s"}
+            read = view.require_end
+            reads = iter([lambda *whole: None])  # the first was before that
+            monkeypatch.setattr(view, "require_end", lambda *whole: next(reads, read)(*whole))
+            lost.require_checkpoints(view, [source], 30.0)
             relay.delete("checkpoints")
             relay.create()
             with closing(CheckpointView(settings.client, settings.checkpoints)) as empty:
                 empty.require_end(range(CHECKPOINT_PARTITIONS), 30.0)
                 with pytest.raises(Unavailable, match="checkpoints are lost"):
-                    lost.require_plans(empty, [source], 30.0)
+                    lost.require_checkpoints(empty, [source], 30.0)
 
 
 class RegisteredMeanwhile:
