@@ -56,6 +56,12 @@ def test_a_unit_waits_longer_than_its_process_takes_to_stop(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_that_can_be_reloaded_has_started_once_a_signal_no_longer_ends_it(unit: Path) -> None:
+    """Otherwise `systemctl reload` right after a start ends the process: SIGHUP has no handler yet."""
+    assert setting(unit, "Type") == ["notify" for _ in setting(unit, "ExecReload")]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
     program = needs.systemd_analyze()
     installed = tmp_path / unit.name

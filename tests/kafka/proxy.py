@@ -18,6 +18,7 @@ from relay.process.managed import HOST, free_port
 from relay.services.kafka import KafkaBroker
 from tests.listening import accepted
 
+_PACKET = 4096  # bytes of one connection that pass a shared link before it is another's turn
 _LONGEST_WAIT = 60.0  # seconds for an event, so that a test that forgets to set it comes to its end
 
 
@@ -112,6 +113,37 @@ class Request:
         return cls(api, frame[14 : 14 + max(0, length)].decode(), len(frame))
 
 
+class Link:
+    """What all connections to the broker share: ``rate`` bytes a second, whichever of them sends. Answers cost nothing.
+
+    ``passed``: how many bytes went over it, and ``seconds``: from the first to the last of them.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.passed = 0
+        self._lock = threading.Lock()  # guards the two others
+        self._begun: float | None = None
+        # Up to when the bytes that were accepted take.
+        self._busy_until = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self._begun is None else self._busy_until - self._begun
+
+    def send(self, frame: bytes, to: socket.socket) -> None:
+        for at in range(0, len(frame), _PACKET):
+            packet = frame[at : at + _PACKET]
+            with self._lock:
+                now = time.monotonic()
+                self._begun = now if self._begun is None else self._begun
+                self._busy_until = max(now, self._busy_until) + len(packet) / self.rate
+                self.passed += len(packet)
+                wait = self._busy_until - now
+            time.sleep(wait)
+            to.sendall(packet)
+
+
 Rule = Callable[[Request], Verdict]
 
 
@@ -123,6 +155,7 @@ class KafkaProxy:
     """Treats each request as ``rule`` says, which may be replaced at any time and is called by many threads.
 
     The requests with which the broker sends itself the markers of transactions pass, unless ``spares_broker`` is false.
+    ``link``: what those of the others share, if it is slow.
     """
 
     def __init__(self) -> None:
@@ -130,6 +163,7 @@ class KafkaProxy:
         self.target = 0
         self.rule: Rule = passing
         self.spares_broker = True
+        self.link: Link | None = None
         # The requests that did not simply pass, or whose answers did not.
         self.lost: list[Request] = []
         self._listener = socket.create_server((HOST, self.port))
@@ -181,7 +215,7 @@ class KafkaProxy:
             except OSError:
                 client.close()
                 continue
-            connection = _Connection(self.verdict, client, broker)
+            connection = _Connection(self, client, broker)
             self._open.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="proxied", daemon=True).start()
 
@@ -193,8 +227,8 @@ class KafkaProxy:
 class _Connection:
     """A client's connection, and the one that the broker sees, with a thread for each direction."""
 
-    def __init__(self, rule: Rule, client: socket.socket, broker: socket.socket) -> None:
-        self._rule = rule
+    def __init__(self, proxy: KafkaProxy, client: socket.socket, broker: socket.socket) -> None:
+        self._proxy = proxy
         self._client = client
         self._broker = broker
         # What becomes of answers, by their correlation id: written before the request is passed on.
@@ -214,7 +248,11 @@ class _Connection:
 
     def _pass_requests(self) -> None:
         for frame in _frames(self._client):
-            verdict = self._rule(Request.of(frame))
+            request = Request.of(frame)
+            verdict, link = self._proxy.verdict(request), self._proxy.link
+            if link is not None and verdict == Verdict.PASS and not request.client.startswith("broker-"):
+                link.send(frame, self._broker)
+                continue
             if verdict.answer != Pass():
                 self._answers[frame[8:12]] = verdict.answer
             if isinstance(verdict.request, Late):
