@@ -37,6 +37,7 @@ from relay.change import (
     Uncarriable,
     event_id,
 )
+from relay.kafka.checkpoints import OWNER_KEYS
 from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers
@@ -44,6 +45,7 @@ from relay.kafka.schema_changes import statement_record
 from relay.records import (
     Decision,
     Gap,
+    PartitionOwner,
     PendingGap,
     Plan,
     SegmentCheckpoint,
@@ -217,6 +219,7 @@ def checkpoints() -> Case:
         pending = PendingGap(gap, decision, given["updated_at"])
         cases.append(_record(name, given, pending.key, pending.to_json()))
     cases += [_stored(name, given, stream.listing_key, ShardListing) for name, given in records.LISTINGS.items()]
+    cases += [_stored(name, given, OWNER_KEYS[0], PartitionOwner) for name, given in records.OWNERS.items()]
     return {"stream": records.STREAM, "shard": records.SHARD, "segment": records.SEGMENT, "cases": cases}
 
 

@@ -21,7 +21,6 @@ SHARDS: dict[str, dict[str, Any]] = {
         "token": TOKEN | {"origin": None},
         "parents": ["shardId-00000001699990000000-bbbbbbbb"],
         "start": {"since": 1699990000.25},
-        "config_hash": "8f2d31aa",
         "updated_at": 1700000001.0,
         "progress": 1700000000.75,
     },
@@ -75,7 +74,12 @@ PLANS: dict[str, dict[str, Any]] = {
         "config_hash": "8f2d31aa",
         "gap": "0011223344556677",
         "floor": 1699999999,
+        "in_force": "0a1b2c3d4e5f6071",
     },
+}
+
+OWNERS: dict[str, dict[str, Any]] = {
+    "the owner of a partition": {"process": "host-1/7", "sources": {"shop": "0a1b2c3d4e5f6071"}},
 }
 
 LISTINGS: dict[str, dict[str, Any]] = {

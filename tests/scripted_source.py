@@ -169,10 +169,11 @@ class ScriptedReader:
         )
 
 
-def config_of(name: str, servers: str, sources: Sequence[ScriptedSource]) -> Config:
-    """Return a config whose sources have the names of ``sources``, which take their places."""
+def config_of(name: str, servers: str, sources: Sequence[ScriptedSource], **keys: Any) -> Config:
+    """Return a config whose sources have the names of ``sources``, which take their places, and ``keys``."""
     entries = [
-        {"name": source.name, "type": "dynamodb", "table": source.name, "region": "us-east-1"} for source in sources
+        {"name": source.name, "type": "dynamodb", "table": source.name, "region": "us-east-1", **keys}
+        for source in sources
     ]
     kafka = {"bootstrap_servers": servers, "partitions": 1}
     return Config.model_validate({"name": name, "kafka": kafka, "sources": entries})

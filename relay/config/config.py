@@ -9,10 +9,11 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import orjson
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay.config import overrides, yaml_file
@@ -30,6 +31,10 @@ from relay.config.template import Template
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
+PUBLISHED = {"columns", "key", "keyrange", "on_unencodable", "protect", "tables", "tombstones", "where"}
+"""The keys of sources that decide which rows and values are published."""
+
+_SORTED = orjson.OPT_SORT_KEYS
 _TOPIC_LENGTH = 249
 # And the underscore of what looks like an escape.
 _ILLEGAL_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{4,6}_)")
@@ -238,6 +243,15 @@ class Config(ConfigModel):
 
     def internal(self, kind: Internal) -> str:
         return f"{self.name}.{kind}"
+
+    def hashes(self) -> dict[str, str]:
+        """Return, by source, a hash of what decides which rows and values are published, and where."""
+        found = {}
+        for source in self.sources:
+            said = source.model_dump(mode="json", include=PUBLISHED)
+            text = orjson.dumps([self.topics, said | {"tables": sorted(said.get("tables") or ())}], option=_SORTED)
+            found[source.name] = blake2b(text, digest_size=8).hexdigest()
+        return found
 
     def client(self, role: str) -> dict[str, Any]:
         """Return the connection settings of a Kafka client called ``<name>-<role>`` in the brokers' logs and quotas."""

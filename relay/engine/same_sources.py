@@ -1,62 +1,106 @@
-"""Whether this worker has all sources that other workers relay: nobody reads a shard whose owner lacks its source.
+"""Whether all workers of a relay have the same sources, and publish the same of them.
 
-The committed records tell it. The members of the group would, too, but librdkafka 2.16 ends the process with an
-assertion if the coordinator goes away while it is asked to describe a group.
+The owner of each partition of the checkpoints writes there what it has. (The members of the group would tell it, too,
+but librdkafka 2.16 ends the process with an assertion if the coordinator goes away while it is asked to describe a
+group.) A source is read only by the workers whose config is *in force*, as its plan says: what one config leaves out is
+not passed while another worker wants it (I1). Once no worker has that config any longer, the owner of the plan puts its
+own into force. So a config that is rolled out comes into force when the last worker with the one before has stopped.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 
-from relay.kafka.checkpoints import CheckpointView
+from relay.engine.publishing import Publishing
+from relay.kafka.assignment import Assignment
+from relay.kafka.checkpoints import OWNER_KEYS
+from relay.records import PartitionOwner, Plan
 
 log = logging.getLogger(__name__)
 
-_RELAYED_FOR = 60.0
-"""How many seconds a new record of a source shows that another worker relays it: an idle shard has one every ten
-seconds."""
+_COMES_BACK = 30.0
+"""For how many seconds, at most, a config that is in force is waited for when no worker has it any longer: the last one
+may only be started again."""
 
 
 class SameSources:
-    """Used by the worker's thread. ``sources``: the sources in the config, by name."""
+    """Used by the worker's thread. ``mine``: what this worker says of itself. ``clock``: monotonic seconds.
 
-    def __init__(self, view: CheckpointView, sources: Collection[str]) -> None:
-        self._view = view
-        self._sources = frozenset(sources)
-        # By source that this worker lacks: the version of its records, and when that last changed (monotonic).
-        self._changed: dict[str, tuple[int, float]] = {}
-        self._warned_of: set[str] = set()
+    ``differences``: in words, what other workers have otherwise (I10).
+    """
 
-    def _planned(self) -> list[str]:
-        planned = {stream.source for stream, each in self._view.streams.items() if each.plan is not None}
-        return sorted(planned - self._sources)
+    def __init__(self, group: Assignment, mine: PartitionOwner, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.differences: Sequence[str] = ()
+        self._group = group
+        self._mine = mine
+        # The partitions of this worker, and the version of all records, when they were last looked at.
+        self._seen: tuple[frozenset[int], int] | None = None
+        # By source, the other workers that have something else of it.
+        self._others: dict[str, list[PartitionOwner]] = {}
+        # By source, since when there were some, and until when.
+        self._differed: dict[str, tuple[float, float]] = {}
 
-    def lacking(self) -> tuple[str, ...]:
-        """Return the sources that another worker relays, and that this one does not have."""
-        found, now = [], time.monotonic()
-        for name in self._planned():
-            version = self._view.versions[name]
-            before, at = self._changed.setdefault(name, (version, -_RELAYED_FOR))
-            if version != before:
-                before, at = self._changed[name] = version, now
-            if now - at < _RELAYED_FOR:
-                found.append(name)
-        for name in found:
-            if name not in self._warned_of:
-                self._warned_of.add(name)
-                log.warning(
-                    "another worker relays source %s, which this worker's config does not have. Nobody reads a shard "
-                    "whose owner lacks its source: give every worker the same config",
-                    name,
-                )
-        return tuple(found)
+    def serve(self, publishing: Publishing) -> None:
+        """Say what this worker has, in all partitions that it owns, and look at what others have in theirs."""
+        owned, view = frozenset(self._group.owned), self._group.view
+        if (seen := (owned, view.versions[""])) != self._seen:
+            unsaid = [key for each in owned if view.owners.get(key := OWNER_KEYS[each]) != self._mine]
+            for key in unsaid:
+                publishing.record(key, self._mine.to_json())
+            if unsaid:
+                publishing.commit()
+            self._look(owned)
+            self._seen = seen
+        now = self.clock()
+        for name in self._others:
+            since, until = self._differed.get(name, (now, now))
+            self._differed[name] = (since if now - until <= _COMES_BACK else now), now
+
+    def _look(self, owned: Set[int]) -> None:
+        # Until this worker owns a partition, the records may be of its predecessors.
+        keys = [key for partition, key in OWNER_KEYS.items() if owned and partition not in owned]
+        found = [each for key in keys if (each := self._group.view.owners.get(key)) is not None]
+        self._others = {}
+        for other in {each.to_json(): each for each in found}.values():
+            for name in {name for name, _ in self._mine.sources.items() ^ other.sources.items()}:
+                self._others.setdefault(name, []).append(other)
+        before = self.differences
+        self.differences = [self._in_words(*each) for each in sorted(self._others.items())]
+        for what in set(self.differences).difference(before):
+            log.warning("%s: give every worker the same config", what)
+
+    def _in_words(self, name: str, others: Sequence[PartitionOwner]) -> str:
+        processes = ", ".join(sorted(each.process for each in others))
+        if name not in self._mine.sources:
+            return f"source {name} is relayed by {processes}, but not in this worker's config"
+        if any(name in each.sources for each in others):
+            return f"the config of {processes} publishes source {name} otherwise, and only one of the two is in force"
+        return f"source {name} is relayed here, but not in the config of {processes}"
+
+    def is_in_force(self, name: str, plan: Plan) -> bool:
+        return plan.in_force == self._mine.sources[name]
+
+    def put_into_force(self, name: str, plan: Plan) -> Plan | None:
+        """Return ``plan`` with this worker's config in force, or None if it is already or may not be yet."""
+        since, until = self._differed.get(name, (0.0, 0.0))
+        # After a short difference, all workers have been started again.
+        is_wanted = name in self._others or self.clock() - until < min(_COMES_BACK, until - since)
+        if self.is_in_force(name, plan) or (plan.in_force and is_wanted):  # I1
+            return None
+        if plan.in_force:
+            log.info("source %s: the config of this worker is in force from here on", name)
+        return replace(plan, in_force=self._mine.sources[name])
 
     def warn_of_unread(self) -> None:
         """Warn of sources that have unread shards and are not in the config: they may have been removed for good."""
-        for name in self._planned():
-            streams = self._view.planned(name)
+        view = self._group.view
+        planned = {stream.source for stream, each in view.streams.items() if each.plan is not None}
+        for name in sorted(planned - self._mine.sources.keys()):
+            streams = view.planned(name)
             unread = sum(not each.state.ended for stream in streams for each in stream.checkpoints.values())
             if unread:
                 log.warning(
@@ -65,5 +109,5 @@ class SameSources:
                     "under the same name it would go on where it stopped",
                     name,
                     unread,
-                    self._view.topic,
+                    view.topic,
                 )

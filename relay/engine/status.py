@@ -56,7 +56,7 @@ def take(
         read_delay,
         group.view.topic,
         group.view.read_at,
-        same_sources.lacking(),
+        same_sources.differences,
     )
 
 

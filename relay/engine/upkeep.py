@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.publishing import Publishing
+from relay.engine.same_sources import SameSources
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
+from relay.kafka.publisher import Fenced
 from relay.observe.observer import Observer
 from relay.reading.set_aside import GapPending
+from relay.records import Plan
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
 
@@ -28,10 +31,12 @@ class Upkeep:
         self,
         group: Assignment,
         publishing: Publishing,
+        same: SameSources,
         config: ReloadedConfig,
         observer: Observer,
     ) -> None:
         self._group = group
+        self._same = same
         self._config = config
         self._publishing = publishing
         self._observer = observer
@@ -41,6 +46,7 @@ class Upkeep:
     def serve(self, sources: Sequence[SourceState]) -> None:
         """Plan, list and open shards, with the records that this needs, where something has changed."""
         self._config.serve(sources)
+        self._same.serve(self._publishing)
         owned = frozenset(self._group.owned)
         everything = owned != self._owned
         if changed := self._group.view.changed:
@@ -64,6 +70,7 @@ class Upkeep:
         for source in sources:
             if source.plan is not None:
                 source.planning.drop()  # another worker may have made it first
+                planned_now |= self._owns(source.stream.plan_key) and self._put_into_force(source, source.plan)
                 continue
             if source.join_planned():
                 continue
@@ -79,7 +86,8 @@ class Upkeep:
             source.set_aside.forget(source.stream.plan_key)
             source.try_again()
             source.close_ended_shards()
-            if (plan := source.new_tables.added()) is not None and self._owns(source.stream.plan_key):
+            is_owner = self._owns(source.stream.plan_key) and self._reads(source)
+            if is_owner and (plan := source.new_tables.added()) is not None:
                 self._publishing.record(source.stream.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
             # I8: another worker may publish one to the topic of another source's table.
@@ -95,7 +103,7 @@ class Upkeep:
             for source in listed:
                 self._write_listing(source)
             self._publishing.commit_and_see()
-        for source in current:
+        for source in filter(self._reads, current):
             source.shards.open_ready(owned)
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
@@ -125,8 +133,25 @@ class Upkeep:
             except GapPending as error:
                 source.set_aside.add(source.stream.plan_key, None, error)
                 return False
-        self._publishing.record(source.stream.plan_key, plan.to_json())
+        if not self._put_into_force(source, plan):
+            self._publishing.record(source.stream.plan_key, plan.to_json())
         return True
+
+    def _put_into_force(self, source: SourceState, plan: Plan) -> bool:
+        """Write ``plan`` with the config of this worker in force, if that has changed and may be. Return whether."""
+        changed = self._same.put_into_force(source.source.name, plan)
+        if changed is not None:
+            self._publishing.record(source.stream.plan_key, changed.to_json())
+        return changed is not None
+
+    def _reads(self, source: SourceState) -> bool:
+        """Whether the config of this worker is in force. Raises ``Fenced`` if it no longer is."""
+        name, plan, snapshots = source.source.name, source.plan, source.snapshots
+        if plan is not None and self._same.is_in_force(name, plan):
+            return True
+        if source.shards.open or (snapshots is not None and snapshots.open):
+            raise Fenced(f"source {name}: the other workers have put another config into force")  # I1
+        return False
 
     def _write_listing(self, source: SourceState) -> None:
         owned = self._group.owned

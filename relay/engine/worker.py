@@ -35,7 +35,7 @@ from relay.observe.status import WorkerStatus
 from relay.process.supervisor import WORKER_NUMBER
 from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
 from relay.reading.reader_pool import ReaderPool
-from relay.records import StreamId
+from relay.records import PartitionOwner, StreamId
 from relay.source import Page, Source, UnknownShard, Unreadable
 from relay.stream.lost_state import LostState
 from relay.stream.source_state import SourceState
@@ -89,13 +89,13 @@ class Worker:
             source.name: SourceState(source, stream, view, self._readers, until_caught_up=until_caught_up)
             for stream, source in sources.items()
         }
-        self._same_sources = SameSources(view, self._sources)
         self._group = Assignment(
             settings.client,
             settings.group,
             view,
             transaction_timeout=settings.transaction_timeout,
         )
+        self._same_sources = SameSources(self._group, PartitionOwner(observer.process, config.config.hashes()))
         self._publishing = Publishing(
             settings,
             self._group,
@@ -106,7 +106,7 @@ class Worker:
             stop_by=lambda: self._stop_by,
         )
         self._schemas = AwaitedSchemas(writers)
-        self._upkeep = Upkeep(self._group, self._publishing, config, observer)
+        self._upkeep = Upkeep(self._group, self._publishing, self._same_sources, config, observer)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
@@ -223,9 +223,10 @@ class Worker:
     def _check_plans(self, lost: LostState | None) -> None:
         """Refuse a config that contradicts its checkpoints, and lost checkpoints, before anything is read."""
         view, patience = self._group.view, self._group.barrier_timeout
-        view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
         if lost is not None:
-            lost.require_plans(view, [each.source for each in self._sources.values()], patience)
+            lost.require_checkpoints(view, [each.source for each in self._sources.values()], patience)
+        else:
+            view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
         for source in self._sources.values():
             source.choose_stream()
             source.check_plan()

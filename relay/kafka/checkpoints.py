@@ -30,7 +30,7 @@ from relay.kafka.keys import partition
 from relay.kafka.partition_offsets import refresh_metadata
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transient_errors import is_transient
-from relay.records import CommittedRecords
+from relay.records import CommittedRecords, owner_key
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ _ASK_TIMEOUT = 5.0  # seconds, for the end offsets
 def partition_of(key: bytes) -> int:
     """Return the partition of a checkpoint or plan record."""
     return partition(key, CHECKPOINT_PARTITIONS)
+
+
+OWNER_KEYS = {partition_of(key): key for key in map(owner_key, range(512))}
+"""By partition, the key of the record of its owner."""
 
 
 def read_checkpoints(client: Mapping[str, Any], topic: str, patience: float = _READ_PATIENCE) -> CheckpointView:

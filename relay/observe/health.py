@@ -65,14 +65,10 @@ def find_stalls(
     if uncommitted is not None:
         found += _commit_stall(status, uncommitted, now, limit)
     has_none_committed = bool(found)
-    if liveness.lacks_since is not None and now - liveness.lacks_since > limit:
-        found.append(
-            Stall(
-                f"another worker relays {', '.join(status.lacking)}, which this worker's config lacks: nobody reads a "
-                "shard whose owner lacks its source. Give every worker the same config",
-                now - liveness.lacks_since,
-            )
-        )
+    if liveness.differs_since is not None and now - liveness.differs_since > limit:
+        more = f"; and {len(status.differences) - 3} more" if len(status.differences) > 3 else ""
+        what = f"{'; '.join(status.differences[:3])}{more}. Give every worker the same config"
+        found.append(Stall(what, now - liveness.differs_since))
     # An open transaction holds up its readers until it times out.
     late = limit + status.barrier_timeout
     unread = {p: now - at for p, at in status.checkpoints_read_at.items() if now - at > late}

@@ -47,7 +47,7 @@ class Liveness:
     """The worker's thread calls the methods. Any thread reads the attributes, whose values never change.
 
     ``uncommitted``: None if nothing waits for a commit. ``advances``: all workers' shards that may be read and have not
-    ended. ``lacks_since``: since when this worker has lacked a source that another one relays. ``started``: when this
+    ended. ``differs_since``: since when another worker has other sources than this one. ``started``: when this
     process began, and ``turned`` its main loop the last turn, None before the first. ``clock``: monotonic seconds.
     """
 
@@ -57,7 +57,7 @@ class Liveness:
         self.turned: float | None = None
         self.uncommitted: Uncommitted | None = None
         self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}
-        self.lacks_since: float | None = None
+        self.differs_since: float | None = None
         self._look_at = -math.inf
 
     @property
@@ -85,10 +85,10 @@ class Liveness:
     def look(self, status: WorkerStatus) -> None:
         """Note what has advanced since the last look."""
         now = self.clock()
-        if not status.lacking:
-            self.lacks_since = None
-        elif self.lacks_since is None:
-            self.lacks_since = now
+        if not status.differences:
+            self.differs_since = None
+        elif self.differs_since is None:
+            self.differs_since = now
         if now >= self._look_at:
             self._look_at = now + _LOOK_EVERY
             self.advances = {source.stream: self._advances(source, now) for source in status.sources if source.plan}

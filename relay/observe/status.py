@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -109,8 +109,8 @@ class WorkerStatus:
 
     ``gained``: the partitions that have not passed it, which may take ``barrier_timeout`` seconds. ``read_delay``:
     seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
-    ``checkpoints``, the monotonic time up to which everything committed to it is known. ``lacking``: the
-    sources that another worker relays and that this worker's config lacks.
+    ``checkpoints``, the monotonic time up to which everything committed to it is known. ``differences``: what
+    other workers of the relay have other than this one.
     """
 
     group: str
@@ -122,4 +122,4 @@ class WorkerStatus:
     read_delay: float = 0.0
     checkpoints: str = ""
     checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)
-    lacking: tuple[str, ...] = ()
+    differences: Sequence[str] = ()

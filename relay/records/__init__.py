@@ -10,8 +10,9 @@ read only after all its parents have been read to their end (I2).
 from __future__ import annotations
 
 from relay.records.gap import Decision, Gap, PendingGap
-from relay.records.key import RecordKind, StreamId, parse_key
+from relay.records.key import RecordKind, StreamId, owner_key, parse_key
 from relay.records.lineage import Lineage
+from relay.records.owner import PartitionOwner
 from relay.records.plan import PASSED, Plan
 from relay.records.shard import (
     INCARNATION,
@@ -41,6 +42,7 @@ __all__ = [
     "Decision",
     "Gap",
     "Lineage",
+    "PartitionOwner",
     "PendingGap",
     "Plan",
     "Position",
@@ -60,6 +62,7 @@ __all__ = [
     "UnplannedTable",
     "has_ended",
     "is_inside_transaction",
+    "owner_key",
     "parse_key",
     "position_text",
 ]

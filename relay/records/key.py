@@ -23,6 +23,7 @@ class RecordKind(StrEnum):
     SEGMENT = "segment"
     GAP = "gap"
     REQUEST = "request"
+    OWNER = "owner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,15 @@ def request_key(source: str, request: str) -> bytes:
     return orjson.dumps([_VERSION, RecordKind.REQUEST, source, request])
 
 
+def owner_key(number: int) -> bytes:
+    """Whoever owns its partition writes it: which numbers lie in which, `relay.kafka.checkpoints` says."""
+    return orjson.dumps([_VERSION, RecordKind.OWNER, "", str(number)])
+
+
 def parse_key(key: bytes) -> tuple[RecordKind, StreamId, str]:
     """Return the kind of a record, its stream and its name, empty for what a stream has one of.
 
-    The stream of a request has no label. Raises ValueError for other keys.
+    The stream of a request has no label, and that of an owner no source either. Raises ValueError for other keys.
     """
     parts = orjson.loads(key)
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts) or parts[:1] != [_VERSION]:
@@ -85,6 +91,6 @@ def parse_key(key: bytes) -> tuple[RecordKind, StreamId, str]:
     # Of these a stream may have several, so that the key ends with a name.
     if len(names) != 2 + (kind in (RecordKind.SHARD, RecordKind.SEGMENT, RecordKind.GAP)):
         raise ValueError(f"not a key of a {kind}")
-    if kind is RecordKind.REQUEST:
+    if kind in (RecordKind.REQUEST, RecordKind.OWNER):
         return kind, StreamId(names[0], ""), names[1]
     return kind, StreamId(names[0], names[1]), "".join(names[2:])

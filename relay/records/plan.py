@@ -24,6 +24,8 @@ class Plan(StoredRecord):
     ``floor``: seconds, the last timestamp published before: no token under this plan gets an earlier one.
     ``hashed``: by table, if the source has journals, how many of its key columns choose the partition.
     ``past``: the newest shard of each name before a reset.
+    ``in_force``: what the owners of partitions have of this source that may read it (`PartitionOwner`); empty until the
+    first one does.
     """
 
     requested: str
@@ -35,6 +37,7 @@ class Plan(StoredRecord):
     floor: int = 0
     hashed: Mapping[str, int] = field(default_factory=dict)
     past: tuple[str, ...] = ()
+    in_force: str = ""
 
     def start_of(self, shard: Shard) -> Start:
         return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})

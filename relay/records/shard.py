@@ -116,7 +116,6 @@ class ShardCheckpoint(StoredRecord):
     children: tuple[str, ...] = ()
     start: Start | None = None
     gap: str | None = None
-    config_hash: str = ""
     updated_at: float = 0.0
     progress: float | None = None
     journal: ReshardJournal | None = None

@@ -8,10 +8,12 @@ from typing import TypeVar
 from relay.records.codec import StoredRecord
 from relay.records.gap import Decision, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
+from relay.records.owner import PartitionOwner
 from relay.records.plan import Plan
 from relay.records.shard import ShardCheckpoint, ShardListing
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotRequest
 
+_K = TypeVar("_K")
 _R = TypeVar("_R", bound=StoredRecord)
 
 
@@ -87,7 +89,10 @@ class CommittedRecords:
         self._of_source: dict[str, list[CommittedStream]] = {}
         # By source and id.
         self._requests: dict[str, dict[str, SnapshotRequest]] = {}
-        # By source, how many records were applied; and the sources with more of them since the set was last cleared.
+        # By key.
+        self.owners: dict[bytes, PartitionOwner] = {}
+        # By source, "" for owners, how many records were applied; and those with more of them since the set was last
+        # cleared.
         self.versions: Counter[str] = Counter()
         self.changed: set[str] = set()
 
@@ -97,6 +102,8 @@ class CommittedRecords:
             kind, stream, name = parse_key(key)
             if kind is RecordKind.REQUEST:
                 _put(self._requests.setdefault(stream.source, {}), name, SnapshotRequest, value)
+            elif kind is RecordKind.OWNER:
+                _put(self.owners, key, PartitionOwner, value)
             else:
                 self.of(stream).apply(kind, name, value)
         except ValueError as error:
@@ -132,7 +139,7 @@ class CommittedRecords:
         return sorted(found, key=lambda request: (request.requested_at, request.id))
 
 
-def _put(records: dict[str, _R], name: str, kind: type[_R], value: bytes | None) -> _R | None:
+def _put(records: dict[_K, _R], name: _K, kind: type[_R], value: bytes | None) -> _R | None:
     """Keep a record, or remove it. Return it."""
     if value is None:
         records.pop(name, None)

@@ -139,8 +139,8 @@ class Planning:
         now = self.clock()
         gap = Gap(self.source.name, stream.label, None, "new stream", {"stream": label}, {"stream": stream.label}, now)
         start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
-        plan = Plan(self.source.start, now, start, self._keys(), self.source.config_hash(), gap.id, floor)
-        return plan, gap
+        keys, config_hash = self._keys(), self.source.config_hash()
+        return Plan(self.source.start, now, start, keys, config_hash, gap.id, floor, in_force=before.in_force), gap
 
     def check(self, plan: Plan) -> None:
         """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""

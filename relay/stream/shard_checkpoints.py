@@ -163,7 +163,6 @@ class ShardCheckpoints:
             parents=shard.parents,
             children=self.lineage.children(shard.id),
             start=plan.start_of(shard) if plan else None,
-            config_hash=plan.config_hash if plan else "",
             updated_at=self.clock(),
             **fields,
         )

@@ -167,7 +167,6 @@ def _checkpoint(number: int) -> bytes:
         token=token,
         parents=("shardId-00000001600000000000-0000000a",),
         start={"type": "trim_horizon"},
-        config_hash=secrets.token_hex(8),
         updated_at=now,
         progress=now,
     ).to_json()

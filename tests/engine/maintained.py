@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Set
 from types import SimpleNamespace
 from typing import Any, cast
 
+from relay.engine.same_sources import SameSources
 from relay.engine.upkeep import Upkeep
 from relay.kafka.publisher import Aborted
 from relay.reading.reader_pool import ReaderPool
-from relay.records import CommittedRecords, Gap, Plan, ShardCheckpoint, ShardListing
+from relay.records import CommittedRecords, Gap, PartitionOwner, Plan, ShardCheckpoint, ShardListing
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
 from tests.scripted_source import ScriptedSource
@@ -67,6 +68,9 @@ class Committed:
                 self.view.apply(key, value)
         self._hidden.clear()
 
+    def commit(self) -> None:
+        self.commit_and_see()
+
     def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
         records, self._records = self._records, {}
         gaps, self._gaps = self._gaps, []
@@ -99,7 +103,9 @@ class Maintained:
         self.owned = set(range(64))
         group: Any = SimpleNamespace(owned=self.owned, view=self.view)
         config: Any = SimpleNamespace(serve=lambda sources: None)
-        self._upkeep = Upkeep(group, cast(Any, self.committed), config, cast(Any, SimpleNamespace(bars=None)))
+        same = SameSources(group, PartitionOwner("me", {source.name: ""}))
+        observer: Any = SimpleNamespace(bars=None)
+        self._upkeep = Upkeep(group, cast(Any, self.committed), same, config, observer)
 
     def serve(self) -> None:
         """As the worker does."""

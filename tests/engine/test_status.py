@@ -61,7 +61,7 @@ def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
     state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
     view = SimpleNamespace(topic="t", read_at={}, of_source=lambda source: [])
     group: Any = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
-    same: Any = SimpleNamespace(lacking=lambda: ())
+    same: Any = SimpleNamespace(differences=())
     [seen] = take(group, [state], same).sources
     assert abs(time.time() - seen.listing_wanted_at) < 60
     assert seen.listed_at == 0.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from relay.engine.config_reload import ReloadedConfig
 from relay.errors import Unavailable
-from relay.kafka.publisher import Aborted
+from relay.kafka.checkpoints import partition_of
+from relay.kafka.publisher import Aborted, Fenced
 from relay.records import (
     PRUNE_AFTER,
     Plan,
@@ -321,3 +324,17 @@ def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: Script
     relay.serve_until(lambda: not relay.committed.fails)
     assert snapshots.control is None
     relay.serve_until(lambda: snapshots.control is not None)
+
+
+def test_what_is_open_is_dropped_once_another_config_is_in_force() -> None:
+    """I1, I3: a worker that starts over goes by what is committed."""
+    relay = Maintained(ScriptedSource("orders"))
+    relay.serve_until(lambda: relay.state.shards.open)
+    relay.view.apply(relay.stream.plan_key, replace(relay.plan, in_force="other").to_json())
+    relay.owned.remove(partition_of(relay.stream.plan_key))
+    with pytest.raises(Fenced, match="source orders: the other workers have put another config into force"):
+        relay.serve()
+    relay.state.close_shards()
+    for _ in range(3):
+        relay.serve()
+    assert not relay.state.shards.open

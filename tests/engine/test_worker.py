@@ -16,7 +16,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from relay.avro.registry import open_schemas
 from relay.change import Change
 from relay.config import Config
-from relay.errors import NotDrained, RelayError
+from relay.errors import NotDrained, RelayError, Unavailable
+from relay.kafka import bounded_call
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.dead_letters import RecordSender
 from relay.kafka.keys import partition
@@ -29,6 +30,7 @@ from relay.records import Plan, ShardCheckpoint, ShardState
 from relay.source import Opening, ReadResult, ShardReader
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
+from tests.kafka.proxy import Api, ProxiedBroker, passing
 from tests.scripted_source import ScriptedReader, ScriptedSource, config_of, open_schemas_of, running, worker_of
 from tests.topic_changes import read_changes
 from tests.waiting import PATIENCE, wait_until
@@ -271,3 +273,30 @@ def test_what_a_reader_refuses_is_seen_even_while_every_transaction_is_aborted(k
             worker.stop()
             thread.join(PATIENCE)
         assert not thread.is_alive()
+
+
+def test_a_worker_that_keeps_too_many_clients_without_an_answer_ends_and_its_successor_goes_on(
+    broker: ProxiedBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3, I11: freeing one of them would corrupt memory. A supervisor starts the process again."""
+    kept: list[str] = []
+    monkeypatch.setattr(bounded_call, "_kept", kept)
+    monkeypatch.setattr(bounded_call, "_MOST_KEPT", 1)
+    config = config_of(unique, broker.bootstrap_servers, [ScriptedSource("orders")])
+    kafka = config.kafka.model_copy(update={"producer": {"transaction.timeout.ms": 2000}})
+    config = config.model_copy(update={"kafka": kafka})
+    broker.proxy.lose(Api.TXN_OFFSET_COMMIT)
+    with (
+        pytest.raises(Unavailable, match=r"2 clients of Kafka got no answer, and are kept .*: restart this process"),
+        running(config, [ScriptedSource("orders", shards=4)]),
+    ):
+        wait_until(lambda: len(kept) == 2 or None, 120)
+    broker.proxy.rule = passing
+    with running(config, [ScriptedSource("orders", shards=4)]) as worker:
+        state = worker._sources["orders"]
+        wait_until(
+            lambda: len([each for each in state.committed.checkpoints.values() if each.position]) == 4 or None, 60
+        )
+    with closing(open_schemas(config)) as schemas:
+        found = read_changes(config.kafka.client(), config.topic("orders"), schemas)
+    assert sorted(change["key"]["id"] for _, _, change in found) == [f"shard-{number:05}" for number in range(4)]

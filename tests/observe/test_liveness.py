@@ -147,13 +147,13 @@ def test_a_worker_that_cannot_commit_says_so_once_and_not_for_each_of_its_shards
     assert [stall.shard for stall in stalls] == [None, "other"]
 
 
-def test_a_worker_that_lacks_a_source_of_another_is_red_once_that_lasts() -> None:
+def test_a_worker_that_has_other_sources_than_another_is_red_once_that_lasts() -> None:
     """I10: nobody reads the shards of a source whose owner lacks it."""
     watched = Watched()
-    others: dict[str, Any] = {"lacking": ("two", "three")}
+    others: dict[str, Any] = {"differences": [f"{each} differs" for each in ("one", "two", "three", "four")]}
     assert watched.pass_time(0, **others) == []
     assert watched.pass_time(STALLED_AFTER, **others) == []
     [stall] = watched.pass_time(1, **others)
-    assert stall.what.startswith("another worker relays two, three, which this worker's config lacks")
+    assert stall.what == "one differs; two differs; three differs; and 1 more. Give every worker the same config"
     assert watched.pass_time(1) == []
     assert watched.pass_time(1, **others) == []

@@ -13,6 +13,7 @@ from relay.records import (
     CommittedRecords,
     Decision,
     Gap,
+    PartitionOwner,
     PendingGap,
     Plan,
     ReshardJournal,
@@ -25,6 +26,7 @@ from relay.records import (
     SnapshotPart,
     SnapshotRequest,
     UnplannedTable,
+    owner_key,
 )
 from relay.token import EventToken, OriginToken
 from tests.records.graphs import STREAM
@@ -38,7 +40,6 @@ SHARD = ShardCheckpoint(
     children=("c", "d"),
     start={"since": 1.5},
     gap="ab",
-    config_hash="cd",
     updated_at=2.5,
     progress=3.5,
     journal=ReshardJournal("7", ("s",), {"c": {"gtid": "MariaDB/0-1-1"}, "d": {"gtid": "MariaDB/0-1-2"}}),
@@ -46,7 +47,7 @@ SHARD = ShardCheckpoint(
     emptied={"orders": 5.5},
     unplanned=LATER,
 )
-PLAN = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": (("k", "S"),)}, "ab", "cd", 7, {"t": 1}, ("p@2",))
+PLAN = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": (("k", "S"),)}, "ab", "cd", 7, {"t": 1}, ("p@2",), "ef")
 CONTROL = SnapshotControl(
     ShardState.READING,
     "1",
@@ -70,6 +71,7 @@ CONTROL = SnapshotControl(
 LISTING = ShardListing(1.5, 0.5, (Shard("p", closed=True), Shard("c", ("p",))), "later")
 SEGMENT = SegmentCheckpoint(ShardState.FINISHED, {"rows": 3}, 1.5, LATER)
 GAP = PendingGap(Gap("orders", STREAM.label, None, "trimmed", {"sequence": "5"}, None, 1.0), Decision.SKIP, 2.5)
+OWNER = PartitionOwner("machine/7", {"orders": "ab"})
 REQUEST = SnapshotRequest("orders", "r", ("t",), 1.5, stopped=True, updated_at=2.5)
 
 
@@ -84,26 +86,32 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
         STREAM.segment_key("1/0"): SEGMENT,
         GAP.key: GAP,
         REQUEST.key: REQUEST,
+        owner_key(5): OWNER,
     }
 
     def seen() -> list[Any]:
         found: list[Any] = [*stream.checkpoints.values(), stream.plan, stream.listing, stream.control]
-        found += [*stream.segments.values(), *stream.pending_gaps.values(), *view.requests_of("orders")]
+        found += [
+            *stream.segments.values(),
+            *stream.pending_gaps.values(),
+            *view.requests_of("orders"),
+            *view.owners.values(),
+        ]
         return [record for record in found if record is not None]
 
     for key, record in keys.items():
         view.apply(key, record.to_json())
     assert seen() == [*keys.values()]
-    assert stream.beside_plan().keys() == keys.keys() - {STREAM.plan_key, REQUEST.key}
+    assert stream.beside_plan().keys() == keys.keys() - {STREAM.plan_key, REQUEST.key, owner_key(5)}
     assert view.planned("orders") == view.of_source("orders") == [stream]
-    assert view.versions["orders"] == len(keys)
+    assert view.versions == {"orders": len(keys) - 1, "": 1}
     for key in keys:
         view.apply(key, None)
     assert (seen(), view.planned("orders")) == ([], [])
 
 
 @pytest.mark.parametrize(
-    "record", [SHARD, PLAN, CONTROL, SEGMENT, GAP, REQUEST], ids=lambda record: type(record).__name__
+    "record", [SHARD, PLAN, CONTROL, SEGMENT, GAP, REQUEST, OWNER], ids=lambda record: type(record).__name__
 )
 def test_a_record_says_the_type_of_each_of_its_fields(record: Any) -> None:
     """Only positions and starts are JSON that their sources read."""
