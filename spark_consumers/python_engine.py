@@ -111,7 +111,7 @@ class _PythonConsumer:
         kept = _kept_schemas(self._config)
         schemas = stack.enter_context(contextlib.closing(open_schemas(self._config, kept.read)))
         schemas.refresh()
-        self._keep_schemas = lambda: kept.note(schemas.all())
+        self._keep_schemas: Callable[[], None] = lambda: kept.note(schemas.all())
         self._reader = self._work.reader(schemas)
         self._dead_letters = DeadLetterTopic(self._config, _NAME, schemas)
         self._ids = self._group.topic_ids()

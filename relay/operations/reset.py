@@ -264,7 +264,7 @@ def _after_loss(
     plan, gap = Planning(source, view).after_loss(stream, requested, loss)
     left = [key for each in view.of_source(source.name) for key in each.beside_plan()]
     left += [request.key for request in view.requests_of(source.name)]
-    return Reset(stream, plan, gap, tuple(left), workers)
+    return Reset(stream, plan, gap, (*left, *loss.shards), workers)
 
 
 def _abort(transaction: OpenTransaction) -> None:

@@ -35,7 +35,8 @@ class Loss:
     """What a source has lost. ``signs``: how that shows, in words.
 
     ``offsets``: by topic of its changes, how many offsets were used there. Nothing is published before the loss is
-    accepted, so they tell one loss from the next. ``shards``: the keys of the lost checkpoints, if its plan is there.
+    accepted, so they tell one loss from the next. ``shards``: the keys of checkpoints that are lost, and whose
+    watermarks are not.
     """
 
     signs: Sequence[str]
@@ -70,9 +71,8 @@ class LostState:
         for name, loss in self.lost(view, sources).items():
             before = suspects[name].signs if name in suspects else ()
             if signs := [sign for sign in loss.signs if sign in before]:
-                lost[name] = (
-                    f"{'not all checkpoints' if loss.shards else 'no plan'} for source {name}, but {_joined(signs)}"
-                )
+                what = "not all checkpoints" if view.planned(name) else "no plan"
+                lost[name] = f"{what} for source {name}, but {_joined(signs)}"
         if lost:
             raise Unavailable(  # I1, I3
                 f"checkpoints are lost: topic {view.topic} has {'; and '.join(lost.values())}. "
@@ -93,7 +93,7 @@ class LostState:
     def _watermarked(self) -> Mapping[str, list[list[str]]]:
         """Return, by source, the stream of each watermark that there is, and the shard, if it is of one."""
         records = read_all_committed(self._admin, self._config, self._config.internal("watermarks"))
-        last = {record.key() or b"[]": record.value() is not None for record in records}
+        last = {record.key() or OVERALL: record.value() is not None for record in records}
         found: dict[str, list[list[str]]] = {}
         for _, source, *of in (orjson.loads(key) for key, is_there in last.items() if is_there and key != OVERALL):
             found.setdefault(source, []).append(of)
@@ -106,12 +106,10 @@ class LostState:
         planned = {self._config.topic(table) for _, table in _planned(view)}
         found = {}
         for source in sources:
-            marked, offsets, shards = watermarked.get(source.name, []), {}, []
+            marked, offsets = watermarked.get(source.name, []), dict[str, int]()
+            known = {each.stream.label: each.checkpoints for each in view.of_source(source.name)}
+            lost = sorted(of for of in marked if len(of) > 1 and of[1] not in known.get(of[0], {}))
             if view.planned(source.name):
-                known = {each.stream.label: each.checkpoints for each in view.of_source(source.name)}
-                of_shards = [(of[0], of[1]) for of in marked if len(of) > 1]
-                lost = sorted(of for of in of_shards if of[1] not in known.get(of[0], {}))
-                shards = [StreamId(source.name, label).shard_key(shard) for label, shard in lost]
                 signs = [f"topic {watermarks} has the watermark of its shard {shard}" for _, shard in lost]
             else:
                 offsets = self._offsets(self._config.topic(table.table) for table in source.tables())
@@ -120,6 +118,7 @@ class LostState:
                 if any(stream.checkpoints for stream in view.of_source(source.name)):
                     signs.append("there are checkpoints of its shards")
             if signs:
+                shards = [StreamId(source.name, label).shard_key(shard) for label, shard in lost]
                 found[source.name] = Loss(signs, offsets, shards)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -105,13 +106,13 @@ def test_a_config_is_read_by_only_when_no_worker_wants_the_one_before(
         wait_until(lambda: len(old.openings) == 16 or None, 60)
         after = published_otherwise(unique, kafka.bootstrap_servers, new)
         worker: Worker = newer.enter_context(running(after, [new], observer=observers[1]))
-        clock = [0.0]
+        clock = [time.monotonic()]
         worker._same_sources.clock = lambda: clock[0]
         for observer, other in zip(observers, ("worker-1", "worker-0"), strict=True):
             stall = wait_until(partial(differs, observer), 60)
             assert f"the config of {other} publishes source orders otherwise" in stall.what
-        clock[0] = 100.0  # the difference has lasted
-        wait_until(lambda: worker._same_sources._differed["orders"][1] == 100.0 or None, 60)
+        clock[0] += 100.0  # the difference has lasted
+        wait_until(lambda: worker._same_sources._differed["orders"][1] == clock[0] or None, 60)
         older.close()
         wait_until(lambda: len(worker._group.owned) == 64 or None, 60)
         clock[0] += same_sources._COMES_BACK - 1.0
