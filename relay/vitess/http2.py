@@ -232,4 +232,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _unpadded(payload: bytes, flags: int) -> bytes:
-    return payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
+    if not flags & _PADDED:
+        return payload
+    if (padding := payload[0]) >= len(payload):
+        raise ValueError(f"a frame of {len(payload)} bytes with a padding of {padding}")
+    return payload[1 : len(payload) - padding]

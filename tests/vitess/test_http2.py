@@ -158,6 +158,9 @@ def test_reading_enlarges_the_window_again() -> None:
         (frame(DATA, 1, 1, message(b"x")), "INTERNAL", "without a status"),
         (frame(DATA, 0, 1, message(b"xyz")[:-1]) + ENDED, "INTERNAL", "inside a message"),
         (frame(HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff"), "INTERNAL", "does not speak HTTP/2"),
+        (frame(DATA, 8, 1, b"\xff" + bytes(9)) + ENDED, "INTERNAL", "a frame of 10 bytes with a padding of 255"),
+        (frame(DATA, 8, 1, b"\1") + ENDED, "INTERNAL", "a frame of 1 bytes with a padding of 1"),
+        (frame(DATA, 8, 1, b"\1\0") + ENDED, "OK", ""),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "INTERNAL", "does not speak HTTP/2"),
     ],
 )
