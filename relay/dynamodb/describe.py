@@ -34,7 +34,7 @@ from relay.dynamodb.batch import Item, Key, batch_load
 from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.pace import Pace, pace_of
 from relay.dynamodb.raw_records import keep_records_raw
-from relay.dynamodb.session import BAD_CREDENTIALS, code_of, is_transient
+from relay.dynamodb.session import BAD_CREDENTIALS, code_of, is_transient, time_to_live
 from relay.errors import ConfigError, Unavailable
 from relay.process.service_clock import ServiceClock
 from relay.table import KeyColumn
@@ -264,14 +264,13 @@ def differences(client: DynamoDBClient, source: DynamoDBConfig, model: str) -> l
     ``model``: the path of the class. Raises ``Unavailable``.
     """
     table = _table(client, source)
-    found: Any = ask(
+    ttl = ask(
         source,
         client,
         f"to describe the time to live of table {source.table_name}",
-        lambda: client.describe_time_to_live(TableName=source.table_name)["TimeToLiveDescription"],
+        lambda: time_to_live(client, source.table_name),
         missing=f"table {source.table_name!r} does not exist any longer",
     )
-    ttl = found["AttributeName"] if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") else None
     return list(declared_table(model).__differences__(table, ttl))
 
 

@@ -23,6 +23,7 @@ from relay.records import Shard
 from relay.stream_token import ITERATOR_TYPES, TRIM_HORIZON, Position
 
 if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 T = TypeVar("T")
@@ -207,6 +208,13 @@ _FROM_PROXIES = {408, 429}
 def code_of(error: BaseException) -> str:
     """Return what AWS calls an error; empty if it is not one of AWS."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def time_to_live(client: DynamoDBClient, table: str) -> str | None:
+    """Return the attribute that says when an item expires, or None if it is not enabled."""
+    found: Any = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    enabled = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+    return str(found["AttributeName"]) if enabled else None
 
 
 def is_transient(error: ClientError) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from relay.dynamodb.models.errors import TableMismatch
-from relay.dynamodb.session import code_of
+from relay.dynamodb.session import code_of, time_to_live
 from relay.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ def bound(
     problems: list[str] = []
     for declared, table in wanted:
         found = _active(client, table, deadline, sleep)
-        ttl = None if declared.ttl is None else _ttl(client, table) or _enabled(client, table, declared.ttl.attribute)
+        ttl = (
+            None
+            if declared.ttl is None
+            else time_to_live(client, table) or _enabled(client, table, declared.ttl.attribute)
+        )
         problems += differences(declared, found, ttl)
     if problems:
         raise TableMismatch("\n".join(problems))
@@ -72,12 +76,6 @@ def _active(client: DynamoDBClient, table: str, deadline: float, sleep: Callable
         sleep(_PAUSE)
 
 
-def _ttl(client: DynamoDBClient, table: str) -> str | None:
-    found: Any = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    enabled = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    return str(found["AttributeName"]) if enabled else None
-
-
 def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
     """Enable a time to live, and return its attribute, which is another process's if that was faster."""
     try:
@@ -85,7 +83,7 @@ def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
             TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}
         )
     except ClientError:
-        if (found := _ttl(client, table)) is None:
+        if (found := time_to_live(client, table)) is None:
             raise
         return found
     return attribute
