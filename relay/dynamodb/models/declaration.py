@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from relay.config.template import Template
@@ -35,8 +34,6 @@ class Declaration:
     stream: ViewType | None
     ttl: Attribute[Any] | None
     cache_keys: tuple[str, ...]
-    changeable: frozenset[str]
-    """Columns whose values can be changed in place."""
 
     def key_names(self) -> frozenset[str]:
         return frozenset(each.name for each in self.key)
@@ -51,61 +48,35 @@ class Declaration:
             key[each.attribute] = wire
         return key
 
-    def fill(self, objects: Sequence[Model], item: Mapping[str, Wire], names: frozenset[str]) -> None:
-        """Give objects what was read of their item: the values of the columns ``names``; all others stay.
+    def fill(self, of: Any, item: Mapping[str, Wire], names: frozenset[str]) -> None:
+        """Give an object what was read of its item: the values of the columns ``names``; all others stay.
 
         Raises ``InvalidValue``.
         """
         values: dict[str, Any] = {}
-        own: list[tuple[str, Callable[[], Any]]] = []
         seen: dict[str, Wire | None] = {}
-        for name, attribute, load, is_shareable, empty in _plan(self, names):
-            wire = seen[attribute] = item.get(attribute)
-            if wire is None:
-                if empty is not None:
-                    values[name] = empty()
-                    own.append((name, empty))
-                continue
-            try:
-                values[name] = load(wire)
-                if not is_shareable:
-                    own.append((name, partial(load, wire)))
-            except UNFIT:
-                values[name] = self.columns[name].loaded(wire)  # which knows NULL, and says whose value it is
-        absent = names - values.keys() if len(values) < len(names) else ()
-        left_out = tracking.NONE if names is self.names else self.names - names
-        packed = tracking.packed(seen)
-        is_first = True
-        for of in objects:
-            if is_first:
-                is_first = False
-            else:
-                # What can change in place is made afresh for each object.
-                for name, make in own:
-                    values[name] = make()
-            given = vars(of)
-            given.update(values)
-            for name in absent:
-                given.pop(name, None)
-            tracking.note(of, packed, names, left_out)
+        for name, each in self.columns.items():
+            if name in names:
+                wire = seen[each.attribute] = item.get(each.attribute)
+                if wire is not None:
+                    try:
+                        values[name] = each.type.load(wire)
+                    except UNFIT:
+                        values[name] = each.loaded(wire)  # which knows NULL, and says whose value it is
+                elif each.type.empty is not None and not each.optional:
+                    values[name] = each.type.empty()
+        given = vars(of)
+        given.update(values)
+        for name in names - values.keys() if len(values) < len(names) else ():
+            given.pop(name, None)
+        tracking.note(of, seen, names, tracking.NONE if names is self.names else self.names - names)
 
     def made(self, item: Mapping[str, Wire], names: frozenset[str]) -> Any:
         """Return a new object for an item whose columns ``names`` were read."""
         made = object.__new__(self.model)
         tracking.track(made)
-        self.fill([made], item, names)
+        self.fill(made, item, names)
         return made
-
-
-@lru_cache(maxsize=1024)
-def _plan(
-    declared: Declaration, names: frozenset[str]
-) -> tuple[tuple[str, str, Callable[[Mapping[str, Any]], Any], bool, Callable[[], Any] | None], ...]:
-    """Return what ``fill`` has to know of each column: both names, how it is loaded, and what is stored as nothing."""
-    columns = [declared.columns[name] for name in names]
-    return tuple(
-        [(c.name, c.attribute, c.type.load, c.type.shareable, None if c.optional else c.type.empty) for c in columns]
-    )
 
 
 class Model:
@@ -317,7 +288,6 @@ def _declared(
         stream=stream,
         ttl=_ttl(owner, given.get("ttl"), columns),
         cache_keys=given.get("cache_keys", ()),
-        changeable=frozenset(each.name for each in columns.values() if not each.type.shareable),
     )
 
 

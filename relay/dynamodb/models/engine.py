@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from relay.dynamodb.batch import Keys, Place, load_each
 from relay.dynamodb.models.conditions import Condition, Placeholders
 from relay.dynamodb.models.declaration import Declaration, Model, declaration_of, declarations_below
-from relay.dynamodb.models.errors import ConstraintViolation, InvalidCondition, InvalidModel, InvalidSearch
+from relay.dynamodb.models.errors import (
+    ConstraintViolation,
+    InvalidCondition,
+    InvalidModel,
+    InvalidSearch,
+    MissingObjects,
+)
 from relay.dynamodb.models.indexes import Index
-from relay.dynamodb.models.loading import load_all
 from relay.dynamodb.models.search import Columns, Search, searched
 from relay.dynamodb.models.tables import bound
 from relay.dynamodb.models.tracking import Tracked, tracked
@@ -50,9 +56,6 @@ class Engine:
         self._table_name = table_name
         self._verified: set[Declaration] = set()
 
-    def __repr__(self) -> str:
-        return f"<Engine[{self.client.meta.endpoint_url}]>"
-
     def table_name(self, model: type[Model]) -> str:
         return self._table_name(declaration_of(model).table)
 
@@ -75,7 +78,29 @@ class Engine:
 
         Raises ``MissingObjects`` with the objects that the tables do not have; all others are loaded.
         """
-        load_all(self.client, self.table_name, objects, consistent=consistent)
+        declared = {model: declaration_of(model) for model in map(type, objects)}
+        keys = {
+            model: Keys(self._table_name(of.table), tuple([(each.attribute, str(each.type.kind)) for each in of.key]))
+            for model, of in declared.items()
+        }
+        tables = {each.name: each for each in keys.values()}
+        for name, table in tables.items():
+            models = [model for model, each in keys.items() if each.name == name]
+            if any(keys[model].shape != table.shape for model in models):  # I8: N "1" would be taken for S "1"
+                names = " and ".join(model.__name__ for model in models)
+                raise InvalidModel(f"{names} declare different keys of the table {name}")
+        # Keys are typed and in order, so (a, b) is not (b, a) (I8).
+        wanted: dict[Place, list[Model]] = {}
+        for each in {id(each): each for each in objects}.values():
+            table, key = keys[type(each)], declared[type(each)].key_of(each)
+            wanted.setdefault((table.name, tuple([key[name][kind] for name, kind in table.shape])), []).append(each)
+        for place, item in load_each(self.client, tables, iter([*wanted]), consistent=consistent):
+            for each in wanted.pop(place):
+                declared[type(each)].fill(each, item, declared[type(each)].names)
+        missing = [each for of_key in wanted.values() for each in of_key]
+        if missing:
+            shown = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
+            raise MissingObjects(f"{len(missing)} of {len(objects)} objects are not in their tables: {shown}", missing)
 
     def save(
         self,

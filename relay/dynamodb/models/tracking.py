@@ -11,15 +11,10 @@ from functools import lru_cache
 from typing import Any
 from weakref import ref
 
-import orjson
-
 from relay.dynamodb.models.types import Wire
 
 Seen = Mapping[str, Wire | None]
 """Attributes as the table had them, by name; None for a missing one."""
-
-Packed = Seen | bytes
-"""The same, or as JSON."""
 
 NONE: frozenset[str] = frozenset()
 
@@ -38,12 +33,12 @@ class Tracked(ref[Any]):
     the columns that a search did not return. All are replaced, never changed, since objects share them.
     """
 
-    __slots__ = ("_seen", "id", "left_out", "marked")
+    __slots__ = ("id", "left_out", "marked", "seen")
 
     id: int
     marked: frozenset[str]
     left_out: frozenset[str]
-    _seen: Packed | None
+    seen: Seen | None
 
     def __new__(cls, of: Any) -> Tracked:
         return super().__new__(cls, of, _forget)
@@ -52,15 +47,7 @@ class Tracked(ref[Any]):
         self.id = id(of)
         self.marked = NONE
         self.left_out = NONE
-        self._seen = None
-
-    @property
-    def seen(self) -> Seen | None:
-        return orjson.loads(self._seen) if isinstance(self._seen, bytes) else self._seen
-
-    @seen.setter
-    def seen(self, seen: Packed | None) -> None:
-        self._seen = seen
+        self.seen = None
 
 
 _tracked: dict[int, Tracked] = {}
@@ -87,15 +74,7 @@ def tracked(of: Any) -> Tracked:
     return found
 
 
-def packed(seen: Seen) -> Packed:
-    """Return attributes as JSON, which is a fifth as large, and no work for Python's garbage collector; bytes stay."""
-    try:
-        return orjson.dumps(seen)
-    except TypeError:
-        return seen
-
-
-def note(of: Any, seen: Packed, read: frozenset[str], left_out: frozenset[str]) -> None:
+def note(of: Any, seen: Seen, read: frozenset[str], left_out: frozenset[str]) -> None:
     """Note what was read of an object's item: the columns ``read``."""
     known = _tracked.get(id(of)) or tracked(of)
     known.seen = seen

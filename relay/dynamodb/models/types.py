@@ -37,15 +37,14 @@ class AttributeType:
     """How the values of a column are stored.
 
     ``kind``: DynamoDB's type; None means any. ``declared``: the type in ``columns:`` of a relay's source.
-    ``shareable``: values do not change, so objects may share them. ``element``: the type of the elements of a set, list
-    or map. ``fields``: a map's declared entries. ``empty``: makes the value that is stored as no attribute.
+    ``element``: the type of the elements of a set, list or map. ``fields``: a map's declared entries. ``empty``: makes
+    the value that is stored as no attribute.
     """
 
     kind: str | None
     dump: Callable[[Any], Wire | None]
     load: Callable[[Mapping[str, Any]], Any]
     declared: str = "json"
-    shareable: bool = False
     element: AttributeType | None = None
     fields: Mapping[str, AttributeType] | None = None
     empty: Callable[[], Any] | None = None
@@ -65,7 +64,6 @@ def stored_as(backing: Any, *, dump: Callable[[Any], Any], load: Callable[[Any],
         backed = _refusing(dump, value)
         return None if backed is None else inner.dump(backed)
 
-    # Not shareable: whether a type of somebody else's can change is not known.
     return AttributeType(inner.kind, dump_value, lambda wire: _refusing(load, inner.load(wire)), inner.declared)
 
 
@@ -192,31 +190,28 @@ def _dump_seconds(value: Any) -> Wire:
 
 
 _SCALARS: dict[Any, AttributeType] = {
-    str: AttributeType("S", _dump_str, lambda wire: wire["S"], "string", True),
-    int: AttributeType("N", _dump_int, _load_int, "long", True),
-    Decimal: AttributeType("N", _dump_decimal, lambda wire: Decimal(wire["N"]), "decimal(38,10)", True),
-    float: AttributeType("N", _dump_float, _load_float, "double", True),
+    str: AttributeType("S", _dump_str, lambda wire: wire["S"], "string"),
+    int: AttributeType("N", _dump_int, _load_int, "long"),
+    Decimal: AttributeType("N", _dump_decimal, lambda wire: Decimal(wire["N"]), "decimal(38,10)"),
+    float: AttributeType("N", _dump_float, _load_float, "double"),
     bool: AttributeType(
-        "BOOL", lambda value: {"BOOL": _of(bool, "a bool", value)}, lambda wire: wire["BOOL"], "boolean", True
+        "BOOL", lambda value: {"BOOL": _of(bool, "a bool", value)}, lambda wire: wire["BOOL"], "boolean"
     ),
     bytes: AttributeType(
         "B",
         lambda value: {"B": bytes(_of((bytes, bytearray), "bytes", value))},
         lambda wire: binary(wire["B"]),
         "bytes",
-        True,
     ),
-    datetime: AttributeType(
-        "S", _dump_datetime, lambda wire: _aware(datetime.fromisoformat(wire["S"])), "string", True
-    ),
+    datetime: AttributeType("S", _dump_datetime, lambda wire: _aware(datetime.fromisoformat(wire["S"])), "string"),
     UUID: AttributeType(
-        "S", lambda value: {"S": str(_of(UUID, "a UUID", value))}, lambda wire: UUID(wire["S"]), "string", True
+        "S", lambda value: {"S": str(_of(UUID, "a UUID", value))}, lambda wire: UUID(wire["S"]), "string"
     ),
 }
 
 Seconds = Annotated[
     datetime,
-    AttributeType("N", _dump_seconds, lambda wire: _EPOCH + timedelta(seconds=_load_int(wire)), "timestamp", True),
+    AttributeType("N", _dump_seconds, lambda wire: _EPOCH + timedelta(seconds=_load_int(wire)), "timestamp"),
 ]
 """A time that is stored as whole seconds since the epoch, as DynamoDB's time to live wants it."""
 
@@ -240,9 +235,8 @@ def _set(annotation: Any, within: tuple[type, ...], make: type[set[Any]] | type[
         return make(element.load({str(element.kind): each}) for each in wire[kind])
 
     if element is _SCALARS[str]:
-        return AttributeType(kind, dump, lambda wire: make(wire[kind]), "set", make is frozenset, element, empty=make)
-    declared = "set" if kind == "SS" else "json"
-    return AttributeType(kind, dump, load, declared, make is frozenset, element, empty=make)
+        return AttributeType(kind, dump, lambda wire: make(wire[kind]), "set", element, empty=make)
+    return AttributeType(kind, dump, load, "set" if kind == "SS" else "json", element, empty=make)
 
 
 def _nullable(annotation: Any, within: tuple[type, ...]) -> AttributeType:

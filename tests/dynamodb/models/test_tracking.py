@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -99,22 +98,6 @@ def test_objects_with_the_same_columns_set_share_what_is_known_of_them() -> None
         each.note = "a"
         del each.total
     assert tracking.tracked(first).marked is tracking.tracked(second).marked
-
-
-def test_what_was_read_of_many_items_is_nothing_for_the_garbage_collector_and_is_as_it_was() -> None:
-    declared = declaration_of(Counter)
-    items = [{"id": {"S": f"\N{SNOWMAN} {number}"}, "count": {"N": "1"}, "by": {"S": "a"}} for number in range(1_000)]
-    gc.collect()
-    before = len(gc.get_objects())
-    found = [declared.made(item, declared.names) for item in items]
-    kept = len(gc.get_objects()) - before
-    # The object, its values, and what is tracked of it.
-    assert kept <= 3 * len(items) + 100
-    assert [tracking.tracked(each).seen for each in found] == items
-    binary: dict[str, Any] = {"id": {"S": "a"}, "by": {"B": b"\xff"}, "count": {"N": "1"}}
-    known = tracking.tracked(found[0])
-    known.seen = tracking.packed(binary)
-    assert known.seen == binary
 
 
 def test_a_hundred_thousand_objects_leave_nothing_behind() -> None:
