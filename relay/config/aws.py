@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from relay.aws import AwsIdentity
 from relay.config.errors import invalid
@@ -16,12 +16,9 @@ _ROLE = TextForm(
 )
 _SESSION = TextForm("[A-Za-z0-9_+=,.@-]{2,64}", "{} must be 2 to 64 letters, digits and signs of +=,.@_-")
 _OF_A_ROLE = ("external_id", "role_session_name")
-NEED_A_ROLE: dict[str, Any] = {"dependentRequired": {key: ["role_arn"] for key in _OF_A_ROLE}}
 
 
 class AwsConfig(ConfigModel):
-    model_config = ConfigDict(json_schema_extra=NEED_A_ROLE)
-
     profile: str | None = Field(default=None, min_length=1)
     """The profile of AWS's config files whose credentials to use. Default: what the environment says, such as
     AWS_PROFILE, or the role of the machine or pod."""

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from relay.config.addresses import Url, hosts_of
 from relay.config.fields import ConfigModel, Name, Seconds
-from relay.config.schema_forms import NO_LIST_IS_EMPTY, TEMPLATE, TextForm, like
+from relay.config.schema_forms import TEMPLATE, TextForm, like
 from relay.config.template import Template
 
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
@@ -43,7 +43,7 @@ class CacheConfig(ConfigModel):
     """The prefix of every key of this cache."""
 
     keys: dict[
-        str, Annotated[list[_KeyTemplate], AfterValidator(_not_empty), Field(json_schema_extra=NO_LIST_IS_EMPTY)]
+        str, Annotated[list[_KeyTemplate], AfterValidator(_not_empty), Field(json_schema_extra={"minItems": 1})]
     ] = Field(min_length=1)
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 

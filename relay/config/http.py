@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticKnownError
 
 from relay.config.addresses import Address, RemoteAddress, host_port
 from relay.config.fields import ConfigModel, UserName
-from relay.config.schema_forms import implies
 
 Secret = Annotated[str, Field(min_length=1)]
-
-_TEXT = {"type": "string"}
-_RULES: list[Any] = [
-    implies({"user": _TEXT}, {"password": _TEXT}),
-    implies({"password": _TEXT}, {"user": _TEXT}),
-    implies({"key": _TEXT}, {"certificate": _TEXT}),
-    implies({"authorities": _TEXT}, {"certificate": _TEXT}),
-]
 
 
 class HttpConfig(ConfigModel):
     """An address alone is the same as a mapping with only ``address``."""
-
-    model_config = ConfigDict(json_schema_extra={"allOf": _RULES})
 
     address: Address
     """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`. Worker *n* of several on one

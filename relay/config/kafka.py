@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, refuse, wrong_settings
 from relay.config.fields import ConfigModel, UserName
-from relay.config.schema_forms import VARIABLE, form, implies, named, not_together, texts
+from relay.config.schema_forms import SETTINGS
 from relay.config.tls import Tls
 from relay.extras import needs
 
@@ -19,33 +19,14 @@ from relay.extras import needs
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
 
 
-_TOKENS_OVER_TLS = {
-    "propertyNames": {"not": {"pattern": r"^(enable\.)?sasl\."}},
-    "properties": {"security.protocol": {"pattern": form("[sS][aA][sS][lL]_[sS][sS][lL]")}},
-}
-
-
 class KafkaConfig(ConfigModel):
-    model_config = ConfigDict(
-        json_schema_extra=implies({"iam": {"type": "object"}}, {"producer": _TOKENS_OVER_TLS}, optional=True)
-    )
-
     bootstrap_servers: Brokers
     """Brokers to connect to first, as `host:port`, separated by commas."""
 
     partitions: int = Field(default=6, ge=1, le=10_000)
     """How many partitions a topic of changes has. Never change it: the order per key depends on it."""
 
-    producer: dict[str, Any] = Field(
-        default_factory=dict,
-        json_schema_extra=named(
-            {
-                "acks": {"anyOf": [{"enum": ["all", "-1", -1]}, VARIABLE]},
-                "enable.idempotence": {"anyOf": [{"enum": [True, "true"]}, VARIABLE]},
-            },
-            ["bootstrap.servers", "transactional.id", "partitioner", "log.connection.close", "log_level"],
-        ),
-    )
+    producer: dict[str, Any] = Field(default_factory=dict, json_schema_extra=SETTINGS)
     """librdkafka settings, passed through. Connection settings (`security.*`, `sasl.*`, `ssl.*`) apply to every
     client."""
 
@@ -99,16 +80,6 @@ class KafkaConfig(ConfigModel):
 
 
 class SchemaRegistryConfig(ConfigModel):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "dependentRequired": {"user": ["password"], "password": ["user"]},
-            "allOf": [
-                not_together("bearer", "user"),
-                implies({"tls": {"type": "object"}}, {"url": texts("https://.*")}),
-            ],
-        }
-    )
-
     url: Annotated[str, Url(("http", "https"))]
     """The URL of a registry with Confluent's API."""
 

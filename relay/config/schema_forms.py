@@ -1,6 +1,6 @@
-"""What the JSON schema of configs says beyond the types of values, for editors: the forms of texts, and rules on keys.
+"""What the JSON schema of configs says beyond the types of values, for editors: the forms of texts.
 
-What a schema cannot say, such as that two names differ, only the validators say. Regular expressions are JavaScript's.
+What several keys have to be together only the validators say. Regular expressions are JavaScript's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-SETTING: dict[str, Any] = {"type": ["string", "number", "boolean"]}
-"""The value of another program's setting."""
+SETTINGS: dict[str, Any] = {"additionalProperties": {"type": ["string", "number", "boolean"]}}
+"""The settings of another program."""
 
 VARIABLE: dict[str, Any] = {"type": "string", "pattern": r"\$\{"}
 """A text with a variable, in place of a value that is not a text."""
-
-NO_LIST_IS_EMPTY: dict[str, Any] = {"minItems": 1}
 
 TEMPLATE = r"(?:[^{}]|\{[^{}]+\}|\{\{|\}\})+"
 """The form of ``relay.config.template.Template``."""
@@ -60,35 +58,5 @@ class TextForm:
         return value
 
 
-def named(properties: dict[str, Any], fixed: list[str]) -> dict[str, Any]:
-    """Return the JSON schema of settings of another program. ``fixed``: what cannot be set."""
-    return {"additionalProperties": SETTING, "properties": {**properties, **dict.fromkeys(fixed, False)}}
-
-
 def only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
-
-
-def exactly_one(*keys: str) -> dict[str, Any]:
-    return {"oneOf": [{"required": [key]} for key in keys]}
-
-
-def not_together(key: str, *others: str) -> dict[str, Any]:
-    return {"not": {"required": [key], "anyOf": [{"required": [other]} for other in others]}}
-
-
-def implies(given: dict[str, Any], wanted: dict[str, Any], *, optional: bool = False) -> dict[str, Any]:
-    """Return the rule that where keys have the values ``given``, others have those ``wanted``. All are schemas.
-
-    ``optional``: if they have a value at all.
-    """
-    return {
-        "if": {"properties": given, "required": [*given]},
-        "then": {
-            "properties": wanted,
-            "required": [key for key, each in wanted.items() if each is not False and not optional],
-        },
-    }
-
-
-TOMBSTONES = implies({"tombstones": {"const": True}}, {"key": {"const": "item"}})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from relay.config.addresses import POSTGRES, Url
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel, Seconds
 from relay.config.locations import WITHOUT_COLON, misread
-from relay.config.schema_forms import implies, like
+from relay.config.schema_forms import like
 
 
 class TablesConfig(ConfigModel):
@@ -58,12 +58,7 @@ def in_database(url: str) -> bool:
     return url.partition(":")[0] in POSTGRES
 
 
-_UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
-
-
 class CopyConfig(TablesConfig):
-    model_config = ConfigDict(json_schema_extra=_UPKEEP)
-
     url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]
     """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
     `postgresql://user:password@host:5432/db`."""

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from relay.config import declared
 from relay.config.addresses import Url
-from relay.config.aws import NEED_A_ROLE, AwsConfig
+from relay.config.aws import AwsConfig
 from relay.config.columns import FORM, canonical_type
 from relay.config.errors import invalid, refuse
 from relay.config.fields import Start, StartAtToken, start_time
 from relay.config.per_table import PerTableConfig
-from relay.config.schema_forms import TOMBSTONES, TextForm, exactly_one, like, not_together
+from relay.config.schema_forms import TextForm, like
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.errors import ConfigError, RelayError
 from relay.types.columns import REST
@@ -28,17 +28,9 @@ _TABLE = TextForm(
 _ARN = TextForm(
     _STREAM_ARN.pattern, "is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL"
 )
-_RULES: list[Any] = [
-    exactly_one("table", "tables", "tags", "stream_arn"),
-    not_together("columns", "tables", "tags"),
-    not_together("model", "tables", "tags"),
-    TOMBSTONES,
-]
 
 
 class DynamoDBConfig(PerTableConfig, AwsConfig):
-    model_config = ConfigDict(json_schema_extra={**NEED_A_ROLE, "allOf": _RULES})
-
     unit: ClassVar[str] = "items"
     one_source_per_table: ClassVar[bool] = True
     has_statements: ClassVar[bool] = False

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 from relay.config.addresses import PORT
 from relay.config.errors import problems_in, refuse, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.schema_forms import TextForm, named
+from relay.config.schema_forms import SETTINGS, TextForm
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
@@ -36,7 +36,7 @@ class SparkConfig(ConfigModel):
 
     conf: dict[str, Any] = Field(
         default_factory=dict,
-        json_schema_extra={**named({}, [*_FIXED]), "propertyNames": {"pattern": f"^{_SETTING.pattern}$"}},
+        json_schema_extra={**SETTINGS, "propertyNames": {"pattern": f"^{_SETTING.pattern}$"}},
     )
     """Settings of Spark, such as `spark.executor.memory: 2g`."""
 

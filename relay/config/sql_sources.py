@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from relay.config.addresses import RemoteAddress
 from relay.config.aws import IamConfig
@@ -13,7 +13,7 @@ from relay.config.errors import invalid, refuse
 from relay.config.fields import Keys, Seconds, StartOfBinlogs, StartOfVStream, parse_binlog_start, parse_vstream_start
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
-from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, TextForm, like, not_together
+from relay.config.schema_forms import TextForm, like
 from relay.config.tls import Tls
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
@@ -23,8 +23,6 @@ _WITH_DATABASE = TextForm(r".+\..+", "{} must be a table with its database, such
 
 class _SQLConfig(PerTableConfig):
     """The keys that Vitess and MySQL share."""
-
-    model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
 
     table_key: ClassVar[str] = "tables"
 
@@ -144,18 +142,11 @@ class VitessConfig(_SQLConfig):
 class MySQLConfig(_SQLConfig):
     """A database on MySQL or MariaDB servers, read from their binlogs."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "allOf": [TOMBSTONES, not_together("iam", "password")],
-            "dependentRequired": {"iam": ["user", "tls"]},
-        }
-    )
-
     parse_start = staticmethod(parse_binlog_start)
 
     type: Literal["mysql"]
 
-    shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra=NO_LIST_IS_EMPTY)]] = Field(min_length=1)
+    shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra={"minItems": 1})]] = Field(min_length=1)
     """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During
     a reshard, list the shards of both sides: those before it first, then those after it."""
 

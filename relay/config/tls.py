@@ -23,12 +23,7 @@ def _checked(value: dict[str, str]) -> dict[str, str]:
 Tls = Annotated[
     dict[str, str],
     AfterValidator(_checked),
-    Field(
-        json_schema_extra={
-            "propertyNames": {"enum": ["ca", "cert", "key"]},
-            "dependentRequired": {"cert": ["key"], "key": ["cert"]},
-        }
-    ),
+    Field(json_schema_extra={"propertyNames": {"enum": ["ca", "cert", "key"]}}),
 ]
 """`ca`: the authorities to trust. `cert` and `key`: the client's own certificate. All are PEM files."""
 
