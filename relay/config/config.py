@@ -5,7 +5,6 @@ The keys are a contract with users. The docstring of a key is also its descripti
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from relay.config import overrides, yaml_file
 from relay.config.cache import CacheConfig
-from relay.config.errors import explain, refuse
+from relay.config.errors import did_you_mean, explain, refuse
 from relay.config.fields import ConfigModel, Name, duration_text
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
@@ -194,8 +193,7 @@ class Config(ConfigModel):
         tables = list(self.tables)
         for table in self.cache.keys if self.cache else ():
             if table not in tables:
-                nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]!r}?" if nearest else f"known tables: {', '.join(tables)}"
+                hint = did_you_mean(table, tables, "known tables: ")
                 yield ("cache", "keys", table), f"no source reads table {table!r}; {hint}"
 
     def _late_invalidations(self) -> Iterator[tuple[Location, str]]:

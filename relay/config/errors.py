@@ -19,11 +19,6 @@ from relay.config.hidden import holds_secret, is_secret, redacted, reference
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
-# Keys that are planned but not built yet, by the path of the mapping they belong to.
-_PLANNED_KEYS: dict[tuple[str, ...], frozenset[str]] = {
-    (): frozenset({"order"}),
-    ("sources",): frozenset({"lateness", "order"}),
-}
 SOURCE_TYPES = ("dynamodb", "vitess", "mysql")
 
 _LONGEST_SHOWN = 60
@@ -166,8 +161,6 @@ def _value(value: Any) -> str:
 def _unknown_key(location: Location, root: type[BaseModel], source: str | None) -> str:
     *parents, key = location
     names = tuple(part for part in parents if isinstance(part, str))
-    if key in _PLANNED_KEYS.get(names, ()):
-        return f"`{key}` is not available in this version"
     known = _known_keys(names, root, source)
     hint = did_you_mean(str(key), known, "known keys: ")
     where = f" in `{_dotted(tuple(parents))}`" if parents else ""

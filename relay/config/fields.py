@@ -237,16 +237,9 @@ class StartAtGtids:
 
 
 def parse_vstream_start(value: Any) -> str | StartAtGtids:
-    """Parse the start of a Vitess source: what a file may have, or ``vgtid:JSON`` from ``relay reset --to``.
-
-    Raises ValueError for anything else than ``current``, ``copy``, a time or GTID sets.
-    """
+    """Parse the start of a Vitess source. ValueError unless it is ``current``, ``copy``, a time or GTID sets."""
     if isinstance(value, StartAtGtids) or value in ("current", "copy") or _is_time(value):
         return value  # type: ignore[no-any-return]
-    if isinstance(value, str) and value.startswith("vgtid:"):
-        value = {"vgtid": _json_after("vgtid:", value)}
-    if isinstance(value, dict) and set(value) == {"vgtid"} and isinstance(value["vgtid"], dict):
-        return StartAtGtids.parse("vgtid", value["vgtid"])  # as str(StartAtGtids) prints it
     if not isinstance(value, dict) or set(value) != {"vgtid"} or not isinstance(value["vgtid"], list):
         raise ValueError(
             f"{value!r} is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, a time ago "
@@ -263,14 +256,9 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
 
 
 def parse_binlog_start(value: Any) -> str | StartAtGtids:
-    """Parse the start of a MySQL source: what a file may have, or ``gtid:JSON`` from ``relay reset --to``.
-
-    Raises ValueError for anything else than ``current``, a time or GTID sets.
-    """
+    """Parse the start of a MySQL source. ValueError unless it is ``current``, a time or GTID sets."""
     if isinstance(value, StartAtGtids) or value == "current" or _is_time(value):
         return value  # type: ignore[no-any-return]
-    if isinstance(value, str) and value.startswith("gtid:"):
-        value = {"gtid": _json_after("gtid:", value)}
     if isinstance(value, dict):
         if set(value) != {"gtid"} or not isinstance(value["gtid"], dict):
             raise ValueError('a start in braces must give a GTID set per shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
@@ -279,13 +267,6 @@ def parse_binlog_start(value: Any) -> str | StartAtGtids:
         f"{value!r} is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, "
         'or {gtid: {"-80": "MariaDB/0-1-5"}}'
     )
-
-
-def _json_after(prefix: str, text: str) -> Any:
-    try:
-        return json.loads(text.removeprefix(prefix))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a start: `{prefix}` must be followed by JSON") from None
 
 
 def _is_time(value: Any) -> bool:

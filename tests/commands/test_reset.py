@@ -20,7 +20,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("start", ['gtid:{"-":"MariaDB/0-1-5"}', "{gtid: {'-': MariaDB/0-1-5}}", "current", "-2h"])
+@pytest.mark.parametrize("start", ["{gtid: {'-': MariaDB/0-1-5}}", "current", "-2h"])
 def test_a_start_may_be_written_as_in_the_config(file: Path, start: str) -> None:
     """The broker is not there, and what is right goes on to look for it."""
     result = relay("reset", file, "legacy", "--to", start)

@@ -14,7 +14,7 @@ from tests.config.configs import change, read, refused, two_sources
     ("keys", "said"),
     [
         ('{order: ["order:{order_id}"]}',
-         "15:73: `cache.keys.order`: no source reads table 'order'; did you mean 'orders'?"),
+         "15:73: `cache.keys.order`: no source reads table 'order'; did you mean `orders`?"),
         ('{xxx: ["order:{order_id}"]}', "15:71: `cache.keys.xxx`: no source reads table 'xxx'; known tables: orders"),
         ("{orders: []}", "15:74: `cache.keys.orders`: needs a template such as order:{order_id}"),
         ('{orders: [""]}', "15:75: `cache.keys.orders[0]`: a template cannot be empty"),

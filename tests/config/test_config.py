@@ -199,7 +199,6 @@ def test_a_wrong_url_that_may_hold_a_password_is_not_shown(file: Path, url: str)
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),
         ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1",
          "17:13: `copy.url`: needs a host, a port from 1 to 65535, and a database: postgresql://user:password@host:port/database"),
         ("delta:///var/lib/relay/copy", "mysql://h/copy",
