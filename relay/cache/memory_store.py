@@ -24,9 +24,6 @@ class MemoryStore(Store):
         self._generations: dict[str, str] = {}
         self._lost = 0
 
-    def __repr__(self) -> str:
-        return f"<MemoryStore[{len(self._entries)} entries]>"
-
     def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         with self._lock:
             return [self._live(key) for key in keys], self._generation(generation_key)

@@ -84,9 +84,6 @@ class RemoteStore(Store):
         parts = urlsplit(url)
         self.address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}[{self.address}]>"
-
     def __enter__(self) -> Self:
         return self
 

@@ -93,9 +93,6 @@ class TokenCache:
         self.too_old = 0
         self.unreachable = 0
 
-    def __repr__(self) -> str:
-        return f"<TokenCache[{self.namespace}, hits={self.hits}, misses={self.misses}]>"
-
     def get_or_load(self, key: str, load: Load, *, refused: bytes | None = None) -> Cached:
         """Return the cached value, or load it, and store it if that is safe. Raises what ``load`` raises.
 
@@ -242,7 +239,8 @@ class TokenCache:
         try:
             # I6: after the leases were written. An invalidation from here on replaces its lease.
             floors = await self._read_floors(generation, reads)
-            loaded = await reads.calls.load({key: _held(lease.entry, floors) for key, lease in leases.items()})
+            of = {key: lease.entry.tokens for key, lease in leases.items()}
+            loaded = await reads.calls.load({key: Held(of[key], floors) if of[key] or floors else None for key in of})
             values = {key: loaded[key] for key in leases}
         except (Exception, CancelledError):
             await self._write([self._emptied(key, lease.entry, lease.meta) for key, lease in leases.items()], reads)
@@ -353,7 +351,3 @@ class _CallsInThread(Calls):
 
     async def pause(self, seconds: float) -> None:
         self._sleep(seconds)
-
-
-def _held(lease: Entry, floors: Tokens) -> Tokens | None:
-    return Held(lease.tokens, floors) if lease.tokens or floors else None

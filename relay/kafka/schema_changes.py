@@ -12,7 +12,6 @@ import orjson
 from relay.change import AlteredTable, SchemaChange, StatementText, TableColumns
 from relay.errors import RelayError
 from relay.kafka.limits import Headers, record_size, too_small
-from relay.table import Column
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +94,9 @@ def _table(table: AlteredTable) -> dict[str, Any]:
 def _columns(table: TableColumns | None) -> dict[str, Any] | None:
     if table is None:
         return None
-    found = {"columns": [_column(column) for column in table.columns], "primary_key": list(table.primary)}
+    columns = [
+        {"name": each.name, "type": each.type, **({"decimals": True} if each.has_decimals else {})}
+        for each in table.columns
+    ]
+    found = {"columns": columns, "primary_key": list(table.primary)}
     return {**found, "protected": dict(table.protected)} if table.protected else found
-
-
-def _column(column: Column) -> dict[str, Any]:
-    return {"name": column.name, "type": column.type, **({"decimals": True} if column.has_decimals else {})}

@@ -87,9 +87,6 @@ class KeyspaceQueries:
         self._watch = watch
         self._shards = self._new_shards()
 
-    def __repr__(self) -> str:
-        return f"<KeyspaceQueries[{self.keyspace}: {', '.join(self.shards)}]>"
-
     @classmethod
     def of(
         cls,

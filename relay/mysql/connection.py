@@ -81,9 +81,6 @@ class ServerConnection:
         self.clock = clock or ServiceClock()
         self.now()
 
-    def __repr__(self) -> str:
-        return f"<ServerConnection[{self.account.address}: {self.flavour} {self.version}]>"
-
     @property
     def is_mariadb(self) -> bool:
         return self.flavour == "MariaDB"

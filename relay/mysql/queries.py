@@ -39,9 +39,6 @@ class TokenQueries:
         self.watcher = watcher
         self._checked = ""
 
-    def __repr__(self) -> str:
-        return f"<TokenQueries[{self.watcher.shard}]>"
-
     def close(self) -> None:
         self.connection.close()
 

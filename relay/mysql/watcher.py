@@ -58,9 +58,6 @@ class ReplicationWatcher:
         self._connect = connect
         self._thread: threading.Thread | None = None
 
-    def __repr__(self) -> str:
-        return f"<ReplicationWatcher[{self.shard}: {self.token.position if self.token else self.error or 'no token'}]>"
-
     @classmethod
     def of(cls, address: str, port: int, user: str, password: str, shard: str) -> Self:
         """Make a watcher of the server at an address."""

@@ -110,7 +110,9 @@ class EmbeddedServer(ABC):
                     return self
                 except Unavailable as error:
                     self.kill()
-                    if attempt == _STARTS or not (any(map(taken, self._ports)) or _lost_a_port(error)):
+                    # Its log says so, too: whoever had its port, such as an outgoing connection, may be gone.
+                    lost_a_port = any(map(taken, self._ports)) or "address already in use" in str(error).lower()
+                    if attempt == _STARTS or not lost_a_port:
                         raise
         except BaseException:
             self.stop()
@@ -191,11 +193,6 @@ def http_status(url: str) -> int | None:
         return error.code
     except OSError:
         return None
-
-
-def _lost_a_port(error: Unavailable) -> bool:
-    """Return whether the server's log says so: whoever had its port, such as an outgoing connection, may be gone."""
-    return "address already in use" in str(error).lower()
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -205,7 +205,6 @@ def test_entries_in_memory_expire_after_their_time_to_live() -> None:
     now = 10.0
     assert read(store, "10.0") is None
     assert read(store, str(FOREVER))
-    assert "1 entries" in repr(store)
 
 
 def test_a_sample_has_keys_of_the_prefix_only_each_once(store: SampledStore, namespace: str) -> None:
