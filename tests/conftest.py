@@ -40,6 +40,7 @@ from tests.dynamodb.endpoint import ScriptedStream
 from tests.in_memory import folder_in_memory
 from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import WORKER, LongestFirst
+from tests.mysql import mariadb_10
 from tests.mysql.server import MySQL
 from tests.progress import Progress
 from tests.running import running
@@ -70,8 +71,8 @@ vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 spark_classes.use()
 KafkaBroker.java_options = kafka_classes.java_options  # type: ignore[assignment,method-assign]
 
-if release := os.environ.get("RELAY_TEST_MARIADB"):
-    MariaDB.release = release
+if os.environ.get("RELAY_TEST_MARIADB") == "10.11":
+    mariadb_10.use()
 
 # Several JVMs may start at once.
 EmbeddedServer.start_timeout = 300.0

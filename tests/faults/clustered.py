@@ -114,7 +114,7 @@ class Cluster(World):
             relay.kill()
             return self.start()
         if step == "vtgate":
-            self.cluster.kill_vtgate()
+            self.cluster.process.kill()
             time.sleep(chance.uniform(0.0, 1.0))
             self.cluster.restart()
         elif step == "database":

@@ -40,10 +40,10 @@ def test_a_replica_that_does_not_replicate_is_left_and_taken_again(keyspace: Key
     (replica,), primary = keyspace.shards[HIGH].replicas, keyspace.shards[HIGH].primary
     with keyspace.queries() as queries:
         goes_to(queries, number, replica)
-        replica.stop_replication()
+        replica.execute("STOP REPLICA")
         wait_for_state(queries, replica, lambda state: state.lag > 60)
         assert port_of(queries, number) == primary.port
-        replica.start_replication()
+        replica.execute("START REPLICA")
         goes_to(queries, number, replica)
 
 

@@ -118,14 +118,6 @@ class MySQL(SQLServer):
         )
         self.execute("START REPLICA")
 
-    def stop_replication(self) -> None:
-        """Let it fall behind, until ``start_replication``."""
-        self.execute("STOP REPLICA")
-
-    def start_replication(self) -> None:
-        """Continue after ``stop_replication``."""
-        self.execute("START REPLICA")
-
     def promote(self) -> None:
         """Make it a primary with what it has executed: ``wait_for`` what must not be lost first."""
         self.execute("STOP REPLICA")

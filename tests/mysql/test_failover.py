@@ -104,7 +104,7 @@ def test_transactions_that_a_failover_lost_are_a_gap(primary: Any, replica: Any,
     put(primary, 1, 2)
     replica.wait_for(primary.gtid)
     shared = primary.gtid
-    replica.stop_replication()
+    replica.execute("STOP REPLICA")
     put(primary, 3, 4, v="lost")
     changes, _ = read_until(reader, lambda found: len(found) == 4)
     lost = primary.gtid
@@ -128,7 +128,7 @@ def test_a_standby_whose_replication_is_set_up_again_is_not_taken_for_a_primary(
     reader = opened(source)
     put(primary, 1)
     replica.wait_for(primary.gtid)
-    replica.stop_replication()
+    replica.execute("STOP REPLICA")
     put(primary, 2)
     read_until(reader, lambda found: len(found) == 2)
     primary.kill()
@@ -186,7 +186,7 @@ def test_a_transaction_read_in_part_that_a_failover_lost_is_a_gap(
     put(primary, 1)
     replica.wait_for(primary.gtid)
     shared = primary.gtid
-    replica.stop_replication()
+    replica.execute("STOP REPLICA")
     monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 100)
     primary.execute(f"INSERT {DATABASE}.t SELECT seq, REPEAT('x', 90) FROM {DATABASE}.seq_10_to_30")
     changes, pages = read_until(reader, lambda found: len(found) > 3)
@@ -212,7 +212,7 @@ def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> N
     """It may still receive what was read."""
     source = source_of(DATABASE, primary, replica)
     reader = opened(source)
-    replica.stop_replication()
+    replica.execute("STOP REPLICA")
     put(primary, 1, 2)
     read_until(reader, lambda found: len(found) == 2)
     position = reader.transactions.position.to_json()
@@ -225,7 +225,7 @@ def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> N
     assert f"{replica.address} is behind" in failures[-1]
     assert position["gtid"] in failures[-1]
     primary.restart()
-    replica.start_replication()
+    replica.execute("START REPLICA")
     put(primary, 3)
     changes, pages = read_until(reader, lambda found: len(found) == 1, passing=True)
     assert short(changes) == [("INSERT", 3, "a")]
@@ -280,12 +280,12 @@ def test_a_replica_that_lags_is_left_for_a_better_server(
     put(primary, 1)
     read_until(reader, lambda found: len(found) == 1)
     assert reader.server.address == replica.address
-    replica.stop_replication()
+    replica.execute("STOP REPLICA")
     put(primary, 2)
     read_until(reader, lambda found: len(found) == 1, passing=True)
     assert reader.server.address == primary.address
     source.reload(config(DATABASE, {"-": [replica.address]}, max_lag=60.0))
-    replica.start_replication()
+    replica.execute("START REPLICA")
     replica.wait_for(primary.gtid)
     put(primary, 3)
     read_until(reader, lambda found: len(found) == 1 and reader.server.address == replica.address, passing=True)

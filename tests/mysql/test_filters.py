@@ -14,6 +14,7 @@ from relay.mysql.filters import Filters, require_unfiltered, warn_of_filters
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from tests.mysql.fake_servers import FakeServer
+from tests.mysql.mariadb_10 import MariaDB10
 from tests.mysql.orders import DATABASE
 from tests.mysql.segments import head, segment_of
 from tests.mysql.server import MySQL, mostly_on_mariadb
@@ -170,9 +171,9 @@ def test_a_replica_with_rules_that_are_not_lists_of_tables_is_not_read(kind: Any
         with kind(options=given) as replica:
             replica.replicate_from(primary)
             if change:
-                replica.stop_replication()
+                replica.execute("STOP REPLICA")
                 replica.execute(change)
-                replica.start_replication()
+                replica.execute("START REPLICA")
             with pytest.raises(Unavailable, match=f"may leave out changes that it replicates: its {said}"):
                 source_of(DATABASE, replica)
 
@@ -237,10 +238,10 @@ def test_a_mariadb_that_does_not_say_whether_it_renames_the_database_is_warned_o
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("release", ["11.4", "10.11"])
-def test_mariadb_says_whether_it_renames_databases(release: str) -> None:
+@pytest.mark.parametrize("kind", [MariaDB, MariaDB10])
+def test_mariadb_says_whether_it_renames_databases(kind: type[MariaDB]) -> None:
     """I1"""
-    with MariaDB(release=release, options={"replicate-rewrite-db": "a->b"}) as server:
+    with kind(options={"replicate-rewrite-db": "a->b"}) as server:
         server.execute("CHANGE MASTER TO master_host = '127.0.0.1'")
         assert server.replication["Replicate_Rewrite_DB"] == "a->b"
 
@@ -285,9 +286,9 @@ def test_a_replica_is_left_once_a_filter_is_set(kind: Any, primary: Any) -> None
         primary.execute(f"INSERT {DATABASE}.t VALUES (10, 'a')")
         replica.wait_for(primary.gtid)
         assert [short(read_to_head(reader)[0]), reader.server.address] == [[("INSERT", 10, "a")], replica.address]
-        replica.stop_replication()
+        replica.execute("STOP REPLICA")
         replica.execute(IGNORE[kind])
-        replica.start_replication()
+        replica.execute("START REPLICA")
         wait_until(lambda: [read_to_head(reader), reader.server.address == primary.address][1], 30)
         primary.execute(f"INSERT {DATABASE}.t VALUES (11, 'b')")
         assert short(read_to_head(reader)[0]) == [("INSERT", 11, "b")]

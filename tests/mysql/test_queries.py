@@ -45,7 +45,7 @@ def primary(servers: tuple[Any, Any]) -> Any:
 
 @pytest.fixture
 def replica(servers: tuple[Any, Any]) -> Any:
-    servers[1].start_replication()
+    servers[1].execute("START REPLICA")
     servers[1].wait_for(servers[0].gtid)
     return servers[1]
 

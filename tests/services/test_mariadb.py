@@ -15,12 +15,13 @@ import pymysql
 import pytest
 
 from relay.errors import Unavailable
-from relay.jvm.jars import jars
+from relay.jvm.jars import fetched
 from relay.process.account import reaches, remove_server_folder, unprivileged
 from relay.process.managed import accepts
 from relay.services.background import down, up
-from relay.services.mariadb import PASSWORD, RELEASES, USER, MariaDB
+from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.mysql.kept_binlogs import binlogs, purge_binlogs
+from tests.mysql.mariadb_10 import MariaDB10
 from tests.process.processes import gone
 from tests.services.plain_user import needs_root, run_as_plain_user
 from tests.waiting import wait_until
@@ -52,20 +53,15 @@ def replica(primary: MariaDB) -> Iterator[MariaDB]:
         yield server
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_release_is_what_it_is_called_and_replicates(release: str) -> None:
-    with MariaDB(release=release) as primary, MariaDB(release=release) as replica:
+@pytest.mark.parametrize("kind", [MariaDB, MariaDB10])
+def test_a_release_is_what_it_is_called_and_replicates(kind: type[MariaDB]) -> None:
+    with kind() as primary, kind() as replica:
         replica.replicate_from(primary)
         fill(primary, "shop", 1, 2)
         replica.wait_for(primary.gtid)
         assert ids(replica, "shop") == [1, 2]
         for server in (primary, replica):
-            assert server.execute("SELECT version()")[0][0].startswith(f"{release}.")
-
-
-def test_an_unknown_release_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"there is no MariaDB 9\.0, only 11\.4 and 10\.11"):
-        MariaDB(release="9.0")
+            assert server.execute("SELECT version()")[0][0].startswith(kind.jar_set.version)
 
 
 class TestAPrimary:
@@ -132,12 +128,12 @@ class TestReplicas:
     def test_a_stopped_replica_lags_until_it_is_started(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
         replica.wait_for(primary.gtid)
-        replica.stop_replication()
+        replica.execute("STOP REPLICA")
         fill(primary, unique, 2)
         with pytest.raises(Unavailable, match=rf"has executed {replica.gtid}, not {primary.gtid}"):
             replica.wait_for(primary.gtid, timeout=0.2)
         assert ids(replica, unique) == [1]
-        replica.start_replication()
+        replica.execute("START REPLICA")
         replica.wait_for(primary.gtid)
         assert ids(replica, unique) == [1, 2]
 
@@ -206,7 +202,7 @@ class TestItsAccount:
 
     @needs_root
     def test_an_unprivileged_user_can_run_it_with_its_own_cache(self, tmp_path: Path) -> None:
-        unpacked = jars(RELEASES[MariaDB.release])[0].parent
+        unpacked = fetched(MariaDB.jar_set)[0].parent
         answer = run_as_plain_user(PLAIN, tmp_path, {f"jars/{unpacked.name}": unpacked})
         assert answer == "True (('a',),) True\n"
 

@@ -163,23 +163,10 @@ def test_a_journal_moves_a_stream_to_the_targets(
         until(stream, f"{keyspace}.item".encode(), name.encode())
 
 
-def test_a_journal_waits_for_all_its_participants(own: Vitess) -> None:
-    sources, targets = [("source", "-80"), ("source", "80-")], [("target", "80-c0")]
-    stream = vstream(own.vtgate, [(*each, "current") for each in sources], journals=True)
-    for _ in sources:
-        until(stream, b"MariaDB/0-")
-    at = own.position
-    number = own.journal(sources, targets, position=at, only=sources[:1])
-    assert own.journal(sources, targets, position=at, journal_id=number, only=sources[1:]) == number
-    until(stream, b"80-c0")
-    own.execute("INSERT INTO item (id, name) VALUES (5, 'after both')", "target:80-c0")
-    until(stream, b"after both")
-
-
 def test_a_killed_vtgate_restarts_with_the_data(own: Vitess) -> None:
     own.execute("INSERT INTO item (id, name) VALUES (11, 'kept')", "source")
     address, below = own.vtgate, own.mariadb.process.pid
-    own.kill_vtgate()
+    own.process.kill()
     assert not accepts(own.port)
     assert own.mariadb.alive
     assert not own.alive
@@ -215,14 +202,9 @@ def test_the_mariadb_below_can_be_killed_alone(own: Vitess) -> None:
 def test_it_writes_nothing_to_the_tmp_folder(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    own.kill_vtgate()
+    own.process.kill()
     own.restart()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_schemas_of_unknown_keyspaces_are_refused() -> None:
-    with pytest.raises(ValueError, match="there are schemas for comerce, but the keyspaces are commerce"):
-        Vitess(schemas={"comerce": (ITEM, HASHED)})
 
 
 PLAIN = """

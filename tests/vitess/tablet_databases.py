@@ -8,7 +8,7 @@ from pathlib import Path
 from pymysql.cursors import Cursor
 
 from relay.process.account import data_folder, give_ownership
-from relay.services.mariadb import MariaDB
+from tests.mysql.mariadb_10 import MariaDB10
 from tests.mysql.server import MySQL
 
 _GRANTS = (
@@ -73,7 +73,7 @@ class TabletMySQL(MySQL):
         give_ownership(data_folder(self.folder))
 
 
-class TabletMariaDB(MariaDB):
+class TabletMariaDB(MariaDB10):
     """A MariaDB of a release that Vitess knows.
 
     Vitess 0.23 does not let it replicate: it compares the UUIDs of servers, which a MariaDB does not have
@@ -83,7 +83,7 @@ class TabletMariaDB(MariaDB):
     replicates = False
 
     def __init__(self) -> None:
-        super().__init__(release="10.11", options=_OPTIONS | _MARIADB)
+        super().__init__(options=_OPTIONS | _MARIADB)
 
     @property
     def program(self) -> str:
