@@ -1,6 +1,10 @@
 """``relay snapshot``: requests a snapshot of a source beside its stream, stops it, and lets it go on.
 
-The workers serve the requests (``relay.snapshots.requests``), now or once they run.
+The workers serve the requests, now or once they run. A request is of a source and of no stream, so it is served by the
+one that is read when its turn comes. It has an id in its key, so that the removal of one never removes a later one. It
+is written without the fence: it decides when a snapshot begins and stops, never what is published twice (I3). The owner
+of the control record begins its snapshot (``relay.snapshots.lifecycle``), and the owner of the request's own partition
+removes it, once the control record says that it is fulfilled.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.group import members
 from relay.kafka.settings import KafkaSettings
+from relay.kafka.unfenced import write_unfenced
 from relay.operations.status import find_source
 from relay.records import SnapshotControl, SnapshotRequest
-from relay.snapshots import requests as snapshot_requests
 from relay.snapshots.control import fulfilled_by, is_running, is_stopped
 
 
@@ -74,7 +78,7 @@ def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapsh
         goes_on = any(each in others for each in same)
         # A snapshot that fulfils several requests is stopped while one of them is.
         for each in {*same, *others} if goes_on else same:
-            snapshot_requests.write(settings, each.changed(stopped=False, now=time.time()))
+            _write(settings, each.changed(stopped=False, now=time.time()))
         return RequestedSnapshot(same[0], True, None if goes_on else running, workers)
     if wanted and others and is_running(control):
         arguments = " ".join((name, *others[0].tables))
@@ -84,7 +88,7 @@ def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapsh
             f"`relay snapshot CONFIG {name}`"
         )
     asked = SnapshotRequest.new(name, wanted, time.time())
-    snapshot_requests.write(settings, asked)
+    _write(settings, asked)
     return RequestedSnapshot(asked, False, None if is_stopped(control, waiting) else running, workers)
 
 
@@ -107,17 +111,25 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
             why = f"snapshot {control.id} {what}, and copies wait for it"
         raise RelayError(f"source {name}: there is no requested snapshot to stop: {why}")
     for each in stopped:
-        snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
+        _write(settings, each.changed(stopped=True, now=time.time()))
     for each in withdrawn:
-        snapshot_requests.withdraw(settings, each)
+        _withdraw(settings, each)
     if withdrawn:
         # A worker may have taken one of them since they were read. Its snapshot stops where it is, too.
         control, _ = _read(settings, name)
         taken = [each for each in withdrawn if is_running(control) and each.id in fulfilled_by(control)]
         for each in taken:
-            snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
+            _write(settings, each.changed(stopped=True, now=time.time()))
         stopped, withdrawn = [*stopped, *taken], [each for each in withdrawn if each not in taken]
     return StoppedSnapshot(control.id if control is not None and stopped else None, stopped, withdrawn)
+
+
+def _write(settings: KafkaSettings, request: SnapshotRequest) -> None:
+    write_unfenced(settings, request.key, request.to_json(), "relay status")
+
+
+def _withdraw(settings: KafkaSettings, request: SnapshotRequest) -> None:
+    write_unfenced(settings, request.key, None, "relay status")
 
 
 def _served(name: str, control: SnapshotControl | None, waiting: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:

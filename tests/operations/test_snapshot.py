@@ -21,9 +21,9 @@ from relay.config import load
 from relay.kafka.checkpoints import read_checkpoints
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
+from relay.operations import snapshot
 from relay.operations.snapshot import request as request_snapshot
 from relay.records import SnapshotRequest
-from relay.snapshots import requests as snapshot_requests
 from relay.snapshots.control import requested
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -217,8 +217,8 @@ class TakenMeanwhile:
     def __init__(self, relay: Operated, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
         self._relay = relay
         self._late = late
-        self._withdraw = snapshot_requests.withdraw
-        monkeypatch.setattr(snapshot_requests, "withdraw", self.withdraw)
+        self._withdraw = snapshot._withdraw
+        monkeypatch.setattr(snapshot, "_withdraw", self.withdraw)
 
     def withdraw(self, settings: KafkaSettings, request: SnapshotRequest) -> None:
         self._withdraw(settings, request)
