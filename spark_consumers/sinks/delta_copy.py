@@ -52,7 +52,7 @@ from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 FORMAT = "relay.format"
 """The property of a table that says in which format it is."""
 
-_OURS = "2"
+_OURS = "1"
 
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")

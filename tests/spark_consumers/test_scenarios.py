@@ -135,7 +135,7 @@ from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InDelta
 
 with spark() as session:
-    for name, properties in (("a", "'relay.format' = '1'"), ("b", "'other' = '1'")):
+    for name, properties in (("a", "'relay.format' = '2'"), ("b", "'other' = '1'")):
         table = InDelta(session, FOLDER + "/" + name)
         session.sql(f"CREATE TABLE delta.`{table.path}` (id string) USING DELTA TBLPROPERTIES ({properties})")
         with pytest.raises(RelayError, match="is not a copy that this version can continue.*another `copy.url`"):

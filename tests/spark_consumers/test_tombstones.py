@@ -24,7 +24,7 @@ class Session:
 
     def __init__(self) -> None:
         self.statements: list[str] = []
-        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY), "relay.format": "2", "relay.key": '["id"]'}
+        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY), "relay.format": "1", "relay.key": '["id"]'}
 
     def sql(self, statement: str) -> Session:
         self.statements.append(statement)
