@@ -8,13 +8,14 @@ page is fetched (I2).
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.resume_at_token import resume
 from relay.dynamodb.session import Listing, ShardNotFound, StreamSession, TrimmedData
@@ -116,7 +117,7 @@ class Coordinator:
         for name, position in found.lost.items():
             self._new_shard(name, position).report_gone()  # I9
         for name, position in found.positions.items():
-            self._shard(name).position = position
+            self._shard(name).delivered = position
         for name in found.active:
             self._start(name)
         self._start_ready_shards()
@@ -151,7 +152,7 @@ class Coordinator:
     def heartbeat(self) -> None:
         """Fetch a page of every active shard whose position has no sequence number, to keep its iterator alive."""
         errors: list[RelayError] = []
-        inexact = [shard for shard in self.active if shard.position is None or not shard.position.exact]
+        inexact = [shard for shard in self.active if shard.delivered is None or not shard.delivered.exact]
         self._read_shards(inexact, StreamShard.next_page, errors)
         if errors:
             raise errors[0]
@@ -259,7 +260,7 @@ class Coordinator:
     def _start(self, name: str, position: Position | None = None) -> StreamShard:
         shard = self._shard(name)
         # A token may have a position; otherwise the shard starts at its horizon, even in a stream read from latest.
-        shard.move_to(position or shard.position or TRIM_HORIZON)
+        shard.move_to(position or shard.delivered or TRIM_HORIZON)
         self.started[name] = shard
         return shard
 
@@ -289,3 +290,43 @@ def _collecting(errors: list[RelayError]) -> Iterator[None]:
         yield
     except RelayError as error:
         errors.append(error)
+
+
+class RecordBuffer:
+    """Records that were read and not handed out: a heap ordered by creation time, sequence number and arrival.
+
+    As in Bloop's "Internal" ("RecordBuffer"). The records of one shard leave in the order in which they were pushed
+    (I2): creation times are approximate, so within a shard a time that goes back counts as the one before it.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[datetime, int, int], Record, StreamShard]] = []
+        # The last creation time of each shard since the buffer was empty.
+        self._latest: dict[StreamShard, datetime] = {}
+        self._arrivals = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, records: Iterable[Record], shard: StreamShard) -> None:
+        """Push the records of one shard, in their order."""
+        for record in records:
+            meta = record["meta"]
+            created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))
+            # As an integer: "2" is before "140".
+            order = created, int(meta["sequence_number"]), next(self._arrivals)
+            heapq.heappush(self._heap, (order, record, shard))
+            shard.unread += 1
+
+    def peek(self) -> tuple[Record, StreamShard]:
+        """Return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
+        _, record, shard = self._heap[0]
+        return record, shard
+
+    def pop(self) -> tuple[Record, StreamShard]:
+        """Remove and return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
+        _, record, shard = heapq.heappop(self._heap)
+        shard.unread -= 1
+        if not self._heap:
+            self._latest.clear()
+        return record, shard

@@ -62,14 +62,14 @@ class UnreportedGap:
 class ShardCursor:
     """A position in a shard, and an iterator there. Used by one thread at a time.
 
-    ``iterator``: where the first page starts, instead of ``position``; when it expires, ``position`` counts.
+    ``iterator``: where the first page starts, instead of ``fetched``; when it expires, ``fetched`` counts.
     ``retries``: whether it makes a call again that fails, or the caller decides. Every method that calls the service
     raises ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the position has not moved.
     """
 
     session: StreamSession
     shard: str
-    position: Position = TRIM_HORIZON
+    fetched: Position = TRIM_HORIZON
     """Where the next page starts."""
     _: KW_ONLY
     iterator: str | None = None
@@ -85,7 +85,7 @@ class ShardCursor:
 
     def move_to(self, position: Position) -> None:
         """Continue at ``position``, and forget a gap that was not reported."""
-        self.position, self.ended, self.gap = position, False, None
+        self.fetched, self.ended, self.gap = position, False, None
         self.iterator = None
 
     def open(self) -> None:
@@ -115,7 +115,7 @@ class ShardCursor:
             iterator = self.iterator
             records, following = self._call(lambda: self.session.records(iterator), "reading records")
         except IteratorExpired:
-            if not self.position.exact:
+            if not self.fetched.exact:
                 raise
             self.iterator = None
             return None
@@ -128,7 +128,7 @@ class ShardCursor:
         """Move past ``page``. ``last``: the sequence number of its last record, or None if it has no records."""
         self.iterator, self.ended, self._fresh = page.next_iterator, page.next_iterator is None, False
         if last is not None:
-            self.position = Position("after_sequence", last)
+            self.fetched = Position("after_sequence", last)
 
     def restart(self) -> None:
         """Drop the iterator: the next page is fetched with a new one at the same position."""
@@ -137,20 +137,20 @@ class ShardCursor:
     def skip_to_horizon(self, reason: Literal["trimmed", "expired"]) -> None:
         """Continue at the horizon, and remember the gap unless one is already waiting to be reported."""
         if self.gap is None:
-            self.gap = UnreportedGap(reason, self.position, self.session.clock())
+            self.gap = UnreportedGap(reason, self.fetched, self.session.clock())
         if reason == "trimmed":
-            log.info("shard %s: the stream has trimmed %s; continuing at the trim horizon", self.shard, self.position)
-        self.position, self.iterator = TRIM_HORIZON, None
+            log.info("shard %s: the stream has trimmed %s; continuing at the trim horizon", self.shard, self.fetched)
+        self.fetched, self.iterator = TRIM_HORIZON, None
 
     def abandon(self) -> None:
         """Remember everything from the position on as a gap: the stream no longer has the shard."""
-        begin = self.position if self.gap is None else self.gap.begin
+        begin = self.fetched if self.gap is None else self.gap.begin
         self.gap = UnreportedGap("gone", begin, self.session.clock())
 
     def _make_iterator(self) -> str | None:
-        return self._call(lambda: self.session.iterator(self.shard, self.position), "requesting an iterator")
+        return self._call(lambda: self.session.iterator(self.shard, self.fetched), "requesting an iterator")
 
     def _call(self, call: Callable[[], T], doing: str) -> T:
         if not self.retries:
             return call()
-        return retried(call, f"shard {self.shard}: {doing} at {self.position}", Pace(sleep=self.session.sleep))
+        return retried(call, f"shard {self.shard}: {doing} at {self.fetched}", Pace(sleep=self.session.sleep))

@@ -91,7 +91,7 @@ class DynamoDBShardReader:
         cursor = self.cursor
         if (
             cursor.iterator is None
-            and not cursor.position.exact
+            and not cursor.fetched.exact
             and not cursor.ended
             and self.clock() - self.read_until > RETENTION
         ):
@@ -151,7 +151,7 @@ class DynamoDBShardReader:
         self.cursor.advance(page, records[-1].dynamodb.sequence_number if records else None)
         if progress is not None:
             self.read_until = max(self.read_until, progress)
-        position = self.cursor.position
+        position = self.cursor.fetched
         return Page(
             shard=self.shard,
             changes=found,

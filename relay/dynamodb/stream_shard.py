@@ -25,7 +25,7 @@ OnGap = Callable[[Gap], None]
 class StreamShard:
     """A shard, read from one position to its end. Calls that fail are retried, and empty pages skipped.
 
-    ``position`` is what a token states: the caller moves it with ``mark_delivered``, record by record. ``cursor`` is
+    ``delivered`` is what a token states: the caller moves it with ``mark_delivered``, record by record. ``cursor`` is
     further ahead, at the next page to fetch.
     """
 
@@ -41,7 +41,7 @@ class StreamShard:
         self.session = session
         self.id = shard_id
         # Where a token taken now would resume, or None until the shard is opened.
-        self.position = position
+        self.delivered = position
         self.cursor = ShardCursor(session, shard_id, position or TRIM_HORIZON, retries=True)
         self.on_gap = on_gap
         self.calls_to_reach_head = calls_to_reach_head
@@ -70,23 +70,23 @@ class StreamShard:
 
     def token(self, parent: str | None = None) -> ShardToken:
         """Return this shard's part of a stream's token; logs a warning if resuming there is not exact (I4)."""
-        if self.position is not None and not self.position.exact and not self.exhausted:
+        if self.delivered is not None and not self.delivered.exact and not self.exhausted:
             log.warning(
                 "shard %s: the token has no sequence number for it, only %s: resuming there may skip or repeat records",
                 self.id,
-                self.position,
+                self.delivered,
             )
-        return ShardToken(self.id, parent, self.position)
+        return ShardToken(self.id, parent, self.delivered)
 
     def move_to(self, position: Position) -> None:
         """Move to a position. Its iterator is requested when it is needed."""
-        self.position, self.since, self.empty_responses = position, None, 0
+        self.delivered, self.since, self.empty_responses = position, None, 0
         self.cursor.move_to(position)
 
     def open(self) -> None:
         """Request an iterator unless there is one. Raises ``ShardNotFound`` or ``Unavailable``."""
         self.cursor.open()
-        self.position = self.position or TRIM_HORIZON
+        self.delivered = self.delivered or TRIM_HORIZON
 
     def seek_to(self, time: datetime) -> list[Record]:
         """Move to the first record created at ``time`` or later, to the second, and return its page.
@@ -123,11 +123,11 @@ class StreamShard:
             else:
                 if page is not None:
                     return self._accept(page)
-        raise RelayError(f"shard {self.id} at {self.position}: no iterator was valid in {FETCH_TRIES} tries")
+        raise RelayError(f"shard {self.id} at {self.delivered}: no iterator was valid in {FETCH_TRIES} tries")
 
     def mark_delivered(self, record: Record) -> None:
         """Move the token's position past ``record``, which the caller has handed out."""
-        self.position = Position("after_sequence", record["meta"]["sequence_number"])
+        self.delivered = Position("after_sequence", record["meta"]["sequence_number"])
 
     def report_gone(self) -> None:
         """Report a gap: the stream no longer has the shard, so the rest of it cannot be read."""
@@ -142,7 +142,7 @@ class StreamShard:
             self._report_gap(records[0]["meta"]["sequence_number"] if records else None)
         if page.fresh:
             self.empty_responses = 0
-        self.position = self.position or TRIM_HORIZON
+        self.delivered = self.delivered or TRIM_HORIZON
         if not records:
             self.cursor.advance(page, None)
             self.empty_responses += 1
@@ -150,10 +150,10 @@ class StreamShard:
         self.cursor.advance(page, records[-1]["meta"]["sequence_number"])
         wanted = self._drop_older(records)
         if not wanted:
-            self.position = self.cursor.position
-        elif not self.position.exact:
+            self.delivered = self.cursor.fetched
+        elif not self.delivered.exact:
             # Nothing of the page is delivered yet: a token taken now must return all of it again.
-            self.position = Position("at_sequence", wanted[0]["meta"]["sequence_number"])
+            self.delivered = Position("at_sequence", wanted[0]["meta"]["sequence_number"])
         return wanted
 
     def _drop_older(self, records: list[Record]) -> list[Record]:
@@ -174,10 +174,10 @@ class StreamShard:
             return
         if self.on_gap is None:
             raise IteratorExpired(
-                f"shard {self.id}: the iterator at {cursor.position} expired before it returned a record, so records "
+                f"shard {self.id}: the iterator at {cursor.fetched} expired before it returned a record, so records "
                 "may be lost: call heartbeat() at least every 14 minutes, or pass on_gap to continue after a gap"
             ) from error
-        if cursor.position.type == "latest":
+        if cursor.fetched.type == "latest":
             self.since = datetime.fromtimestamp(int(cursor.opened_at)).astimezone()
         cursor.skip_to_horizon("expired")
 
@@ -202,4 +202,4 @@ class StreamShard:
             self.on_gap(gap)
         self.cursor.gap = None
         if found.reason != "gone":
-            self.position = TRIM_HORIZON
+            self.delivered = TRIM_HORIZON

@@ -6,15 +6,16 @@ Only what is committed and visible in the checkpoints topic counts here (I4).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
 from relay.reading.set_aside import SetAside
-from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, has_ended, position_text
-from relay.source import Opening, Source
-from relay.stream.late_shard import LateShard, start_of_late
+from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, Start, StreamId, has_ended, position_text
+from relay.source import Opening, Page, ReadResult, ShardReader, Source
 from relay.stream.progress import read_until
 from relay.stream.pruning import unpruned
 from relay.stream.shard_checkpoints import ShardCheckpoints
@@ -154,3 +155,34 @@ class OpenShards:
         last = self.latest.gone(shard)
         self._close(shard)  # pages that are read and not published are part of the gap
         return last
+
+
+def start_of_late(plan: Plan, children: Iterable[str]) -> Start | None:
+    """Return the time from which the changes of a late shard count; None if all do. ``children``: that were begun."""
+    return next((start for child in children if "since" in (start := plan.shards.get(child, {}))), None)
+
+
+class LateShard:
+    """Reads by its ``reader`` a shard that no listing had before its children were begun.
+
+    What it has would come after their changes (I2). If it has changes, they are a gap, otherwise it does not matter.
+    """
+
+    def __init__(self, reader: ShardReader, stream: StreamId, *, clock: Callable[[], float]) -> None:
+        self.shard = reader.shard
+        self.streams = reader.streams
+        self._reader = reader
+        self._stream = stream
+        self._clock = clock
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def read(self) -> ReadResult:
+        """Return the next page, or the gap. Raises what the reader does."""
+        result = self._reader.read()
+        if not isinstance(result, Page) or not result.has_content:
+            return result
+        stream = self._stream
+        gap = Gap(stream.source, stream.label, self.shard.id, "shard lost", None, None, self._clock())
+        return replace(result, changes=(), token=None, position=None, size=0, gap=gap, finished=True)  # I9

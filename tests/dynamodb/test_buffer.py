@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from relay.dynamodb.buffer import RecordBuffer
+from relay.dynamodb.coordinator import RecordBuffer
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.stream_record import Record
 from relay.dynamodb.stream_shard import StreamShard

@@ -6,7 +6,7 @@ import pytest
 
 from relay.dynamodb.source import DynamoDBSource
 from relay.records import Plan
-from relay.stream.late_shard import LateShard, start_of_late
+from relay.stream.open_shards import LateShard, start_of_late
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.opened_source import reader
 from tests.reads import read_page

@@ -130,4 +130,4 @@ def test_a_stream_and_the_relay_resume_at_the_same_positions(case: Drawn) -> Non
     assert stream.graph.ended.keys() & plan.shards.keys() == passed
     for reading in stream.active:
         expected = {"type": "latest"} if plan.shards[reading.id] == {"since": NOW} else plan.shards[reading.id]
-        assert reading.cursor.position.to_json() == expected
+        assert reading.cursor.fetched.to_json() == expected

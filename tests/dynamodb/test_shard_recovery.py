@@ -98,7 +98,7 @@ def test_an_expired_iterator_with_a_sequence_number_is_replaced_exactly(
     assert versions(records) == ([0, 1, 2, 3, 4] if kind == "at_sequence" else [1, 2, 3, 4])
     assert len(iterators(scripted)) == 1
     assert iterators(scripted)[0][1] == first
-    assert reading.position == Position(kind, first)
+    assert reading.delivered == Position(kind, first)
 
 
 def test_an_iterator_that_expires_after_a_page_is_replaced_after_that_page(
@@ -137,7 +137,7 @@ def test_a_trimmed_shard_jumps_to_the_horizon_and_reports_both_ends_of_the_gap(
             5.0,
         )
     ]
-    assert reading.position == Position("at_sequence", first)
+    assert reading.delivered == Position("at_sequence", first)
 
 
 def test_the_gap_of_a_shard_without_records_left_has_no_end(session: StreamSession, scripted: ScriptedStream) -> None:
@@ -194,7 +194,7 @@ def test_a_callback_that_raises_keeps_the_shard_before_the_gap(
     for _ in range(2):
         with pytest.raises(RuntimeError):
             reading.get_records()
-        assert reading.position == Position("after_sequence", sequences(scripted)[0])
+        assert reading.delivered == Position("after_sequence", sequences(scripted)[0])
     assert told[0].id == told[1].id
     reading.on_gap = None
     assert versions(reading.get_records()) == [2]

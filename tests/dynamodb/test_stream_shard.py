@@ -65,7 +65,7 @@ def test_a_shard_at_its_head_gets_one_call(session: StreamSession, scripted: Scr
     scripted.calls.clear()
     assert len(reading.get_records()) == 1
     assert scripted.calls == ["GetRecords"]
-    assert reading.position == Position("at_sequence", sequences(scripted)[0])
+    assert reading.delivered == Position("at_sequence", sequences(scripted)[0])
 
 
 def test_the_number_of_empty_pages_before_the_head_is_configurable(
@@ -96,7 +96,7 @@ def test_a_page_does_not_move_a_position_that_has_a_sequence_number(
     jump_to(reading, "after_sequence", first)
     scripted.pages("s", count)
     assert len(reading.next_page()) == count
-    assert reading.position == Position("after_sequence", first)
+    assert reading.delivered == Position("after_sequence", first)
     assert reading.empty_responses == (0 if count else 1)
 
 
@@ -107,7 +107,7 @@ def test_a_position_without_a_sequence_number_gets_that_of_the_first_record(
     scripted.pages("s", 2)
     reading = opened_shard(session)
     reading.get_records()
-    assert reading.position == Position("at_sequence", sequences(scripted)[0])
+    assert reading.delivered == Position("at_sequence", sequences(scripted)[0])
 
 
 def test_a_jump_resets_the_count_of_empty_pages(session: StreamSession, scripted: ScriptedStream) -> None:
@@ -121,7 +121,7 @@ def test_a_jump_resets_the_count_of_empty_pages(session: StreamSession, scripted
     scripted.requests.clear()
     jump_to(reading, "at_sequence", sequence)
     assert reading.empty_responses == 0
-    assert reading.position == Position("at_sequence", sequence)
+    assert reading.delivered == Position("at_sequence", sequence)
     assert len(scripted.requests) == 1
 
 
@@ -169,7 +169,7 @@ def test_a_token_resumes_after_the_records_that_a_search_has_dropped(
     scripted.put("s", "k", 1, created=NOON)
     reading = stream_shard(session)
     assert reading.seek_to(datetime.fromtimestamp(NOON + 7200, UTC)) == []
-    assert reading.position == Position("after_sequence", sequences(scripted)[0])
+    assert reading.delivered == Position("after_sequence", sequences(scripted)[0])
     scripted.put("s", "k", 2, created=NOON + 60)
     scripted.put("s", "k", 3, created=NOON + 7200)
     scripted.put("s", "k", 4, created=NOON + 7199)  # times are approximate: after one wanted record, all are wanted
@@ -199,7 +199,7 @@ def test_the_token_has_the_parent_and_omits_missing_values(
         "sequence_number": "7",
     }
     assert caplog.text == ""
-    parent.position = TRIM_HORIZON
+    parent.delivered = TRIM_HORIZON
     assert parent.token().to_json() == {"shard_id": "p", "iterator_type": "trim_horizon"}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no sequence number" in caplog.text
