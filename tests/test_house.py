@@ -23,7 +23,7 @@ WALL_CLOCK = {
     "relay/cache/token_cache.py": "processes share the times in the entries of a cache",
     "relay/commands/dead_letters.py": "a person says since when, such as -1h",
     "relay/demo/": "a program of its own, on the machine of its databases",
-    "relay/dynamodb/signature.py": "a signature has the time that botocore's have",
+    "relay/dynamodb/lean_calls.py": "a signature has the time that botocore's have",
     "relay/stream/gap_decisions.py": "says when a record was written",
     "relay/engine/publishing.py": "a lag that is shown, and `relayed_at`",
     "relay/engine/status.py": "the age of what is by a source's clock, for those who look at it here",

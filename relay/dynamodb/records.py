@@ -8,20 +8,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from msgspec import Raw
 
+from relay import native
+from relay.avro.compiled_fields import fields_of
+from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Uncarriable, event_ids
 from relay.dynamodb.columns import TypedRows
-from relay.dynamodb.compiled_items import RecordBlock, compiled_items
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.raw_records import RawRecord
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
 from relay.table import TableSchema
 from relay.token import EventToken
+
+if TYPE_CHECKING:
+    from relay.native._core import ChangeBlock, CompiledItems, Field
+
 
 _OPERATIONS = {"INSERT": Operation.INSERT, "MODIFY": Operation.UPDATE, "REMOVE": Operation.DELETE}
 _VIEWS = {
@@ -164,3 +170,76 @@ def _attributes(record: RawRecord) -> dict[str, str]:
         if identity == _TTL_SERVICE and record.event_name == "REMOVE":
             attributes["ttl_delete"] = "true"
     return attributes
+
+
+class RecordBlock(NamedTuple):
+    """What the compiled core makes of a page of usual records, without an object for each change."""
+
+    changes: ChangeBlock
+    floor: int
+    """Seconds: the timestamp of the last token."""
+    behind: int
+    """How many records are older than one that they follow."""
+    size: int
+    """Bytes of the records, as DynamoDB counts them."""
+    created: int
+    """Seconds since the epoch: when the last record was made."""
+
+
+def compiled_items(table: TableSchema, shard: str, attributes: Callable[[Any], dict[str, str]]) -> CompiledItems | None:
+    """Return what makes blocks, or None if the installation has no compiled core.
+
+    ``shard``: globally qualified. ``attributes``: makes a record's.
+    """
+    if (core := native.core()) is None:
+        return None
+    return core.CompiledItems(
+        shard=shard,
+        source=table.source,
+        table=table.table,
+        key=[(column.type, field) for column, field in zip(table.key, _key_fields(table), strict=True)],
+        change=_change_maker(table, shard),
+        key_value=key_value,
+        attributes=attributes,
+    )
+
+
+@lru_cache(maxsize=16)  # each shard of a table asks
+def _key_fields(table: TableSchema) -> list[Field]:
+    return fields_of(change_schema(table))[1]
+
+
+def _change_maker(table: TableSchema, shard: str) -> Callable[..., Change]:
+    """Return what makes a change of what the core knows of it."""
+
+    def change(
+        event_id: str,
+        operation: str,
+        key: Mapping[str, str | bytes],
+        old: str | None,
+        new: str | None,
+        images: str,
+        timestamp: int,
+        position: str,
+        committed_at: int,
+        relayed_at: int,
+        resume_timestamp: int,
+        attributes: Mapping[str, str],
+    ) -> Change:
+        return Change(
+            event_id,
+            Operation(operation),
+            table.source,
+            table.table,
+            key,
+            old,
+            new,
+            Images(images),
+            EventToken(timestamp, shard, position),
+            committed_at,
+            relayed_at,
+            resume_timestamp,
+            attributes=attributes,
+        )
+
+    return change

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from relay import native
+from relay.avro.compiled_fields import fields_of
 from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
-from relay.kafka.compiled_records import compiled_records
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter, RecordPlace, RecordSender, change_json
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers, record_size, too_small
 from relay.kafka.topics import LARGEST_MESSAGE
-from relay.table import TableSchema
+from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
+from relay.types.columns import ColumnKind
 
 if TYPE_CHECKING:
-    from relay.native._core import ChangeBlock
+    from relay.native._core import ChangeBlock, RecordWriter
+
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,17 @@ Record = tuple[bytes, bytes, int, Headers]
 
 # More bytes than a record needs besides its value, its key and the text of its token.
 _ROOM = 1024
+
+# By the type of a key column, whose canonical bytes the compiled core makes itself.
+_HASHED: dict[str, str] = {
+    "S": "text",
+    "N": "text",
+    ColumnKind.STRING: "text",
+    "B": "bytes",
+    ColumnKind.BYTES: "bytes",
+    ColumnKind.INT: "int",
+    ColumnKind.LONG: "int",
+}
 
 
 class Schemas(Protocol):
@@ -201,3 +215,34 @@ def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
     if isinstance(changes, list):
         return changes[at].operation is Operation.DELETE
     return changes.deletes(at)
+
+
+def compiled_records(
+    schema: Mapping[str, Any], header: bytes, table: TableSchema, codec: KeyCodec, partitions: int, largest: int
+) -> RecordWriter | None:
+    """Return what writes usual records of one table, or None if the installation has no compiled core.
+
+    ``schema``, ``header``: as for ``ChangeEncoder``. ``largest``: bytes of value, key and token of a record.
+    """
+    if (core := native.core()) is None:
+        return None
+    fields = {field["name"]: field["type"] for field in schema["fields"]}
+    row, key = fields_of(schema)
+    return core.RecordWriter(
+        header=header,
+        key=key,
+        row=row,
+        operations=fields["operation"]["symbols"],
+        images=fields["images"]["symbols"],
+        hashed=_hashed(table.key[: table.hash_columns]) if codec.mode == "hash" else None,
+        codec=codec.hash_and_record_key,
+        partitions=partitions,
+        largest=max(0, largest),
+    )
+
+
+def _hashed(key: Sequence[KeyColumn]) -> list[tuple[str, str]] | None:
+    """Return the columns whose bytes are the key, or None if one of them is of a rare type."""
+    if any(column.type not in _HASHED for column in key):
+        return None
+    return [(column.name, _HASHED[column.type]) for column in key]

@@ -17,7 +17,7 @@ from relay.config import Config, load
 from relay.jvm.jars import jars
 from spark_consumers import kafka_source
 from spark_consumers.checkpoint import ConsumerCheckpoint
-from spark_consumers.packed_records import PackedRecords
+from spark_consumers.invalidate import PackedRecords
 from spark_consumers.session import open_session
 
 _ANY = 1 << 40  # bytes of a value

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from relay.jvm.jars import cache_folder
-from relay.services.go_build import FLAGS, GoBuild, built_once
+from relay.services.vitess_build import FLAGS, GoBuild, built_once
 
 HELM = "3.22.0"
 PROMETHEUS = "0.316.0"

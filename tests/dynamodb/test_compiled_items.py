@@ -19,16 +19,14 @@ from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation
 from relay.config.protection import ColumnRule
 from relay.dynamodb.columns import TypedRows
-from relay.dynamodb.compiled_items import RecordBlock
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.raw_records import RawData, RawRecord, read_answer
-from relay.dynamodb.records import RecordFormat
+from relay.dynamodb.records import RecordBlock, RecordFormat
 from relay.dynamodb.values import image_json
 from relay.errors import RelayError
-from relay.kafka.compiled_records import compiled_records
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.keys import KeyCodec
-from relay.kafka.topic_writer import TopicWriter
+from relay.kafka.topic_writer import TopicWriter, compiled_records
 from relay.table import KeyColumn, TableSchema
 from tests import needs
 from tests.dynamodb.items import NUMBERS, TYPED, with_base64

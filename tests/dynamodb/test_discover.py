@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relay.config import DynamoDBConfig
-from relay.dynamodb.discover import tagged
+from relay.dynamodb.kind import tagged
 from relay.errors import Unavailable
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream

@@ -17,7 +17,7 @@ from relay.cli import app
 from relay.config import DynamoDBConfig
 from relay.dynamodb.check import refusals
 from relay.dynamodb.describe import clients, describe
-from relay.dynamodb.discover import tagged
+from relay.dynamodb.kind import tagged
 from relay.dynamodb.session import StreamSession, Transient, translated
 from relay.errors import Unavailable
 from tests.aws_server import REGION, AwsServer, Keys

@@ -11,7 +11,7 @@ from botocore.credentials import ReadOnlyCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.dynamodb.signature import RequestForm
+from relay.dynamodb.lean_calls import RequestForm
 
 HOSTS = st.one_of(
     st.from_regex(r"[a-z][a-z0-9.-]{0,20}[a-z]", fullmatch=True),

@@ -14,8 +14,8 @@ from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
 from relay.change import MARK, Change, Images, Operation, Snapshot, Uncarriable
 from relay.errors import RelayError
-from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec, partition
+from relay.kafka.topic_writer import compiled_records
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken, OriginToken
 from tests import golden, golden_inputs, needs

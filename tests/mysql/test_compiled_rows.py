@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
 from relay.change import Change
-from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec
+from relay.kafka.topic_writer import compiled_records
 from relay.mysql.binlog.events import (
     COMMIT,
     DELETE,

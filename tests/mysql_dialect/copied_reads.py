@@ -10,8 +10,8 @@ from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
 from relay.change import Change, ChangeParts, Snapshot
 from relay.errors import RelayError
-from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec, partition
+from relay.kafka.topic_writer import compiled_records
 from relay.mysql_dialect.snapshot_times import reads
 from relay.mysql_dialect.tables import Row, Table
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relay.change import Operation
 from relay.kafka.group_offsets import EARLIEST, Offsets
 from relay.kafka.topics import LARGEST_MESSAGE
-from spark_consumers.batch_parts import SizedRecord, cut, cut_batch
+from spark_consumers.table_consumer import SizedRecord, cut, cut_batch
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 

@@ -23,8 +23,7 @@ from spark_consumers import dead_letters
 from spark_consumers.cache_batches import CHUNK, chunks
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
-from spark_consumers.invalidate import CacheConsumer
-from spark_consumers.packed_records import LargeValueError, PackedRecords
+from spark_consumers.invalidate import CacheConsumer, LargeValueError, PackedRecords
 from spark_consumers.records import DecodeStatus
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 from tests.avro.known import Known

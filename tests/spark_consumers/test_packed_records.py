@@ -16,7 +16,7 @@ START = """
 import hashlib, json, random, sys
 from itertools import groupby
 from relay.demo.tables import spark
-from spark_consumers.packed_records import LargeValueError, PackedRecords
+from spark_consumers.invalidate import LargeValueError, PackedRecords
 
 COLUMNS = "topic string, partition int, offset long, value binary"
 ANY = 1 << 40

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relay.services.go_build import GoBuild, built_once, go_obstacle
-from relay.services.vitess_build import COST, VERSION, cluster_folder, source
+from relay.services.vitess_build import COST, VERSION, GoBuild, built_once, cluster_folder, go_obstacle, source
 
 _PROGRAMS = ("vtgate", "vttablet", "vtctld", "vtctldclient", "vtcombo")
 _ETCD = "3.5.23"

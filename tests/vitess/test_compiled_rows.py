@@ -14,9 +14,8 @@ from relay.avro.schema import change_schema
 from relay.change import ChangeParts, Operation
 from relay.config.protection import ColumnRule
 from relay.errors import RelayError
-from relay.kafka.compiled_records import compiled_records
 from relay.kafka.keys import KeyCodec
-from relay.kafka.topic_writer import TopicWriter
+from relay.kafka.topic_writer import TopicWriter, compiled_records
 from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.vitess.events import EventKind
 from relay.vitess.position import VStreamPosition
