@@ -100,7 +100,6 @@ def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes],
 
     def change(
         *,
-        event_id: str,
         operation: str,
         before: bytes | None,
         after: bytes | None,
@@ -109,30 +108,23 @@ def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes],
         gtid: str,
         order: int,
         last: bool,
-        committed_at: int,
-        keyspace_id: bytes | None,
-        resume_timestamp: int,
-        relayed_at: int,
+        **given: Any,
     ) -> Change:
+        """``given``: what of a change is as the core has it."""
         old, new = (None if row is None else read(row) for row in (before, after))
         keyed = old if new is None else new
         assert keyed is not None
         return Change(
-            event_id,
-            Operation(operation),
-            source,
-            table.name,
-            key(keyed),
-            None if old is None else image(old),
-            None if new is None else image(new),
-            Images.NEW_AND_OLD,
-            EventToken(timestamp, shard, position),
-            committed_at,
-            relayed_at,
-            resume_timestamp,
-            None,
-            Transaction(gtid, order, last),
-            keyspace_id,
+            operation=Operation(operation),
+            source=source,
+            table=table.name,
+            key=key(keyed),
+            old=None if old is None else image(old),
+            new=None if new is None else image(new),
+            images=Images.NEW_AND_OLD,
+            token=EventToken(timestamp, shard, position),
+            transaction=Transaction(gtid, order, last),
+            **given,
         )
 
     return change
