@@ -6,13 +6,10 @@ has set is never set otherwise.
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,18 +24,14 @@ from relay.config import SparkConfig
 from relay.errors import ConfigError, Unavailable
 from relay.jvm.jars import CENTRAL, SETS, jars
 from relay.jvm.java import find_java
-from relay.observe.logs import JsonFormatter
 from spark_consumers.executors import our_code
+from spark_consumers.java_stderr import java_stderr
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 _INSTALLED = "installed"
 _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
-
-_NOISE = b"WARNING: Using incubator modules: "
-_LOGGED = re.compile(r"spark: (?P<level>[A-Z]+) (?P<logger>\S+): (?P<message>.*)")
-"""A line as log4j2.properties has it written."""
 
 
 @dataclass(frozen=True)
@@ -309,49 +302,3 @@ def connectors(source: str | None, *, delta: bool) -> list[Path]:
                 f"all files of {SETS['spark'].folder} there from a machine on which `relay consume` has run"
             )
     return found
-
-
-@contextmanager
-def java_stderr() -> Iterator[int]:
-    """Yield the file descriptor that a new process gets as its stderr: what it writes there goes to ours, line by line.
-
-    The line is left out that Spark's own start options make Java print, and that its user cannot act on. If our log is
-    in JSON, each line becomes an object, and empty ones are left out.
-
-    The process may outlive the block, and goes on writing to ours until it ends or we do.
-    """
-    reading, writing = os.pipe()
-    ours = os.dup(_stderr())
-    is_json = any(isinstance(each.formatter, JsonFormatter) for each in logging.getLogger().handlers)
-    threading.Thread(target=_copy, args=(reading, ours, is_json), name="java-stderr", daemon=True).start()
-    try:
-        yield writing
-    finally:
-        os.close(writing)
-
-
-def _copy(reading: int, ours: int, is_json: bool) -> None:
-    with open(reading, "rb") as lines, open(ours, "wb", buffering=0) as to:
-        for line in iter(lines.readline, b""):
-            if not line.startswith(_NOISE):
-                to.write(_in_json(line) if is_json else line)
-
-
-def _in_json(line: bytes) -> bytes:
-    text = line.decode(errors="replace").rstrip()
-    if not text:
-        return b""
-    entry = {"name": "java", "levelname": "WARNING", "msg": text}
-    if found := _LOGGED.fullmatch(text):
-        # Python's names of log4j's levels.
-        level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(found["level"], found["level"])
-        entry = {"name": f"spark.{found['logger']}", "levelname": level, "msg": found["message"]}
-    return JsonFormatter().format(logging.makeLogRecord(entry)).encode() + b"\n"
-
-
-def _stderr() -> int:
-    """Return the file descriptor of stderr, even where Python's own is something else, as in a notebook."""
-    try:
-        return sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        return 2

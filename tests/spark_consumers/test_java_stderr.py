@@ -12,7 +12,7 @@ import pytest
 
 from relay.jvm.java import find_java
 from relay.observe.logs import JsonFormatter
-from spark_consumers.session import java_stderr
+from spark_consumers.java_stderr import java_stderr
 from tests.waiting import wait_until
 
 

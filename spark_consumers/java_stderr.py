@@ -1,0 +1,62 @@
+"""What Java prints, without the line that Spark's own start options make it print, and that its user cannot act on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from relay.observe.logs import JsonFormatter
+
+_NOISE = b"WARNING: Using incubator modules: "
+_LOGGED = re.compile(r"spark: (?P<level>[A-Z]+) (?P<logger>\S+): (?P<message>.*)")
+"""A line as log4j2.properties has it written."""
+
+
+@contextmanager
+def java_stderr() -> Iterator[int]:
+    """Yield the file descriptor that a new process gets as its stderr: what it writes there goes to ours, line by line.
+
+    If our log is in JSON, each line becomes an object, and empty ones are left out.
+
+    The process may outlive the block, and goes on writing to ours until it ends or we do.
+    """
+    reading, writing = os.pipe()
+    ours = os.dup(_stderr())
+    is_json = any(isinstance(each.formatter, JsonFormatter) for each in logging.getLogger().handlers)
+    threading.Thread(target=_copy, args=(reading, ours, is_json), name="java-stderr", daemon=True).start()
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+
+
+def _copy(reading: int, ours: int, is_json: bool) -> None:
+    with open(reading, "rb") as lines, open(ours, "wb", buffering=0) as to:
+        for line in iter(lines.readline, b""):
+            if not line.startswith(_NOISE):
+                to.write(_in_json(line) if is_json else line)
+
+
+def _in_json(line: bytes) -> bytes:
+    text = line.decode(errors="replace").rstrip()
+    if not text:
+        return b""
+    entry = {"name": "java", "levelname": "WARNING", "msg": text}
+    if found := _LOGGED.fullmatch(text):
+        # Python's names of log4j's levels.
+        level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(found["level"], found["level"])
+        entry = {"name": f"spark.{found['logger']}", "levelname": level, "msg": found["message"]}
+    return JsonFormatter().format(logging.makeLogRecord(entry)).encode() + b"\n"
+
+
+def _stderr() -> int:
+    """Return the file descriptor of stderr, even where Python's own is something else, as in a notebook."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return 2
