@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -34,14 +34,14 @@ _FROM_TEXT: Mapping[str, Callable[[str], Any]] = {
 class KeyedCall(NamedTuple):
     """A call of a function with a cache key. ``args``, ``kwargs``: as given, with texts read as annotated.
 
-    ``values``: the values of the key's columns. ``is_typed``: whether all of them could be read.
+    ``values``: the values of the key's columns. ``unread``: those whose texts could not be read as of a type.
     """
 
     key: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     values: Mapping[str, Any] = MappingProxyType({})
-    is_typed: bool = True
+    unread: Collection[str] = ()
 
 
 class FunctionKey:
@@ -76,44 +76,37 @@ class FunctionKey:
         given = self._signature.bind(*args, **kwargs)
         parameters = self._signature.parameters
         values = {column: given.arguments.get(column, parameters[column].default) for column in self._types}
-        is_typed = True
+        unread = []
         for column, kind in self._types.items():
-            if kind in ("", "str") or not isinstance(values[column], (str, bool, datetime)):
+            if kind == "str" or not isinstance(values[column], (str, bool, datetime) if kind else (str, bool)):
                 continue
             try:
                 # I6: `007` finds the item 7, whose changes invalidate the key of 7.
                 values[column] = _FROM_TEXT[kind](str(text(values[column])))
-            except ValueError:
-                is_typed = False
+            except (KeyError, ValueError):
+                unread.append(column)
             else:
                 if column in given.arguments:  # a default is the function's own
                     given.arguments[column] = values[column]
-        return KeyedCall(key_text(self._key, values), given.args, given.kwargs, values, is_typed)
+        return KeyedCall(key_text(self._key, values), given.args, given.kwargs, values, unread)
 
     def is_canonical(self, call: KeyedCall, result: Any) -> bool:
         """Whether changes of the row in a result invalidate the key of the call, as far as the result shows it."""
         for column, given in call.values.items():
-            try:
-                shown = result.get(column) if isinstance(result, Mapping) else getattr(result, column, None)
-                # Times and binary have one text already, and a result may show another. If it has none, it may, too.
-                if shown is None or isinstance(given, (bytes, datetime)) or callable(shown):
-                    continue
-                if isinstance(shown, bool) and not isinstance(given, bool):
-                    shown = int(shown)  # as a driver has it
-                is_same = text(shown) == text(given)
-            except (ValueError, AttributeError):
-                continue
-            if not is_same:  # I6: a collation finds `ada` by `Ada`
+            shown = _shown(result, column, given)
+            # I6: a collation finds `ada` by `Ada`, and `007` finds the item 7, or will
+            if shown is None and column in call.unread or shown not in (None, text(given)):
                 if self._warning.is_due():
                     _log.warning(
-                        "%s: a result shows another %s than its cache key %r was made of, and is not stored, since its "
-                        "changes would not invalidate it",
+                        "%s: a result is not stored, since it does not show the %s that its cache key %r was made of, "
+                        "so its changes may invalidate another key: annotate the parameter with its type, or ask for "
+                        "what the row has",
                         getattr(self._function, "__qualname__", self._function),
                         column,
                         self._key,
                     )
                 return False
-        return call.is_typed
+        return True
 
     def arguments(self, key: str) -> dict[str, Any] | None:
         """Return the arguments that have this cache key, or None if there are none, or several.
@@ -129,8 +122,21 @@ class FunctionKey:
                 f"{', '.join(_FROM_TEXT)}"
             )
         calls = [self.call(**texts) for texts in self._template.matches(key)]
-        ways = [call.values for call in calls if call.is_typed and call.key == key]
+        ways = [call.values for call in calls if not call.unread and call.key == key]
         return dict(ways[0]) if len(ways) == 1 else None
+
+
+def _shown(result: Any, column: str, given: Any) -> str | None:
+    """Return the text of a column in a cache key as a result shows it, or None if it does not."""
+    try:
+        shown = result.get(column) if isinstance(result, Mapping) else getattr(result, column, None)
+        # Times and binary have one text already, and a result may show another. If it has none, it may, too.
+        if shown is None or isinstance(given, (bytes, datetime)) or callable(shown):
+            return None
+        # As a driver has it.
+        return text(int(shown) if isinstance(shown, bool) and not isinstance(given, bool) else shown)
+    except (ValueError, AttributeError):
+        return None
 
 
 def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -131,10 +131,14 @@ def test_a_codec_makes_the_bytes_and_values_of_them(
     assert function.load(1).value == raw
 
 
+def as_text(name: str) -> str:
+    return "ada/7"
+
+
 def test_bytes_of_another_codec_are_loaded_again_and_replaced(cache: TokenCache) -> None:
     """A new version of the application reads what the old one has cached."""
     rows = Rows(k=Order("ada", 7))
-    cached(cache, key="{name}", codec=TEXT)(lambda name: "ada/7")("k")
+    cached(cache, key="{name}", codec=TEXT)(as_text)("k")
     order = cached(cache, key="{name}", codec=ORDER)(rows.read)
     assert [order("k"), order("k")] == [Order("ada", 7)] * 2
     assert rows.reads == 1
@@ -301,6 +305,26 @@ def test_a_row_is_cached_under_the_text_that_it_shows_and_under_no_other(
     assert user.load("ada").canonical is is_cached
 
 
+@pytest.mark.parametrize("annotation", [None, Any, datetime])
+def test_a_text_that_is_not_annotated_is_not_cached_unless_its_row_shows_it(cache: TokenCache, annotation: Any) -> None:
+    """I6: that there is no item `007` was cached, and no change of the item 7 ever invalidated it."""
+    rows: dict[int, Any] = {}
+
+    def order(id: Any) -> Any:
+        return rows.get(int(id))
+
+    if annotation is not None:
+        order.__annotations__["id"] = annotation
+    cached_order = cached(cache, key="order:{id}")(order)
+    assert cached_order("007") is None
+    rows[7] = [{"id": 7}]
+    cache.invalidate("order:7")
+    assert cached_order("007") == [{"id": 7}]
+    rows[7] = {"id": 7}
+    assert [cached_order(id) for id in ("007", "7", 7)] == [{"id": 7}] * 3
+    assert [cached_order.load(id).canonical for id in ("007", "7", 7)] == [False, True, True]
+
+
 def test_a_number_that_is_not_annotated_is_cached_under_the_text_that_its_row_shows(cache: TokenCache) -> None:
     """I6"""
     rows = Rows(**{"7": {"id": {"N": "7"}}, "7.0": {"id": {"N": "7"}}})
@@ -349,7 +373,7 @@ def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: Token
 
 def test_coroutines_load_bytes_of_another_codec_again(cache: TokenCache) -> None:
     rows = Rows(k=Order("ada", 7))
-    cached(cache, key="{name}", codec=TEXT)(lambda name: "ada/7")("k")
+    cached(cache, key="{name}", codec=TEXT)(as_text)("k")
     order = cached(AsyncTokenCache(cache), key="{name}", codec=ORDER)(asynchronous(rows.read))
 
     async def main() -> list[Any]:
