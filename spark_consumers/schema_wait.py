@@ -7,6 +7,7 @@ brings it back once its schema is there.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain, repeat
@@ -18,6 +19,10 @@ from spark_consumers.running import RETRY_DELAYS, log_event
 
 PATIENCE = 300.0
 """How many seconds a schema has to stay unknown, while whoever keeps the schemas answers all the time."""
+
+# Of the time since a schema was given up, how much the next ones may take: after each value a foreign writer may send one
+# with another schema.
+_SHARE = 0.1
 
 _REMEMBERED = 1000  # headers that were given up
 _POLL = 0.1  # seconds
@@ -42,8 +47,9 @@ class SchemaWait:
         self._waits = waits
         self._clock = clock
         self.given_up: tuple[bytes, ...] = ()
-        # When each header was first found to be unknown.
+        # When each header was first found to be unknown, and when the last one was given up.
         self._since: dict[bytes, float] = {}
+        self._expired_at = math.inf
 
     def wait(self, unknown: UnknownSchemas, stopping: Callable[[], object]) -> None:
         """Return once each schema is known or given up, or a signal came. Raises ``Unavailable``."""
@@ -66,8 +72,13 @@ class SchemaWait:
             raise
         now = self._clock()
         self._since = {header: self._since.get(header, now) for header in missing}
-        expired = [header for header, since in self._since.items() if not self._waits or now - since >= PATIENCE]
+        expired = [header for header, since in self._since.items() if self._is_expired(now - since, since)]
+        self._expired_at = now if expired else self._expired_at
         given_up = [header for header in missing if header in expired or header in self.given_up]
         earlier = [header for header in self.given_up if header not in headers]
         self.given_up = (*earlier[-_REMEMBERED:], *given_up)
         return len(given_up) == len(missing)
+
+    def _is_expired(self, waited: float, since: float) -> bool:
+        of_all = self._expired_at <= since and waited > _SHARE * (since - self._expired_at)  # I11
+        return not self._waits or waited >= PATIENCE or of_all

@@ -113,6 +113,24 @@ def test_a_schema_that_is_published_after_it_was_given_up_is_used_from_then_on()
     assert wait.given_up == ()
 
 
+def test_foreign_values_with_a_schema_of_their_own_each_take_a_tenth_of_the_time() -> None:
+    """I11: each held the log and the copy up for five minutes."""
+    wait = Wait()
+    wait.looks(A)
+    assert wait.looks(A, after=PATIENCE)
+    waited = 0.0
+    for number in range(50):
+        wait.now += 30
+        begun, header = wait.now, single_object_header(number.to_bytes(8))
+        while not wait.looks(header):
+            wait.now += 0.5
+        waited += wait.now - begun
+    assert waited <= 50 * (30 * 0.1 + 0.5)
+    assert not wait.looks(B, after=10 * PATIENCE)
+    assert not wait.looks(B, after=PATIENCE - 1)
+    assert wait.looks(B, after=1)
+
+
 def test_the_headers_that_are_remembered_are_bounded() -> None:
     """I11: a foreign writer may begin each value with another header."""
     wait = Wait()
