@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from relay.config import redacted
+from relay.config.hidden import HIDDEN
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 
@@ -28,8 +30,19 @@ _SETTINGS = {
 }
 """Settings of a connection, unless the URL has another value."""
 
-_ON_DISK = "SELECT set_config('synchronous_commit', 'local', true) WHERE current_setting('synchronous_commit') = 'off'"
-"""Lets the server write a transaction to its disk before it says that it is committed."""
+_WITHIN = (
+    "SELECT set_config(name, value, true) FROM (VALUES ('synchronous_commit', 'off', 'local'), "
+    "('lock_timeout', '0', '1min')) AS s(name, given, value) WHERE current_setting(name) = given"
+)
+"""Lets the server write a transaction to its disk before it says that it is committed, and wait for no lock for ever."""
+
+_HOLDER = """
+SELECT format('process %s, user %s, application %s', pid, usename, application_name) FROM pg_locks JOIN
+ pg_stat_activity USING (pid) WHERE granted AND pid <> pg_backend_pid() AND CASE locktype
+ WHEN 'relation' THEN relation = to_regclass($1) AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ WHEN 'advisory' THEN classid::bigint << 32 | objid::bigint = hashtextextended($1, 0) END
+ ORDER BY mode = 'AccessShareLock' LIMIT 1"""
+"""Who holds a table, rows of it, or our own lock on it: first those who do more than read it."""
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
@@ -54,7 +67,10 @@ class PostgresDatabase:
             settings: dict[str, Any] = {**_SETTINGS, **conninfo_to_dict(url), "client_encoding": "UTF8"}
             self._settings = make_conninfo(**settings)
         except psycopg.ProgrammingError as error:
-            raise ConfigError(f"`copy.url`: {_first_line(error)}") from error
+            said = _first_line(error)
+            # The part of the URL that it quotes may be the password, unless it is the name of a setting.
+            said = said if "parameter" in said else re.sub('".*"', HIDDEN, said)
+            raise ConfigError(f"`copy.url`: {said}") from error
         self._connection: Connection | None = None
 
     def connect(self) -> None:
@@ -63,13 +79,16 @@ class PostgresDatabase:
             pass
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Run a transaction, which is rolled back on any error. Raises ``Unavailable`` and ``RelayError``."""
-        with self._errors():
+    def transaction(self, table: str = "") -> Iterator[Connection]:
+        """Run a transaction, which is rolled back on any error. ``table``: whose locks it may have to wait for.
+
+        Raises ``Unavailable`` and ``RelayError``.
+        """
+        with self._errors(table):
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
             with self._connection.transaction():
-                execute(self._connection, _ON_DISK)  # I1: the checkpoint does not go back if the server loses a batch
+                execute(self._connection, _WITHIN)  # I1: the checkpoint does not go back if the server loses a batch
                 yield self._connection
 
     def iterate(self, statement: str) -> Iterator[tuple[Any, ...]]:
@@ -79,6 +98,7 @@ class PostgresDatabase:
             closing(self._connect()) as connection,
             psycopg.RawServerCursor(connection, "relay_rows") as cursor,
         ):
+            execute(connection, _WITHIN)
             yield from cursor.execute(statement.encode())
 
     def close(self) -> None:
@@ -90,16 +110,18 @@ class PostgresDatabase:
         return psycopg.connect(self._settings, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, table: str = "") -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
             self.close()  # whatever state it is in
-            raise self._explained(error) from error
+            raise self._explained(error, table) from error
 
-    def _explained(self, error: psycopg.Error) -> RelayError:
+    def _explained(self, error: psycopg.Error, table: str) -> RelayError:
         state = error.sqlstate
         said = f"copy {self.name}: {_first_line(error)}"
+        if isinstance(error, psycopg.errors.LockNotAvailable) and table:
+            said += f": {table} is held by {self._holder(table)}: let it end its transaction"
         if state in _REFUSED:
             return Unavailable(f"{said}: `relay check` says what the copy needs")
         if (state or "")[:2] in _UNAVAILABLE or (
@@ -107,6 +129,12 @@ class PostgresDatabase:
         ):
             return Unavailable(said)
         return RelayError(said)
+
+    def _holder(self, table: str) -> str:
+        with suppress(psycopg.Error), closing(self._connect()) as connection:
+            if found := execute(connection, _HOLDER, [table]).fetchone():
+                return str(found[0])
+        return "somebody else"
 
 
 def execute(connection: Connection, statement: str, arguments: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -79,6 +80,7 @@ class PostgresTable(TargetTable):
         self._schema, self._relation = postgres.identifier(prefix + source), postgres.identifier(table)
         self._table = f"{quoted(self._schema)}.{quoted(self._relation)}"
         self.name = f"copy {database.name}, table {self._table}"
+        self._transaction = partial(database.transaction, self._table)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
 
@@ -87,7 +89,7 @@ class PostgresTable(TargetTable):
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         if layouts == self._layouts:
             return
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             self._lock(connection)
             stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
             key = primary_key(connection, self._table) if stored else None
@@ -126,13 +128,13 @@ class PostgresTable(TargetTable):
     # ------------------------------------------------------------------ reading
 
     def exists(self, batch: DataFrame) -> bool:
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             return bool(stored_types(connection, self._table))
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         wanted = list(keys)
         listed = ", ".join(f"t.{name}" for name in STATE)
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             rows = execute(
                 connection,
                 f"SELECT s.n, {listed} FROM json_array_elements($1::json) WITH ORDINALITY AS s(key, n)"
@@ -165,7 +167,7 @@ class PostgresTable(TargetTable):
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
         if not writes:
             return set()
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             self._lock(connection)
             staged = [f"{name} {kind}" for name, kind in _STAGED.items()]
             staged += [f"{prefix}{name} {OURS[name].split()[0]}" for prefix in ("", "read") for name in STATE]
@@ -185,13 +187,13 @@ class PostgresTable(TargetTable):
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         newest, rows = self._newest(), self._copied(changes, found)
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             self._lock(connection)
             return newest.write(connection, rows, found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
         newest, rows = self._newest(), self._copied(changes, found, of_snapshots=True)
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             self._lock(connection)
             return newest.write_reads(connection, rows)
 
@@ -281,17 +283,17 @@ class PostgresTable(TargetTable):
 
     def forget_places(self, batch: DataFrame, topic: str) -> None:
         nulls = ", ".join(f"{name} = NULL" for name in PLACE)
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             self._lock(connection)
             execute(connection, f"UPDATE {self._table} SET {nulls} WHERE _relay_topic = $1", [topic])
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         where = "_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < to_timestamp($1)"
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             # A read creates nothing, which would be in the way of whoever puts the tables back.
             if execute(connection, "SELECT to_regclass($1::text)", [self._properties]).fetchone() == (None,):
                 return {}
@@ -299,7 +301,7 @@ class PostgresTable(TargetTable):
             return dict(execute(connection, statement, [self._relation]).fetchall())
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             self._create_properties(connection)
             execute(
                 connection,
@@ -310,7 +312,7 @@ class PostgresTable(TargetTable):
 
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
         place = [self._relation, name]
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             if before is None:
                 self._create_properties(connection)
                 inserted = f"INSERT INTO {self._properties} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"

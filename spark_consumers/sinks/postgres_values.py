@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from relay.errors import RelayError
 from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
@@ -61,7 +62,10 @@ def kind_of(sql: str) -> str:
 
 
 def stored_types(connection: Connection, table: str) -> dict[str, str]:
-    """Return the SQL types of the columns of a table that are not ours, by name; none if there is no table."""
+    """Return the SQL types of the columns of a table that are not ours, by name; none if there is no table.
+
+    Raises ``RelayError`` if it is somebody else's.
+    """
     rows = execute(
         connection,
         "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
@@ -69,7 +73,13 @@ def stored_types(connection: Connection, table: str) -> dict[str, str]:
         " ORDER BY attnum",
         [table],
     ).fetchall()
-    return {name: sql for name, sql in rows if name not in OURS}
+    types: dict[str, str] = dict(rows)
+    if types and (lacking := [name for name in OURS if name not in types]):
+        raise RelayError(
+            f"the table {table} is not one of the copy, since it has no column {lacking[0]}: rename it, or keep the "
+            "copy at another `copy.url`"
+        )
+    return {name: sql for name, sql in types.items() if name not in OURS}
 
 
 def primary_key(connection: Connection, table: str) -> list[str]:

@@ -119,6 +119,38 @@ def test_a_batch_is_on_disk_once_it_is_committed_though_the_database_does_not_as
     database.close()
 
 
+def test_somebody_elses_table_of_the_same_name_and_key_is_refused_and_stays_as_it_is(opened: Opened) -> None:
+    """The copy added its columns to it, and then failed with an error of PostgreSQL's."""
+    opened.postgres.execute(f"CREATE SCHEMA {quoted(opened.name)}")
+    opened.postgres.execute(f"CREATE TABLE {quoted(opened.name)}.orders (id int PRIMARY KEY, theirs text)")
+    with pytest.raises(RelayError, match=r'"orders" is not one of the copy, since it has no column _relay_unfit: ren'):
+        play(opened.table, ORDERS, order(1, 1, "a"))
+    assert opened.select(where="true") == []
+    of_table = f"table_schema = '{opened.name}' ORDER BY ordinal_position"
+    assert opened.postgres.execute(f"SELECT column_name FROM information_schema.columns WHERE {of_table}") == [
+        ("id",),
+        ("theirs",),
+    ]
+
+
+@pytest.mark.parametrize("holding", ["SELECT FROM {}.orders FOR UPDATE", "LOCK TABLE {}.orders IN SHARE MODE"])
+def test_who_holds_a_lock_on_a_copied_row_is_named(opened: Opened, holding: str) -> None:
+    """A write waited for ever, and nothing said for whom."""
+    play(opened.table, ORDERS, order(1, 1, "a"))
+    with opened.database.transaction() as connection:
+        assert connection.execute(b"SHOW lock_timeout").fetchone() == ("1min",)
+    impatient = PostgresDatabase(f"{opened.postgres.url}?options=-c%20lock_timeout%3D200")
+    writing = PostgresTable(impatient, opened.name, "orders")
+    with psycopg.connect(opened.postgres.url, application_name="by hand") as other:
+        other.execute(holding.format(quoted(opened.name)).encode())
+        said = rf'"orders" is held by process {other.info.backend_pid}, user .+, application by hand: let it end'
+        with pytest.raises(Unavailable, match=said):
+            play(writing, ORDERS, order(2, 1, "b"))
+    play(writing, ORDERS, order(2, 1, "b"))
+    assert opened.select("note") == [("b",)]
+    impatient.close()
+
+
 class TestTwoDrivers:
     def test_a_write_over_a_state_that_has_changed_is_a_conflict(self, opened: Opened) -> None:
         """I7"""

@@ -114,6 +114,13 @@ class TestRefused:
         assert (code, "sslmood" in said) == (2, True)
 
 
+@pytest.mark.parametrize("password", ["hun%ter2", "hun ter2"])
+def test_a_password_that_cannot_be_read_is_not_shown(password: str) -> None:
+    with pytest.raises(ConfigError, match=r"`copy\.url`: (invalid percent-encoded token|unexpected spaces)") as refused:
+        PostgresDatabase(f"postgresql://u:{password}@h/db")
+    assert password not in str(refused.value)
+
+
 def test_a_setting_that_does_not_exist_is_a_mistake_in_the_config() -> None:
     with pytest.raises(ConfigError, match=r'`copy\.url`: invalid URI query parameter: "sslmood"'):
         PostgresDatabase("postgresql://h/db?sslmood=require")
