@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from relay.config import Config
+from relay.config.config import is_topic
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError
 from relay.kafka.group_offsets import Offsets
@@ -56,6 +57,8 @@ def changes(
     """
     if name in _RESERVED or name.startswith("cache."):
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
+    if not is_topic(name):
+        raise ConfigError(f"name: {name!r} would be part of a folder: use letters a-z and A-Z, digits, dots, _ and -")
     names = [*topics_of_changes(config, topics), config.internal("gaps")]
     noted = on_gap or (lambda gap: log_event("gap", name, **gap))
     consumer = _BatchConsumer(config, name, names, at_most, noted, is_selective=bool(topics))

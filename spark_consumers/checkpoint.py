@@ -36,8 +36,7 @@ class ConsumerCheckpoint:
     def __init__(self, location: str) -> None:
         if (problem := misread(location)) is not None:
             raise ConfigError(f"checkpoint {location}: {problem}")
-        local = local_folder(location)
-        self.local = None if local is None else local.absolute()
+        self.local = local_folder(location)
         self.location = location if self.local is None else str(self.local)
         self._folder: LocalFolder | HadoopFolder | None = None if self.local is None else LocalFolder(self.local)
         # The end offsets of the batch that was asked for last.

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from relay.config import redacted
 from relay.observe.logs import JsonFormatter
 
 _NOISE = b"WARNING: Using incubator modules: "
@@ -39,7 +40,7 @@ def _copy(reading: int, ours: int, is_json: bool) -> None:
     with open(reading, "rb") as lines, open(ours, "wb", buffering=0) as to:
         for line in iter(lines.readline, b""):
             if not line.startswith(_NOISE):
-                to.write(_in_json(line) if is_json else line)
+                to.write(_in_json(line) if is_json else os.fsencode(redacted(os.fsdecode(line))))
 
 
 def _in_json(line: bytes) -> bytes:

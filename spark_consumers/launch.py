@@ -33,6 +33,7 @@ from spark_consumers.session import (
     refuse_other_meanings,
     use_local_checkpoint,
 )
+from spark_consumers.sinks.delta import refuse_replaced
 from spark_consumers.watched import served
 
 _POLL = 0.1  # seconds
@@ -125,6 +126,7 @@ def session_for(
     if given is not None:
         refuse_contradiction(given, config.spark)
         refuse_other_meanings(given)
+        refuse_replaced(given, (each.location or "" for each in consumers))
         refuse_lack_of_delta(given, delta)
         return given
     name = "relay " + " ".join(each.name for each in consumers)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
+from relay.config.locations import legal, path_of
 from relay.errors import ConfigError, Unavailable
 from relay.process.folders import naming
 
@@ -15,16 +16,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_LONGEST = 255  # characters of a name in a folder
+# What would make a folder a table of Delta, what is there already, and what means another folder.
+_TAKEN = re.compile(r"_delta_log|_relay_applied\.json(\.draft)?|\.\.?")
+
+
 def local_folder(location: str) -> Path | None:
     """Return the local folder of ``location``, or None if it is in another store."""
-    parts = urlsplit(location)
-    return Path(unquote(parts.path)) if parts.scheme in ("", "file", "delta") and not parts.netloc else None
+    path = path_of(location)
+    return None if path is None else Path(path)
 
 
 def spark_path(location: str) -> str:
-    """Return ``location`` as a path that Spark understands."""
-    folder = local_folder(location)
-    return folder.absolute().as_uri() if folder is not None else location.removeprefix("delta+")
+    """Return ``location`` as a path of Hadoop, and so of Spark: nothing in it is encoded."""
+    path = path_of(location)
+    return location.removeprefix("delta+") if path is None else f"file://{path}"
+
+
+def table_folder(location: str, source: str, table: str = "") -> str:
+    """Return the location of a table in the copy at ``location``, or of all tables of a source."""
+    return below(location, *(_folder_name(name) for name in (source, table) if name))
+
+
+def _folder_name(name: str) -> str:
+    """Return a name as that of a folder of its own, which no other name has, and which is in no other folder."""
+    found = legal(name, max(0, len(legal(name)) - _LONGEST))  # I1
+    return f"_x{ord(found[0]):04X}_{found[1:]}" if _TAKEN.fullmatch(found) else found
 
 
 def check_folder(kind: str, location: str) -> str:
@@ -33,7 +50,7 @@ def check_folder(kind: str, location: str) -> str:
     if path is None:
         return "not checked: it is not a local folder"
     # Path.exists raises where one may not look.
-    nearest = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
+    nearest = next(each for each in (path, *path.parents) if os.path.exists(each))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
     return "writable" if nearest == path else "will be created"
@@ -77,7 +94,7 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.uri = path.as_uri()
+        self.uri = spark_path(str(path))
 
     def read(self, name: str) -> str | None:
         """Return a file below the folder, or None if there is none. Raises ``OSError``."""

@@ -60,7 +60,4 @@ class Lock:
 def lock_of(location: str | None) -> Lock | None:
     """Return the lock of a local ``location``, where Delta does not exclude a second writer; None for other stores."""
     folder = None if location is None else local_folder(location)
-    if folder is None:
-        return None
-    folder = folder.absolute()
-    return Lock(folder.with_name(f"{folder.name}.lock"), str(folder))
+    return None if folder is None else Lock(folder.with_name(f"{folder.name}.lock"), str(folder))

@@ -27,6 +27,7 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     if config.log is None:
         raise ConfigError("the config has no `log:` section: there is no log to look into")
     path = spark_path(config.log.path)
+    delta.refuse_replaced(spark, [path])
     statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}"]
     statements += filter(None, map(str.strip, _COMMENT.sub("", script("spark")).split(";")))
     current = spark.catalog.currentDatabase()

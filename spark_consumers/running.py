@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from relay.config import redacted
 from relay.config.fields import iso_time
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -21,7 +22,8 @@ RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 def log_event(event: str, consumer: str, **fields: Any) -> None:
     """Write one line of JSON to stderr, with the ``time`` in the form of the relay's log."""
     now = iso_time(time.time(), "milliseconds")
-    sys.stderr.write(f"{json.dumps({'time': now, 'event': event, 'consumer': consumer, **fields})}\n")
+    shown = {name: redacted(value) if isinstance(value, str) else value for name, value in fields.items()}
+    sys.stderr.write(f"{json.dumps({'time': now, 'event': event, 'consumer': consumer, **shown})}\n")
     sys.stderr.flush()
 
 

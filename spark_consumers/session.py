@@ -21,6 +21,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from relay.config import SparkConfig
+from relay.config.hidden import is_secret
 from relay.errors import ConfigError, Unavailable
 from relay.jvm.jars import CENTRAL, SETS, jars
 from relay.jvm.java import find_java
@@ -60,6 +61,8 @@ _SQL = {
     # Columns have their source's names, and for DynamoDB Id and id differ.
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
+    # I8: a column or a folder may have a name such as ${env:HOME}.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.shuffle.partitions": "2",
     # Re-planning between stages costs more than it saves in batches of this size.
     "spark.sql.adaptive.enabled": "false",
@@ -78,7 +81,12 @@ _LOCAL_CHECKPOINT = {
     )
 }
 # Settings that hold several values, to which ours are added.
-_JOINED = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
+_JOINED = {
+    "spark.jars": ",",
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+    "spark.redaction.regex": "|",
+}
 
 _DELTA_SQL = {
     # By default times are in a type of Spark's own, which other readers take for a time without a zone.
@@ -233,8 +241,10 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
     if "spark.pyspark.python" in spark.conf:
         os.environ["PYSPARK_PYTHON"] = spark.conf["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 is on the PATH
-    conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(_settings(name, delta, spark, memory).items()))
+    given = _settings(name, delta, spark, memory)
+    conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
+    # What Java is started with, all users of this machine can read.
+    shown = SparkConf(loadDefaults=False).setAll([(key, value) for key, value in given.items() if not is_secret(key)])
     options: dict[str, Any] = {
         # Signals to our process group are for us alone: we drain, then end the JVM. If we are killed, the JVM ends
         # because its standard input does.
@@ -242,7 +252,7 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
         "pass_fds": tuple(keep_open),
     }
     with java_stderr() as stderr:
-        gateway = launch_gateway(conf, options | {"stderr": stderr})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(shown, options | {"stderr": stderr})  # type: ignore[no-untyped-call]
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     code = None
     if is_cluster(spark.master):
@@ -264,6 +274,14 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
         # PySpark notes the line of Python of each expression, which takes a third of the time to build a query.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
+        # What Spark remembers for its page of queries and jobs that have ended, plans included: with its defaults
+        # each batch of a copy of a wide table takes 2.4 MB of heap.
+        "spark.sql.ui.retainedExecutions": "5",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "500",
+        # What it hides in plans and event logs: its own pattern, and names of Kafka's settings.
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
         "spark.ui.showConsoleProgress": "false",
         # How many classes that it has compiled for queries Spark keeps. A batch of the log and of the copy of one table
         # takes 160: with the default of 100 each batch compiles them again, which is a third of a small one's CPU.

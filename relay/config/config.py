@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,7 +21,7 @@ from relay.config.errors import did_you_mean, explain, refuse
 from relay.config.fields import ConfigModel, Name, duration_text
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
-from relay.config.locations import are_nested
+from relay.config.locations import are_nested, legal
 from relay.config.schema_forms import like
 from relay.config.sinks import CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
@@ -35,8 +35,6 @@ PUBLISHED = {"columns", "key", "keyrange", "on_unencodable", "protect", "tables"
 
 _SORTED = orjson.OPT_SORT_KEYS
 _TOPIC_LENGTH = 249
-# And the underscore of what looks like an escape.
-_ILLEGAL_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{4,6}_)")
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks", "ddl"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
@@ -222,14 +220,9 @@ class Config(ConfigModel):
         Characters of its name that Kafka does not allow are escaped as in names of Avro, so no two names become one.
         Where that is too long for Kafka, the end of the name becomes the first 16 digits of its SHA-256.
         """
-        legal = _ILLEGAL_IN_TOPICS.sub(lambda found: f"_x{ord(found[0]):04X}_", table)
         template = Template.parse(self.topics)
-        topic = template.render({"name": self.name, "table": legal})
-        if (excess := len(topic) - _TOPIC_LENGTH) <= 0:
-            return topic
-        digest = sha256(table.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        kept = legal[: max(0, len(legal) - excess - len(digest) - 1)]
-        return template.render({"name": self.name, "table": f"{kept}_{digest}"})
+        excess = len(template.render({"name": self.name, "table": legal(table)})) - _TOPIC_LENGTH
+        return template.render({"name": self.name, "table": legal(table, max(0, excess))})
 
     @property
     def own_topics(self) -> dict[str, str]:

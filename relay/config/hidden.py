@@ -16,7 +16,7 @@ _SECRET = re.compile(
     r"passw|pass$|^bearer$|secret|^salt$|\.pem$|jaas|oauthbearer\.config|credential|.token$|(access|account|api|private)[._]?key",
     re.IGNORECASE,
 )
-_USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
+_USER_INFO = re.compile(r"""(?<=://)[^/\s]+(?=@)|(?<=password=)(?:"(?:[^"\\]|\\.)*"|[^&\s]+)""")
 _MARK = re.compile(r"\0(\d+)\0")
 
 

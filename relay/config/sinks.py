@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from relay.config.addresses import POSTGRES, Url
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel, Seconds
-from relay.config.locations import WITHOUT_COLON, misread
+from relay.config.locations import WITHOUT_COLON, misread, path_of
 from relay.config.schema_forms import like
 
 
@@ -37,9 +36,8 @@ def _in_delta(location: str) -> str:
     bare = location.removeprefix("delta+")
     if (problem := misread(bare)) is not None:
         raise ValueError(problem)
-    parts = urlsplit(bare)
-    if parts.scheme in ("file", "delta") and bare != location:
-        raise ValueError(f"is a folder of this machine: write delta://{parts.path}")
+    if bare != location and path_of(bare) is not None:
+        raise ValueError(f"is a folder of this machine: write delta://{bare.partition(':')[2].removeprefix('//')}")
     return location
 
 

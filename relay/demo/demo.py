@@ -246,8 +246,8 @@ def _config(folder: Path, kafka: KafkaBroker, orders: Orders, redis: RedisServer
         "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 4},
         "sources": [orders.source()],
         "cache": {"url": redis.url, "namespace": "shop", "keys": {TABLE: [CACHE_KEY]}, "tombstone_ttl": "1h"},
-        "log": {"path": f"file://{folder}/log"},
-        "copy": {"url": f"delta://{folder}/copy"},
+        "log": {"path": f"{folder.as_uri()}/log"},
+        "copy": {"url": f"delta:{folder.as_uri()[5:]}/copy"},
         "http": {"address": f"{HOST}:{free_port()}", "peers": [f"{HOST}:{free_port()}" for _ in CONSUMERS]},
     }
 

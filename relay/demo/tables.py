@@ -18,6 +18,7 @@ from relay.config import Config, load
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, version_in
 from relay.errors import RelayError
 from relay.process.managed import ManagedProcess
+from spark_consumers.locations import spark_path, table_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, int]:
     """Return the version of every row of the copy that is not deleted."""
     assert config.copy_ is not None
-    path = f"{config.copy_.url.removeprefix('delta://')}/{config.sources[0].name}/{table}"
+    path = table_folder(spark_path(config.copy_.url), config.sources[0].name, table)
     rows = session.read.format("delta").load(path).where("not _relay_deleted")
     # The rows of SQL tables have their columns, and DynamoDB's rows are items.
     image = "item" if "item" in rows.columns else "version"
@@ -38,7 +39,9 @@ def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, i
 
 def read_log(session: SparkSession, config: Config) -> list[str]:
     assert config.log is not None
-    return [row[0] for row in session.read.format("delta").load(config.log.path).select("event_id").collect()]
+    return [
+        row[0] for row in session.read.format("delta").load(spark_path(config.log.path)).select("event_id").collect()
+    ]
 
 
 @contextmanager

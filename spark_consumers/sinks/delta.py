@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from relay.errors import ConfigError
 from relay.types.columns import TYPES, ColumnKind
 
 # Spark has decimals under the same names.
@@ -26,6 +27,17 @@ def quoted(name: str) -> str:
     """Return ``name`` as an identifier of Spark SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def refuse_replaced(session: SparkSession, names: Iterable[str]) -> None:
+    """Raise ``ConfigError`` for a name of which Spark, as the session is set, would replace a part in SQL (I8)."""
+    if session.conf.get("spark.sql.variable.substitute") != "false":
+        for name in names:
+            if "${" in name:
+                raise ConfigError(
+                    f"Spark would take a part of the name {name} for a variable: give the consumers a session with "
+                    "spark.sql.variable.substitute=false"
+                )
 
 
 def sql_type(kind: str) -> str:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from relay.errors import RelayError
 from relay.types.columns import ColumnKind
 from spark_consumers.fold import StoredRow
+from spark_consumers.locations import table_folder
 from spark_consumers.plain_items import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
@@ -68,7 +69,7 @@ class DeltaTable(TargetTable):
     """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
 
     def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
-        self.name = delta.table(f"{path}/{source}/{table}")
+        self.name = delta.table(table_folder(path, source, table))
         self._source_table = source, table
         self._upkeep = TableUpkeep(self.name, schedule)
         self._naming = naming("string" if items == "json" else VARIANT)
@@ -82,6 +83,7 @@ class DeltaTable(TargetTable):
         if layouts == self._layouts:
             return
         session = batch.sparkSession
+        delta.refuse_replaced(session, (each.name for one in layouts.values() for each in (*one.key, *(one.row or ()))))
         if delta.schema_of(session, self.name) is None:
             self._create(session, columns.plan(self.name, {}, None, layouts, self._naming))
         kinds = {field.name: delta.kind_of(field.dataType) for field in session.table(self.name).schema}

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from relay.config import Config, CopyConfig, redacted
 from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.locations import HadoopFolder, LocalFolder, below, check_folder, local_folder, rename, spark_path
+from spark_consumers.locations import (
+    HadoopFolder,
+    LocalFolder,
+    check_folder,
+    local_folder,
+    rename,
+    spark_path,
+    table_folder,
+)
 from spark_consumers.locks import Lock, lock_of
 from spark_consumers.sinks.copy_target import NOTE, Renames
 
@@ -34,9 +42,8 @@ class DeltaPlace:
         self._beside = beside
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
-        location = below(self.place, room) if room else self.place
-        local = local_folder(location)
-        folder = HadoopFolder(location, session) if local is None else LocalFolder(local)
+        location = table_folder(self.place if self._folder is None else str(self._folder), room)
+        folder = HadoopFolder(location, session) if self._folder is None else LocalFolder(Path(location))
         before = folder.read(NOTE) or ""
         after = rule(before)
         if after != before:
@@ -54,13 +61,11 @@ class DeltaPlace:
                 f"{self._shown}: leave --swap out, set the config to the new place, and start the consumer with a new "
                 "--checkpoint and `--from` the offsets that the replay ends with"
             )
-        if _device(self._folder) != _device(there.absolute()):
-            raise ConfigError(
-                f"--swap: {self._folder} and {there.absolute()} are on two file systems: give a place beside it"
-            )
+        if _device(self._folder) != _device(there):
+            raise ConfigError(f"--swap: {self._folder} and {there} are on two file systems: give a place beside it")
 
     def locks(self, present: str) -> list[Lock]:
-        found = [lock_of(location) for location in (present, self.place)]
+        found = [lock_of(location) for location in (present, self.location)]
         return [lock for lock in found if lock is not None]
 
     def renames(self, present: str, stamp: str) -> Renames:
@@ -69,7 +74,7 @@ class DeltaPlace:
         assert there is not None
         found = []
         for suffix in (*self._beside, ""):
-            rebuilt, earlier = (Path(f"{folder.absolute()}{suffix}") for folder in (here, there))
+            rebuilt, earlier = (Path(f"{folder}{suffix}") for folder in (here, there))
             if earlier.exists():
                 found.append((str(earlier), f"{earlier}.{stamp}"))
             if rebuilt.exists():

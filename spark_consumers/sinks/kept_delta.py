@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType
 
 from spark_consumers.kept_rows import KeptRow, KeptRows
+from spark_consumers.locations import table_folder
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.delta_values import OURS, VARIANT, key_of, naming, text_of
@@ -25,7 +26,7 @@ class KeptInDelta(KeptRows):
     def __init__(
         self, session: SparkSession, path: str, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
     ) -> None:
-        self.where = f"{path}/{layout.source}/{layout.table}"
+        self.where = table_folder(path, layout.source, layout.table)
         self._session = session
         name = delta.table(self.where)
         schema = delta.schema_of(session, name)

@@ -34,12 +34,13 @@ _WITHIN = (
     "SELECT set_config(name, value, true) FROM (VALUES ('synchronous_commit', 'off', 'local'), "
     "('lock_timeout', '0', '1min')) AS s(name, given, value) WHERE current_setting(name) = given"
 )
-"""Lets the server write a transaction to its disk before it says that it is committed, and wait for no lock for ever."""
+"""Lets the server write a transaction to its disk before it says that it is committed, and bounds waits for locks."""
 
 _HOLDER = """
 SELECT format('process %s, user %s, application %s', pid, usename, application_name) FROM pg_locks JOIN
  pg_stat_activity USING (pid) WHERE granted AND pid <> pg_backend_pid() AND CASE locktype
- WHEN 'relation' THEN relation = to_regclass($1) AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ WHEN 'relation' THEN relation = to_regclass($1)
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
  WHEN 'advisory' THEN classid::bigint << 32 | objid::bigint = hashtextextended($1, 0) END
  ORDER BY mode = 'AccessShareLock' LIMIT 1"""
 """Who holds a table, rows of it, or our own lock on it: first those who do more than read it."""

@@ -94,7 +94,13 @@ def started(config: dict[str, Any], tmp_path: Path) -> Relay:
 
 
 def test_relay_check_tail_and_a_consumer_work_over_tls_with_a_password(
-    started: Relay, relay: RelayHere, dynamodb: Any, redis_server: Any, unique: str, tmp_path: Path
+    started: Relay,
+    relay: RelayHere,
+    config: dict[str, Any],
+    dynamodb: Any,
+    redis_server: Any,
+    unique: str,
+    tmp_path: Path,
 ) -> None:
     client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
     create_table(client, unique)
@@ -106,15 +112,21 @@ def test_relay_check_tail_and_a_consumer_work_over_tls_with_a_password(
     assert checked.exit_code == 0, checked.stdout
     shown = relay("tail", "CONFIG", "--from-beginning", "--exit-at-end", "--json")
     assert [json.loads(line)["key"] for line in shown.stdout.splitlines()] == ["ada"]
-    consume = ("consume", "cache", "CONFIG", "--until-caught-up")
-    on_spark = started(*consume, "--checkpoint", str(tmp_path / "point"))
+    config["log"] = {"path": str(tmp_path / "log")}
+    config["spark"] = {"conf": {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"{tmp_path}/events"}}
+    (tmp_path / "events").mkdir()
+    options = ("CONFIG", "--until-caught-up")
+    on_spark = started("consume", "cache", "log", *options, "--checkpoint", str(tmp_path / "point"))
     assert on_spark.returncode == 0, on_spark.stderr
+    consume = ("consume", "cache", *options)
     in_python = relay(*consume, "--engine", "python", "--from", "committed")
     assert in_python.exit_code == 0, in_python.stderr
     with RedisStore(redis_server.url) as store:
         ((entry,), _) = store.read([entry_key(unique, "order:ada")], generation_key(unique))
     assert entry is not None
-    assert not [file for file in tmp_path.glob("point/**/*") if file.is_file() and b"hunter2" in file.read_bytes()]
+    written = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != "relay.yaml"]
+    assert {"events", "log", "point"} <= {file.relative_to(tmp_path).parts[0] for file in written}
+    assert not [file for file in written if b"hunter2" in file.read_bytes()]
     loaded = load(tmp_path / "relay.yaml")
     assert "hunter2" not in repr(loaded) + repr(loaded.kafka) + str(loaded)
 

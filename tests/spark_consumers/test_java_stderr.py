@@ -29,6 +29,11 @@ def test_all_but_the_line_about_incubator_modules_is_printed(capfd: pytest.Captu
     assert printed_of("WARNING: Using incubator modules: a\nWARNING: b\n\nlast", capfd) == "WARNING: b\n\nlast"
 
 
+def test_a_password_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    text = 'redis://u:secret@h, required username="u" password="a b\\" secret"; last'
+    assert printed_of(text, capfd) == 'redis://***@h, required username="u" password=***; last'
+
+
 @pytest.mark.usefixtures("log_in_json")
 def test_in_a_log_of_json_each_line_is_an_object(capfd: pytest.CaptureFixture[str]) -> None:
     text = "spark: WARN Executor: redis://u:secret@h is slow\n\n\tat a.B\nspark: FATAL Executor: last"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,28 @@ def test_java_has_as_much_room_for_the_code_that_spark_compiles_as_by_its_defaul
         return int(found[1])
 
     assert reserved(*session._JAVA_OPTIONS) >= reserved()
+
+
+SECRETS = """
+import pathlib
+from relay.config import SparkConfig
+from spark_consumers.session import _started, close_session, open_session
+
+KEY, OF_KAFKA = "spark.hadoop.fs.s3a.secret.key", ["kafka.ssl.keystore.key", "kafka.sasl.jaas.config", "my.pin"]
+conf = {KEY: "hunter2", "spark.redaction.regex": "pin$", "spark.app.id": "shown"}
+session = open_session("secrets", delta=False, spark=SparkConfig(conf=conf))
+command = pathlib.Path(f"/proc/{_started[session].gateway.proc.pid}/cmdline").read_bytes()
+assert b"spark.app.id=shown" in command
+assert b"hunter2" not in command
+assert session.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key") == "hunter2"
+options = session._jvm.PythonUtils.toScalaMap({name: "hunter2" for name in OF_KAFKA})
+assert "hunter2" not in session._jsparkSession.sessionState().conf().redactOptions(options).toString()
+close_session(session)
+"""
+
+
+@pytest.mark.services
+def test_no_secret_is_in_the_command_that_starts_java_and_none_of_kafka_in_a_plan() -> None:
+    """All users of the machine can read the command, and a PEM key is in a setting that Spark takes for no secret."""
+    ran = subprocess.run([sys.executable, "-c", SECRETS], capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stderr

@@ -26,6 +26,7 @@ from relay.kafka.topics import LARGEST_MESSAGE
 from relay.services.postgres import execute
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
+from spark_consumers.locations import local_folder, table_folder
 from tests.command_line import relay
 from tests.faults.harness import Relay
 from tests.spark_consumers import delta_rows
@@ -359,7 +360,7 @@ def copied(config: Config, table: str) -> dict[str, int] | None:
     if config.copy_.url.startswith("postgresql"):
         rows = execute(config.copy_.url, f"SELECT customer, item FROM {table}.{table} WHERE NOT _relay_deleted")
         return {customer: int(item["version"]["N"]) for customer, item in rows}
-    path = f"{config.copy_.url.removeprefix('delta://')}/{table}/{table}"
+    path = table_folder(str(local_folder(config.copy_.url)), table, table)
     if not delta_rows.is_there(path):
         return None
     found = delta_rows.rows(path, ["customer", "item"], where="NOT _relay_deleted")
