@@ -7,7 +7,7 @@ lost with them, unlike a checkpoint.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -91,16 +91,25 @@ def holes(begin: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str,
 class AppliedNotes:
     """The notes of one target. ``rooms``: the topics of each. ``ids``: returns the topics' ids.
 
-    ``change``: reads and changes a note. A topic that has left its room, with a table that has left the config, is
-    noted as long as it is read. A source that has left as a whole has no room.
+    ``change``: reads and changes a note. ``lost``: returns which of the tables of a room are not there, with their
+    topics. A topic that has left its room, with a table that has left the config, is noted as long as it is read. A
+    source that has left as a whole has no room.
     """
 
     def __init__(
-        self, rooms: Mapping[str, Collection[str]], ids: Callable[[], Mapping[str, str]], change: ChangeNote
+        self,
+        rooms: Mapping[str, Collection[str]],
+        ids: Callable[[], Mapping[str, str]],
+        change: ChangeNote,
+        lost: Callable[[SparkSession, str, Collection[str]], Mapping[str, str]] = lambda *_: {},
     ) -> None:
         self._rooms = rooms
         self._ids = ids
         self._change = change
+        self._find_lost = lost
+        # The tables that have changes, and those that the note has and the target lacks, with their topics.
+        self._tables: dict[str, set[str]] = {room: set() for room in rooms}
+        self._lost: dict[str, Mapping[str, str]] = {}
         # What is known to be in the note of a room, and topics there that no longer belong to the room.
         self._last: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._left: dict[str, Collection[str]] = {}
@@ -109,7 +118,9 @@ class AppliedNotes:
         """Return the offsets up to which the target has everything, for all topics that have a room."""
         found: Offsets = {topic: {} for topics in self._rooms.values() for topic in topics}
         for room, topics in self._rooms.items():
-            offsets = self._read(room, self._change(session, room, str))[0].offsets
+            text, self._lost[room] = self._change(session, room, str), {}
+            self._lost[room] = self._find_lost(session, room, self._read(room, text)[2])  # I1
+            offsets = self._read(room, text)[0].offsets
             self._last[room], self._left[room] = offsets, offsets.keys() - set(topics)
             found.update((topic, dict(offsets[topic])) for topic in topics if topic in offsets)
         return found
@@ -131,32 +142,41 @@ class AppliedNotes:
             if holes(self._last.get(room, {}), reached):
                 self._change(session, room, partial(self._advanced, room, reached, ()))
                 self._last[room] = {**self._last.get(room, {}), **reached}
+                self._lost[room] = {}
+
+    def add_tables(self, names: Iterable[tuple[str, str]]) -> None:
+        """Note tables, by source, together with the offsets that come next."""
+        for room, table in names:
+            self._tables.setdefault(room, set()).add(table)
 
     def _advanced(self, room: str, reached: Offsets, gaps: Sequence[LostChanges], text: str) -> str:
-        applied, noted = self._read(room, text)
+        applied, noted, tables = self._read(room, text)
         if holes(applied.offsets, self._last.get(room, {})):  # I1
             raise RelayError(
                 f"{_note_of(room)} is no longer there: they were deleted while the consumer ran. Put them back, or "
                 "name another folder with --checkpoint"
             )
         listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
-        return json.dumps({"applied": applied.advanced(reached).to_json().decode(), "gaps": to_json([*listed])})
+        reached_json = applied.advanced(reached).to_json().decode()
+        listed_tables = sorted(self._tables.get(room, set()).union(tables))
+        return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": listed_tables})
 
-    def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges]]:
-        """Return what a note says, without the offsets of topics that were created again since, and the gaps."""
+    def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges], list[str]]:
+        """Return what a note says, without topics that were created again and lost tables: offsets, gaps, tables."""
         ids = self._ids()
         try:
             found = json.loads(text or "{}")
             applied = AppliedChanges.from_json(found.get("applied", "").encode()) or AppliedChanges("", {}, {})
-            gaps = from_json(found.get("gaps", ""))
+            gaps, lost = from_json(found.get("gaps", "")), self._lost.get(room, {})
+            tables = [table for table in found.get("tables", ()) if table not in lost]
         except (ValueError, TypeError, AttributeError) as error:
             raise RelayError(
                 f"{_note_of(room)} cannot be read: {error}: put back what wrote it, or remove it and name another "
                 "folder with --checkpoint"
             ) from error
-        again = created_again(applied.ids, ids)
-        kept = {topic: offsets for topic, offsets in applied.offsets.items() if topic not in again}
-        return replace(applied, ids={**applied.ids, **ids}, offsets=kept), gaps
+        without = {*created_again(applied.ids, ids), *lost.values()}
+        kept = {topic: offsets for topic, offsets in applied.offsets.items() if topic not in without}
+        return replace(applied, ids={**applied.ids, **ids}, offsets=kept), gaps, tables
 
 
 def _note_of(room: str) -> str:

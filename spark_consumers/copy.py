@@ -8,7 +8,7 @@ stored token has not changed since. Images may be large, so they are not collect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import cache, partial
@@ -68,8 +68,14 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
     rooms: dict[str, set[str]] = {}
     for table, source in config.tables.items():
         rooms.setdefault(source.name, set()).add(config.topic(table))
-    notes = AppliedNotes(rooms, ids, target.change_note)
-    rule = TableCopies(target.open(), copy.tombstone_retention, ids_of, published, notes)
+    open_table = target.open()
+
+    def lost(session: SparkSession, source: str, tables: Collection[str]) -> Mapping[str, str]:
+        found = [name for name in tables if not open_table(source, name).exists(session.range(0))]
+        return {name: config.topic(name) for name in found if name in config.tables}
+
+    notes = AppliedNotes(rooms, ids, target.change_note, lost)
+    rule = TableCopies(open_table, copy.tombstone_retention, ids_of, published, notes)
     return TableConsumer(
         "copy",
         config,
@@ -135,6 +141,7 @@ class TableCopies:
             apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
             table.target.maintain(batch)
+        self._notes.add_tables(by_table)
         return {**asdict(counts), "collected": collected}
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:

@@ -20,8 +20,7 @@ from spark_consumers.running import RETRY_DELAYS, log_event
 PATIENCE = 300.0
 """How many seconds a schema has to stay unknown, while whoever keeps the schemas answers all the time."""
 
-# Of the time since a schema was given up, how much the next ones may take: after each value a foreign writer may send one
-# with another schema.
+# How much of the time since a schema was given up the next ones may take: a foreign writer may send one after another.
 _SHARE = 0.1
 
 _REMEMBERED = 1000  # headers that were given up

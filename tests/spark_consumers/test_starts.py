@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,14 +99,18 @@ def test_a_target_that_is_not_known_lacks_what_was_removed() -> None:
 
 
 class Notes:
-    """The notes of a target, as it keeps them."""
+    """The notes of a target, as it keeps them. ``deleted``: its tables that are not there."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.ids = {"orders": "a", "lines": "b"}
+        self.deleted: set[str] = set()
 
     def open(self) -> AppliedNotes:
-        return AppliedNotes({"shop": ["orders"], "more": ["lines"]}, lambda: self.ids, self.change)
+        return AppliedNotes({"shop": ["orders"], "more": ["lines"]}, lambda: self.ids, self.change, self.lost)
+
+    def lost(self, session: Any, room: str, tables: Collection[str]) -> dict[str, str]:
+        return {table: table for table in tables if table in self.deleted}
 
     def change(self, session: Any, room: str, rule: Any) -> str:
         self.texts[room] = rule(self.texts.get(room, ""))
@@ -120,6 +125,21 @@ def test_a_table_that_left_the_config_and_comes_back_is_as_far_as_it_was_read() 
     without.applied(none)
     without.advance(none, {"orders": {"0": 9}, "lines": {"0": 4}})
     assert target.open().applied(none) == {"orders": {"0": 9}, "lines": {"0": 4}}
+
+
+def test_a_table_that_was_deleted_has_nothing_until_it_is_filled_or_its_gap_is_noted() -> None:
+    """I1: the note is of all tables of a source. A table that no change comes for may stay away then."""
+    target, none = Notes(), cast(Any, None)
+    notes = target.open()
+    notes.add_tables([("shop", "orders")])
+    notes.advance(none, {"orders": {"0": 5}, "lines": {"0": 3}})
+    target.deleted = {"orders", "lines"}  # no change has come of lines
+    for _ in range(2):
+        notes = target.open()
+        assert notes.applied(none) == {"orders": {}, "lines": {"0": 3}}
+    notes.advance(none, {"orders": {"0": 2}})
+    notes.advance(none, {"orders": {"0": 3}})
+    assert target.open().applied(none) == {"orders": {"0": 3}, "lines": {"0": 3}}
 
 
 def test_a_note_that_is_gone_while_a_consumer_runs_ends_it() -> None:
@@ -225,10 +245,14 @@ def test_a_copy_that_begins_behind_removed_records_notes_a_gap_of_that_table_alo
 
 @pytest.mark.services
 @pytest.mark.parametrize("target", ["delta", "postgres"])
+@pytest.mark.parametrize("is_table", [False, True])
 def test_tables_that_were_deleted_are_noticed_and_filled_again_by_a_new_checkpoint(
-    topic: Topic, target: str, request: pytest.FixtureRequest
+    topic: Topic, target: str, is_table: bool, request: pytest.FixtureRequest
 ) -> None:
-    """I1: a consumer that went on would leave a fraction of the rows, and say that all is well."""
+    """I1: a consumer that went on would leave a fraction of the rows, and say that all is well.
+
+    Also if it is one table, and the note of its source is still there.
+    """
     if target == "postgres":
         topic.set_copy_url(url := request.getfixturevalue("database_url"))
     line = change("a", 1)
@@ -238,9 +262,9 @@ def test_tables_that_were_deleted_are_noticed_and_filled_again_by_a_new_checkpoi
     topic.consume("log copy", checkpoint="one")
     shutil.rmtree(topic.folder / "log")
     if target == "postgres":
-        execute(url, "DROP SCHEMA orders CASCADE")
+        execute(url, "DROP TABLE orders.orders" if is_table else "DROP SCHEMA orders CASCADE")
     else:
-        shutil.rmtree(topic.folder / "copy")
+        shutil.rmtree(topic.folder / ("copy/orders/orders" if is_table else "copy"))
     topic.publish([change("c", 1)])
     for kind in ("log", "copy"):
         topic.refuse(kind, checkpoint=f"one/{kind}")
