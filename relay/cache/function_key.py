@@ -95,7 +95,7 @@ class FunctionKey:
         for column, given in call.values.items():
             shown = _shown(result, column, given)
             # I6: a collation finds `ada` by `Ada`, and `007` finds the item 7, or will
-            if shown is None and column in call.unread or shown not in (None, text(given)):
+            if (shown is None and column in call.unread) or shown not in (None, text(given)):
                 if self._warning.is_due():
                     _log.warning(
                         "%s: a result is not stored, since it does not show the %s that its cache key %r was made of, "

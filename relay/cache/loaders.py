@@ -101,21 +101,21 @@ def _shows(key: str, primary_key: Mapping[str, Any]) -> bool:
     return True
 
 
-Read = Callable[[Any, Sequence[str]], Mapping[str, bytes] | Iterable[tuple[Mapping[str, Any], bytes]]]
-"""``read(cursor, keys)``: by any queries over any tables, to values by key, or to pairs of a row and its value."""
+Read = Callable[[Any, Sequence[str]], Iterable[tuple[Mapping[str, Any], bytes]]]
+"""``read(cursor, keys)``: by any queries over any tables, to pairs of a row and its value."""
 
 
 class RowsLoader(ABC):
     """What the loaders of MySQL and MariaDB share: a value comes from the row that renders its key.
 
     ``key``: the template of the keys in ``cache.keys``; the loader renders the key of each row that ``read`` returns
-    with it. Without it, ``read`` returns values by key, and has to render them from its rows itself, by ``key_text``. A
-    key that no row renders has no value, even where a row is found by it: ``7`` by ``007``, ``ada`` by ``Ada``.
+    with it. A key that no row renders has no value, even where a row is found by it: ``7`` by ``007``, ``ada`` by
+    ``Ada``.
     """
 
-    def __init__(self, read: Read, key: str | None) -> None:
+    def __init__(self, read: Read, key: str) -> None:
         self.key = key
-        self._columns = key_template(key)[1] if key is not None else frozenset()
+        self._columns = key_template(key)[1]
         self._read = read
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
@@ -127,15 +127,11 @@ class RowsLoader(ABC):
         """Load many keys, for ``get_many``."""
 
     def _values(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
-        found: Any = self._read(cursor, keys)
-        if self.key is not None:
-            pairs = [*found]
-            for row, _ in pairs:
-                if lacking := sorted(self._columns - row.keys()):  # I6: else it would be taken for no row
-                    raise ValueError(f"`read` has returned a row without `{lacking[0]}`, which {self.key} needs")
-            found = {key: value for row, value in pairs for key in row_keys([self.key], [row])}  # I6
-        values: Mapping[str, bytes] = found
-        return values
+        pairs = [*self._read(cursor, keys)]
+        for row, _ in pairs:
+            if lacking := sorted(self._columns - row.keys()):  # I6: else it would be taken for no row
+                raise ValueError(f"`read` has returned a row without `{lacking[0]}`, which {self.key} needs")
+        return {key: value for row, value in pairs for key in row_keys([self.key], [row])}  # I6
 
 
 class ReplicaLoader(RowsLoader):
@@ -144,7 +140,7 @@ class ReplicaLoader(RowsLoader):
     ``primary_reads`` counts those keys. Without a primary their values are returned and not cached.
     """
 
-    def __init__(self, read: Read, key: str | None) -> None:
+    def __init__(self, read: Read, key: str) -> None:
         super().__init__(read, key)
         self.primary_reads = 0
         self._lock = threading.Lock()  # guards the counter
@@ -170,7 +166,7 @@ class ReplicaLoader(RowsLoader):
         return loaded | primary.load_many(lagging)
 
 
-def require_one_key(key: str | None, *primaries: PrimaryLoader | None) -> None:
+def require_one_key(key: str, *primaries: PrimaryLoader | None) -> None:
     """Raise ValueError if a loader's primary renders other keys than it: what they read has one form."""
     for primary in primaries:
         if primary is not None and primary.key != key:
@@ -193,8 +189,8 @@ class QueriesLoader(ReplicaLoader):
         watcher: ReplicationWatcher,
         read: Read,
         *,
+        key: str,
         primary: PrimaryLoader | None = None,
-        key: str | None = None,
     ) -> None:
         super().__init__(read, key)
         require_one_key(key, primary)
@@ -243,8 +239,8 @@ class KeyspaceLoader(ReplicaLoader):
         sharding_key: Callable[[str], Value],
         read: Read,
         *,
+        key: str,
         primaries: Mapping[str, PrimaryLoader] | None = None,
-        key: str | None = None,
     ) -> None:
         super().__init__(read, key)
         require_one_key(key, *(primaries or {}).values())
@@ -291,7 +287,7 @@ class PrimaryLoader(RowsLoader):
     find, and wait for the transactions that have changed them.
     """
 
-    def __init__(self, connect: Callable[[], Any], read: Read, *, key: str | None = None) -> None:
+    def __init__(self, connect: Callable[[], Any], read: Read, *, key: str) -> None:
         super().__init__(read, key)
         self._connect = connect
         self._connections = Connections(self._open)
@@ -342,7 +338,7 @@ class VitessLoader(PrimaryLoader):
     ``connect`` returns a new connection to vtgate. The keyspace must be the relayed one.
     """
 
-    def __init__(self, connect: Callable[[], Any], keyspace: str, read: Read, *, key: str | None = None) -> None:
+    def __init__(self, connect: Callable[[], Any], keyspace: str, read: Read, *, key: str) -> None:
         super().__init__(connect, read, key=key)
         self.keyspace = keyspace
 

@@ -17,7 +17,7 @@ from relay.cache import Load
 from relay.cache.loaders import PrimaryLoader
 from relay.demo.orders import TABLE, Incident, Orders
 from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
+from relay.demo.workload import CACHE_KEY, HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 
 DATABASE = "shop"
@@ -80,7 +80,7 @@ class MySQLOrders(Orders):
         return self._workload
 
     def load(self) -> Load:
-        loader = PrimaryLoader(self.connect, _read)
+        loader = PrimaryLoader(self.connect, _read, key=CACHE_KEY)
         self._stack.callback(loader.close)
         return loader.load
 
@@ -152,6 +152,5 @@ class MySQLWriter(SQLWriter):
         self.record(started, *planned)
 
 
-def _read(cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
-    rows = {key: read_order(cursor, TABLE, item_of(key)) for key in keys}
-    return {key: row for key, row in rows.items() if row is not None}
+def _read(cursor: Cursor, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
+    return [pair for key in keys for pair in read_order(cursor, TABLE, item_of(key))]

@@ -162,12 +162,12 @@ def key(item: Item) -> dict[str, Any]:
     return {HASH_KEY: item[0], RANGE_KEY: int(item[1])}
 
 
-def read_order(cursor: Cursor, table: str, item: Item) -> bytes | None:
-    """Return the item's row as JSON, as the cache holds it, or None if there is no such row."""
+def read_order(cursor: Cursor, table: str, item: Item) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the item's row, and its JSON, as the cache holds it; nothing if there is no such row."""
     cursor.execute(f"SELECT * FROM {table} WHERE {_IS_ITEM}", item)
     names = [column[0] for column in cursor.description]
-    row = cursor.fetchone()
-    return None if row is None else orjson.dumps(dict(zip(names, row, strict=True)), default=str)
+    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return [(row, orjson.dumps(row, default=str)) for row in rows]
 
 
 def _arguments(items: Sequence[Item]) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from relay.cache import Load, VitessLoader
 from relay.demo.orders import TABLE, Incident, Orders
 from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
 from relay.demo.truth import PublishedChange
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
+from relay.demo.workload import CACHE_KEY, HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
 from relay.keyrange import KeyRange
 from relay.services.vitess import Vitess
 from relay.services.vitess_build import vtcombo
@@ -84,7 +84,7 @@ class VitessOrders(Orders):
         return Workload(partial(VitessWriter, self), pause=pause)
 
     def load(self) -> Load:
-        loader = VitessLoader(self.vitess.connect, BEFORE, self._read)
+        loader = VitessLoader(self.vitess.connect, BEFORE, self._read, key=CACHE_KEY)
         self._stack.callback(loader.close)
         return loader.load
 
@@ -157,16 +157,15 @@ class VitessOrders(Orders):
             cursor.executemany(f"INSERT INTO {TABLE} ({', '.join(names)}) VALUES ({placeholders})", rows)
         return len(rows), self.vitess.journal([(BEFORE, SPLIT)], [(AFTER, shard) for shard in TARGETS])
 
-    def _read(self, cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+    def _read(self, cursor: Cursor, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
+        found: list[tuple[dict[str, Any], bytes]] = []
         for key in keys:
             customer, order = item_of(key)
             keyspace = ""
             # Repeated if the orders moved during the read. In a real reshard vtgate handles that.
             while keyspace != (keyspace := self.placement.keyspace(customer)):
-                row = read_order(cursor, f"{keyspace}.{TABLE}", (customer, order))
-            if row is not None:
-                found[key] = row
+                rows = read_order(cursor, f"{keyspace}.{TABLE}", (customer, order))
+            found += rows
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -50,10 +50,10 @@ class Shop:
         self.store = MemoryStore()
         self.cache = TokenCache(self.store, "shop")
         self.invalidator = Invalidator(self.store, "shop")
-        self.loader = KeyspaceLoader(queries, str, self.read)
+        self.loader = KeyspaceLoader(queries, str, self.read, key="{id}")
         self.reads: list[list[str]] = []
 
-    def read(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    def read(self, cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
         self.reads.append(sorted(keys))
         return read(cursor, keys)
 
@@ -177,13 +177,13 @@ def test_the_token_of_a_load_is_taken_before_its_read(shop: Shop) -> None:
     primary = shop.keyspace.shards[HIGH].primary
     before = primary.gtid
 
-    def meanwhile(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    def meanwhile(cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
         found = read(cursor, keys)
         shop.keyspace.put(number, 9)
         caught_up(shop, HIGH)
         return found
 
-    loaded = KeyspaceLoader(shop.queries, str, meanwhile).load(str(number), {})
+    loaded = KeyspaceLoader(shop.queries, str, meanwhile, key="{id}").load(str(number), {})
     assert [token.position for token in loaded.tokens.values()] == [f"MariaDB/{before}"]
     assert primary.gtid != before
 
@@ -224,9 +224,9 @@ def test_no_interleaving_of_shards_leaves_an_older_value_in_the_cache(shop: Shop
 
 def test_the_primary_of_a_shard_is_asked_for_what_its_replica_lacks(shop: Shop) -> None:
     (low,), (high,) = numbers_of(LOW, 1), numbers_of(HIGH, 1)
-    primary = PrimaryLoader(partial(shop.keyspace.shards[LOW].primary.connect, USER), read)
+    primary = PrimaryLoader(partial(shop.keyspace.shards[LOW].primary.connect, USER), read, key="{id}")
     with closing(primary):
-        loader = KeyspaceLoader(shop.queries, str, read, primaries={LOW: primary})
+        loader = KeyspaceLoader(shop.queries, str, read, key="{id}", primaries={LOW: primary})
         for shard in SHARDS:
             shop.lag(shard)
         shop.write(low, 3)
@@ -236,7 +236,7 @@ def test_the_primary_of_a_shard_is_asked_for_what_its_replica_lacks(shop: Shop) 
         assert found[str(high)].outcome is Outcome.DROPPED
         assert loader.primary_reads == 1
         with pytest.raises(ValueError, match="has no shard c0-"):
-            KeyspaceLoader(shop.queries, str, read, primaries={"c0-": primary})
+            KeyspaceLoader(shop.queries, str, read, key="{id}", primaries={"c0-": primary})
 
 
 def test_a_key_that_no_shard_can_have_is_an_error(shop: Shop) -> None:

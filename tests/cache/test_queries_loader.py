@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ class Names:
         self.server, self.database = server, database
         shard = f"legacy/{database}/-"
         self.watcher = ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), shard)
-        self.loader = QueriesLoader(self.connect, self.watcher, self.read)
+        self.loader = QueriesLoader(self.connect, self.watcher, self.read, key="{id}")
         self.meanwhile: Callable[[], object] = lambda: None  # called in each read
         self.connections: list[Any] = []
         self.queries = 0
@@ -40,11 +40,11 @@ class Names:
         self.connections.append(self.server.connect(USER, database=self.database, autocommit=True))
         return self.connections[-1]
 
-    def read(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    def read(self, cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
         self.meanwhile()
         self.queries += 1
         cursor.execute("SELECT id, name FROM t WHERE id IN %s", ([int(key) for key in keys],))
-        return {str(number): name.encode() for number, name in cursor.fetchall()}
+        return [({"id": number}, name.encode()) for number, name in cursor.fetchall()]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -69,9 +69,9 @@ def opened(server: MariaDB) -> Any:
     return server.connect(USER, database=DATABASE, autocommit=True)
 
 
-def read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+def read(cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
     cursor.execute("SELECT id, v FROM t WHERE id IN %s", ([int(key) for key in keys],))
-    return {str(number): value.encode() for number, value in cursor.fetchall()}
+    return [({"id": number}, value.encode()) for number, value in cursor.fetchall()]
 
 
 def test_a_load_from_a_primary_after_an_invalidation_waits_until_the_change_is_visible(primary: SemiSync) -> None:
@@ -80,7 +80,7 @@ def test_a_load_from_a_primary_after_an_invalidation_waits_until_the_change_is_v
     store = MemoryStore()
     cache = TokenCache(store, "shop")
     with (
-        closing(VitessLoader(lambda: opened(server), "shop", read)) as loader,
+        closing(VitessLoader(lambda: opened(server), "shop", read, key="{id}")) as loader,
         primary.unacknowledged(f"UPDATE `{DATABASE}`.t SET v = 'new'") as acknowledge,
     ):
         assert server.execute(f"SELECT v FROM `{DATABASE}`.t") == (("old",),)
@@ -102,7 +102,7 @@ def test_a_token_does_not_contain_a_change_that_is_logged_and_not_visible(primar
     with (
         watcher,
         closing(opened(server)) as connection,
-        closing(QueriesLoader(lambda: opened(server), watcher, read)) as loader,
+        closing(QueriesLoader(lambda: opened(server), watcher, read, key="{id}")) as loader,
     ):
         queries = TokenQueries(connection, watcher)
         with primary.unacknowledged(f"UPDATE `{DATABASE}`.t SET v = 'new'") as acknowledge:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -32,17 +32,17 @@ class Names:
         self.table = table
         self.connections: list[Any] = []
         self.meanwhile: Callable[[], object] = lambda: None  # called in each read
-        self.loader = VitessLoader(self.connect, next(iter(KEYSPACES)), self.read)
+        self.loader = VitessLoader(self.connect, next(iter(KEYSPACES)), self.read, key="{id}")
 
     def connect(self) -> Any:
         # Without the loader's settings all reads would be in one transaction (PyMySQL's default), and on a replica.
         self.connections.append(self.vitess.connect(f"{self.loader.keyspace}@replica", autocommit=False))
         return self.connections[-1]
 
-    def read(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    def read(self, cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
         self.meanwhile()
         cursor.execute(f"SELECT id, name FROM {self.table} WHERE id IN %s", ([int(key) for key in keys],))
-        return {str(number): name.encode() for number, name in cursor.fetchall()}
+        return [({"id": number}, name.encode()) for number, name in cursor.fetchall()]
 
     def write(self, number: int, name: str) -> None:
         sql = f"INSERT INTO {self.table} (id, name) VALUES (%s, %s) ON DUPLICATE KEY UPDATE name = VALUES(name)"

@@ -23,7 +23,7 @@ from relay.services.redis import RedisServer
 from tests.cache.proxy import Proxy
 from tests.cache.redis_groups import command
 from tests.faults.harness import Relay
-from tests.soak.audited_lines import SHARD, AuditedLines, read_lines
+from tests.soak.audited_lines import CACHE_KEY, SHARD, AuditedLines, read_lines
 from tests.waiting import wait_until
 
 Engine = Literal["spark", "python"]
@@ -61,7 +61,7 @@ class Shop(AuditedLines):
 
     def _loader(self) -> PrimaryLoader | QueriesLoader:
         primary, replica = self._servers.primary, self._servers.replica
-        on_primary = PrimaryLoader(partial(primary.connect, USER), read_lines)
+        on_primary = PrimaryLoader(partial(primary.connect, USER), read_lines, key=CACHE_KEY)
         self._stack.callback(on_primary.close)
         if self._reads == "primary":
             return on_primary
@@ -69,7 +69,7 @@ class Shop(AuditedLines):
         watcher = ReplicationWatcher.of(HOST, replica.port, USER, PASSWORD, SHARD)
         self._stack.enter_context(watcher)
         fallback = on_primary if self._reads == "replica, then primary" else None
-        loader = QueriesLoader(partial(replica.connect, USER), watcher, read_lines, primary=fallback)
+        loader = QueriesLoader(partial(replica.connect, USER), watcher, read_lines, key=CACHE_KEY, primary=fallback)
         return self._stack.enter_context(closing(loader))
 
     def source(self) -> dict[str, Any]:

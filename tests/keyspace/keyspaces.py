@@ -105,9 +105,9 @@ class Keyspace:
         return changes
 
 
-def read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+def read(cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
     cursor.execute(f"SELECT id, v FROM {DATABASE}.customer WHERE id IN %s", ([int(key) for key in keys],))
-    return {str(number): str(value).encode() for number, value in cursor.fetchall()}
+    return [({"id": number}, str(value).encode()) for number, value in cursor.fetchall()]
 
 
 def state_of(queries: KeyspaceQueries, server: MariaDB) -> ServerState:

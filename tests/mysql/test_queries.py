@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
@@ -60,9 +60,9 @@ def apply_again(replica: Any, primary: Any) -> None:
     replica.wait_for(primary.gtid)
 
 
-def read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+def read(cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
     cursor.execute(f"SELECT id, v FROM {DATABASE}.t WHERE id IN %s", ([int(key) for key in keys],))
-    return {str(number): str(value).encode() for number, value in cursor.fetchall()}
+    return [({"id": number}, str(value).encode()) for number, value in cursor.fetchall()]
 
 
 def last_number(position: str) -> int:
@@ -193,9 +193,11 @@ class TestQueries:
         cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
         with (
             watch(replica) as watcher,
-            closing(PrimaryLoader(partial(primary.connect, USER), read)) as of_primary,
-            closing(QueriesLoader(partial(replica.connect, USER), watcher, read, primary=of_primary)) as loader,
-            closing(QueriesLoader(partial(replica.connect, USER), watcher, read)) as alone,
+            closing(PrimaryLoader(partial(primary.connect, USER), read, key="{id}")) as of_primary,
+            closing(
+                QueriesLoader(partial(replica.connect, USER), watcher, read, key="{id}", primary=of_primary)
+            ) as loader,
+            closing(QueriesLoader(partial(replica.connect, USER), watcher, read, key="{id}")) as alone,
         ):
             assert cache.get_or_load("5", alone.load) == Cached(b"1", Outcome.DROPPED)  # there are no floors yet
             assert cache.get_or_load("5", loader.load) == Cached(b"1", Outcome.FILLED)
@@ -220,7 +222,7 @@ class TestQueries:
     def test_a_server_that_takes_no_writes_is_refused_as_the_primary(self, primary: Any, replica: Any) -> None:
         """I6: it may lag."""
         replica.execute("SET GLOBAL read_only = 1")
-        with closing(PrimaryLoader(partial(replica.connect, USER), read)) as loader:
+        with closing(PrimaryLoader(partial(replica.connect, USER), read, key="{id}")) as loader:
             with pytest.raises(RelayError, match="is read-only: connect to the one that takes writes"):
                 loader.load("5", None)
             replica.execute("SET GLOBAL read_only = 0")

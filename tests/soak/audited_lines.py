@@ -32,6 +32,7 @@ DELETED = -1
 
 _SOURCE = "audited"
 SHARD = f"{_SOURCE}/{DATABASE}/-"
+CACHE_KEY = "line:{customer}:{line}"
 _WRITERS = 2
 _CUSTOMERS = 60
 _LINES = 12
@@ -102,20 +103,21 @@ class PrimaryReader:
             stack.enter_context(watcher)
             self._watcher = watcher
             connect = partial(primary.connect, USER, connect_timeout=5, read_timeout=30)
-            self._loader = stack.enter_context(closing(QueriesLoader(connect, watcher, read_lines)))
+            self._loader = stack.enter_context(closing(QueriesLoader(connect, watcher, read_lines, key=CACHE_KEY)))
             self._open = stack.pop_all()
 
 
-def read_lines(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
-    """Return the versions of the lines that are there, by cache key."""
-    found = {}
+def read_lines(cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the lines that are there, with their versions."""
+    found: list[tuple[dict[str, Any], bytes]] = []
     for key in keys:
         _, customer, line = key.split(":")
         cursor.execute(
-            f"select version from {DATABASE}.{TABLE} where customer = %s and line = %s", (int(customer), int(line))
+            f"select customer, line, version from {DATABASE}.{TABLE} where customer = %s and line = %s",
+            (int(customer), int(line)),
         )
-        for (version,) in cursor.fetchall():
-            found[key] = str(version).encode()
+        for number, of_line, version in cursor.fetchall():
+            found.append(({"customer": number, "line": of_line}, str(version).encode()))
     return found
 
 
@@ -123,7 +125,7 @@ class AuditedLines:
     """The part that is a ``Part``: servers, writers, and what happens to them."""
 
     table = TABLE
-    cache_key = "line:{customer}:{line}"
+    cache_key = CACHE_KEY
 
     def __init__(self, seed: int, rate: float, writers: int = _WRITERS, customers: int = _CUSTOMERS) -> None:
         self.items: Sequence[Item] = [(customer, line) for customer in range(customers) for line in range(_LINES)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay.cache import RedisStore, TokenCache, VitessLoader, key_text
+from relay.cache import RedisStore, TokenCache, VitessLoader
 from relay.config import load
 from relay.kafka import topics
 from tests.faults.harness import Relay
@@ -50,14 +50,14 @@ def test_what_changed_before_its_row_was_copied_is_invalidated_also_if_it_was_de
     config = load(path)
     topics.create_missing(topics.connect(config), config, [unique])
 
-    def read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    def read(cursor: Any, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
         cursor.execute(f"SELECT id, v FROM {unique} WHERE id IN %s", ([int(key[4:]) for key in keys],))
-        return {key_text(TEMPLATE, {"id": number}): str(v).encode() for number, v in cursor.fetchall()}
+        return [({"id": number}, str(v).encode()) for number, v in cursor.fetchall()]
 
     consume = ("consume", "cache", str(path), "--engine", "python")
     with (
         RedisStore(redis_server.url) as store,
-        closing(VitessLoader(lambda: vitess.connect("commerce"), "commerce", read)) as rows,
+        closing(VitessLoader(lambda: vitess.connect("commerce"), "commerce", read, key=TEMPLATE)) as rows,
         running(*consume, log=tmp_path / "consumer.log") as consumer,
     ):
         wait_until(lambda: consumer.has_logged('"started"'), 60)
