@@ -13,7 +13,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from relay.commands import (
     check,
@@ -29,7 +28,7 @@ from relay.commands import (
     status,
     verify,
 )
-from relay.commands.logged import Commands, wrong_usage_logged
+from relay.commands.logged import Commands, Group, wrong_usage_logged
 from relay.commands.options import (
     ConfigArgument,
     ConsumerKind,
@@ -47,7 +46,7 @@ from relay.errors import ConfigError, RelayError
 from relay.extras import needs
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Prints errors that are meant for the user without a traceback, and exits with their code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -69,6 +68,8 @@ def _errors_shown(given: list[str]) -> Iterator[None]:
         for line in str(error).splitlines() or [type(error).__name__]:
             typer.echo(f"relay: error: {line}", err=True)
         raise typer.Exit(error.exit_code) from error
+    finally:
+        RelayError.file = "CONFIG"
 
 
 app = Commands(
@@ -83,10 +84,10 @@ app = Commands(
 token = Commands(
     help="Compare event tokens: the positions of changes in the history of a database.", no_args_is_help=True
 )
-app.add_typer(token, name="token")
-app.add_typer(services.app, name="services")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(gaps.app, name="gaps")
+_BEGIN, _RUN, _LOOK, _REPAIR = "To begin", "To run", "To look", "To repair"
+app.command("init", rich_help_panel=_BEGIN)(init.init)
+app.command("check", rich_help_panel=_BEGIN)(check.check)
+app.add_typer(services.app, name="services", rich_help_panel=_BEGIN)
 
 
 def _version(wanted: bool) -> None:
@@ -106,7 +107,7 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def run(
     config: ConfigArgument,
     until_caught_up: UntilCaughtUpOption = False,
@@ -144,7 +145,7 @@ def run(
             supervisor.run(command, workers, until_done=until_caught_up)
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def tail(
     config: ConfigArgument,
     topics: Annotated[
@@ -201,7 +202,7 @@ def tail(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def consume(
     consumers: Annotated[
         list[ConsumerKind], typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.")
@@ -265,6 +266,8 @@ def consume(
     if engine == "python" and (master or conf):
         raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
     loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
+    if sys.stderr.isatty():
+        typer.echo(f"relay: starting {', '.join(consumers)}; stop with Ctrl-C", err=True)
     import spark_consumers
 
     kinds: list[spark_consumers.Kind] = [kind.value for kind in consumers]
@@ -281,14 +284,15 @@ def consume(
         )
 
 
-app.command("init")(init.init)
-app.command("check")(check.check)
-app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
-app.command("replay")(replay.replay)
-app.command("reset")(reset.reset)
-app.command("snapshot")(snapshot.snapshot)
-app.command("verify")(verify.verify)
+app.command("status", rich_help_panel=_LOOK)(status.status)
+app.command("verify", rich_help_panel=_LOOK)(verify.verify)
+app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
+app.add_typer(token, name="token", rich_help_panel=_LOOK)
+app.add_typer(gaps.app, name="gaps", rich_help_panel=_REPAIR)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_REPAIR)
+app.command("snapshot", rich_help_panel=_REPAIR)(snapshot.snapshot)
+app.command("replay", rich_help_panel=_REPAIR)(replay.replay)
+app.command("reset", rich_help_panel=_REPAIR)(reset.reset)
 
 
 @token.command("compare")
@@ -317,7 +321,7 @@ def token_compare(
     typer.echo(f'{{"order": "{order}"}}' if as_json else order)
 
 
-@app.command()
+@app.command(rich_help_panel=_BEGIN)
 def demo(
     source: Annotated[Database, typer.Option(help="The kind of database.")] = Database.DYNAMODB,
     seconds: Annotated[int, typer.Option(min=5, help="The length of the workload, in seconds.")] = 30,

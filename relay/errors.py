@@ -1,7 +1,7 @@
 """Errors that users see, each with the exit code of the command that it ends.
 
 The message says what is wrong, where (file, line, key, shard, position) and what to do. The command line prints it
-without a traceback.
+without a traceback. Commands in messages have CONFIG for the file, whose name only the command line knows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ class RelayError(Exception):
     """The command failed while it was running."""
 
     exit_code = 1
+    file = "CONFIG"
+
+    def __str__(self) -> str:
+        return with_file(super().__str__())
+
+
+def with_file(message: str) -> str:
+    """Return a message whose commands name the config of this process."""
+    return message.replace(" CONFIG", f" {RelayError.file}")
 
 
 class ConfigError(RelayError):

@@ -295,10 +295,14 @@ class CheckedTable:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """A source as a check found it: what concerns all of it, and its tables."""
+    """A source as a check found it: what concerns all of it, and its tables.
+
+    ``rows``: about how many its tables have, 0 if that is not known.
+    """
 
     findings: Sequence[Finding]
     tables: Sequence[CheckedTable]
+    rows: int = 0
 
 
 class SourceRows(Protocol):

@@ -146,6 +146,11 @@ class StreamToken:
         """
         if not isinstance(token, Mapping):
             raise InvalidPosition(f"a stream token must be a JSON object, not {token!r}")
+        if "stream_arn" not in token:
+            raise InvalidPosition(
+                "this is not a stream token, which has a 'stream_arn': `relay status CONFIG --token SOURCE` prints the "
+                "one of a source. The token of a change says where one change is, and not where to begin"
+            )
         arn, active, raw = (token.get(key) for key in ("stream_arn", "active", "shards"))
         if not isinstance(arn, str) or not arn:
             raise InvalidPosition(f"'stream_arn' of the stream token must be a stream's ARN, not {arn!r}")

@@ -48,12 +48,14 @@ def check_folder(kind: str, location: str) -> str:
     """Check that a local folder is writable; other stores are not checked. Raises ``Unavailable``."""
     path = local_folder(location)
     if path is None:
-        return "not checked: it is not a local folder"
+        other = "; only EMR has s3://, and Spark elsewhere s3a://" if location.startswith(("s3:", "delta+s3:")) else ""
+        return f"not checked: it is not a local folder{other}"
     # Path.exists raises where one may not look.
     nearest = next(each for each in (path, *path.parents) if os.path.exists(each))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
-    return "writable" if nearest == path else "will be created"
+    where = "" if path.is_absolute() else f" in {Path.cwd()}, where this command runs: write the folder in full"
+    return ("writable" if nearest == path else "will be created") + where
 
 
 def below(location: str, *names: str) -> str:

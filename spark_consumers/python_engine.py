@@ -266,7 +266,6 @@ class _PythonConsumer:
                 if self.stopping:
                     return False
                 time.sleep(_POLL / 5)
-            self._watch.try_again()
         attempt()
         return True
 

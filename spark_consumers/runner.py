@@ -385,7 +385,6 @@ class Runner:
         self._log_event("retry", attempt=self._batch.attempts, wait=delay, error=said)
         self.watch.fail(said)
         self._sleep(delay)
-        self.watch.try_again()
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import signal
 import sys
 import threading
@@ -14,16 +15,21 @@ from typing import Any
 
 from relay.config import redacted
 from relay.config.fields import iso_time
+from relay.observe.logs import JsonFormatter
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts at one batch."""
 
 
 def log_event(event: str, consumer: str, **fields: Any) -> None:
-    """Write one line of JSON to stderr, with the ``time`` in the form of the relay's log."""
+    """Write one line of JSON to stderr, with the ``time`` in the form of the relay's log; on a terminal, a text."""
     now = iso_time(time.time(), "milliseconds")
     shown = {name: redacted(value) if isinstance(value, str) else value for name, value in fields.items()}
-    sys.stderr.write(f"{json.dumps({'time': now, 'event': event, 'consumer': consumer, **shown})}\n")
+    line = json.dumps({"time": now, "event": event, "consumer": consumer, **shown})
+    if sys.stderr.isatty() and not any(isinstance(each.formatter, JsonFormatter) for each in logging.root.handlers):
+        said = (f"{name} {value}" for name, value in shown.items() if value and not isinstance(value, dict))
+        line = f"{now} {consumer}: {event}  {', '.join(said)}"
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.commands.options import JsonOption, SetOption, read_config, with_tables
+from relay.commands.options import JsonOption, SetOption, read_config
 
 if TYPE_CHECKING:
     from relay.source import Finding
@@ -56,7 +56,7 @@ def check(
         return
     from relay.operations.check import run
 
-    _report(run(loaded if offline else with_tables(loaded), offline=offline), as_json=as_json)
+    _report(run(loaded, offline=offline), as_json=as_json)
 
 
 def _report(found: Iterable[Finding], *, as_json: bool) -> None:

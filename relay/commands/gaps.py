@@ -55,4 +55,5 @@ def gaps_accept(
     if as_json:
         typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return
-    typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision}. The next run continues.")
+    instead = f", which replaces the decision {found.replaced}" if found.replaced else ""
+    typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision}{instead}. The relay continues.")

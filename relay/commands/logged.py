@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from relay.commands.options import LogFormatOption, logging_to_stderr
@@ -26,6 +26,19 @@ def _log_format_option() -> Any:
     return next(each for each in typer.main.get_command(only).params if each.name == "log_format")
 
 
+def _plain_flags(params: list[Any]) -> list[Any]:
+    """Let the help of flags not say that they are of a type."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return params
+
+
+class Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain_flags(super().get_params(ctx))
+
+
 class LoggedCommand(TyperCommand):
     """A command that logs to stderr as ``--log-format`` says, which it gets unless it has one of its own.
 
@@ -37,6 +50,9 @@ class LoggedCommand(TyperCommand):
         self._is_ours = all(each.name != "log_format" for each in self.params)
         if self._is_ours:
             self.params.append(_log_format_option())
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _plain_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
@@ -96,5 +112,8 @@ def _wants_json(given: list[str]) -> bool:
 
 
 class Commands(typer.Typer):
+    def __init__(self, *, cls: type[TyperGroup] = Group, **others: Any) -> None:
+        super().__init__(cls=cls, **others)
+
     def command(self, name: str | None = None, **others: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=LoggedCommand, **others)

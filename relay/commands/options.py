@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -70,6 +71,7 @@ def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Doc
     from relay.config.config import read
     from relay.kafka.settings import refused
 
+    RelayError.file = shlex.quote(str(path))
     config, document = read(path, settings or ())
     if wrong := refused(config):
         lines = []

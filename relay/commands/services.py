@@ -63,3 +63,5 @@ def _print_services(found: Sequence[Service], as_json: bool) -> None:
     for service in found:
         state = "running" if service.running else "ended"
         typer.echo(f"{service.name:9} {state}  {service.address}  pid {service.pid}  {service.log}")
+        if service.running and service.login:
+            typer.echo(f"{'':9} log in: {service.login}")

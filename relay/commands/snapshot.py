@@ -47,7 +47,7 @@ def snapshot(
             again = " ".join((source, *ended.stopped[0].tables))
             typer.echo(
                 f"source {source}: snapshot {ended.snapshot} of {ended.stopped[0].subject} stops where it is; "
-                f"`relay snapshot CONFIG {again}` resumes it"
+                f"`relay snapshot {config} {again}` resumes it"
             )
         for request in ended.withdrawn:
             typer.echo(f"source {source}: the request {request.id} of {request.subject} was withdrawn")

@@ -12,10 +12,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from relay.observe.verdict import span
 from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
 from relay.records import position_text
 
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
+_VERDICTS = {"bad": "bold red", "busy": "yellow", "good": "green"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
 _NARROWEST = 12  # characters of a column
@@ -46,8 +48,9 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
         Text()
         + Text(status.name, "bold")
         + Text(f": {_count(workers, 'worker')}" if workers else ": no worker is running")
-        + Text(f", {_count(status.dead_letters, 'dead letter')}")
+        + Text(f", {_count(status.dead_letters, 'dead letter')}{_rate(status)}; as of {_time(status.at)}")
     )
+    _show_verdict(console, status.verdict)
     for member in status.members:
         console.print(f"  {member.client} at {member.host}: {_count(len(member.partitions), 'partition')}")
     for consumer in status.consumers:
@@ -56,6 +59,23 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
         console.print()
         _show_source(console, source, every)
     console.file.flush()
+
+
+def _rate(status: RelayStatus) -> str:
+    """Return how many changes a second the workers have published of late, if they say it."""
+    samples = [worker["history"][-1] for worker in (status.seen or {}).get("workers", ()) if worker["history"]]
+    return f", {sum(rate for _, rate, *_ in samples):,.0f} changes a second" if samples else ""
+
+
+def _show_verdict(console: Console, verdict: Mapping[str, Any]) -> None:
+    console.print(Text(f"{verdict['state']}: {verdict['sentence']}", _VERDICTS[verdict["colour"]]))
+    for each in verdict["problems"]:
+        where = f" in {each['where']}" if each["where"] else ""
+        since = f" for {span(each['seconds'])}" if each["seconds"] is not None else ""
+        reason = f". {each['reason']}" if each["reason"] else ""
+        console.print(f"- {each['what']}{where}{since}{reason}")
+        for command in each["commands"]:
+            console.print(f"    {command}")
 
 
 def _behind(consumer: ConsumerStatus) -> str:
@@ -71,14 +91,13 @@ def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
     else:
         console.print(title + Text(f": stream {source.stream}"))
         console.print(f"  started {_time(source.planned_at)} at {source.start}")
-        lag = "" if source.lag_seconds is None else f", {_duration(source.lag_seconds)} ago"
+        lag = "" if source.lag_seconds is None else f", {span(source.lag_seconds)} ago"
         console.print(f"  relayed up to {_time(source.watermark)}{lag}")
         _show_snapshot(console, source)
     for gap in source.gaps:
         style = "" if gap.state == "published" else "bold red"
         where = gap.gap["shard"] or gap.gap["stream"]
-        wanted = f"; `relay gaps accept CONFIG {gap.id} skip|resnapshot` continues" if gap.state == "pending" else ""
-        console.print(Text(f"  gap {gap.id} {gap.state}: {gap.gap['reason']} at {where}{wanted}", style))
+        console.print(Text(f"  gap {gap.id} {gap.state}: {gap.gap['reason']} at {where}", style))
     shown = sorted(
         (s for s in source.shards if every or s.state != "finished"),
         key=lambda s: (_ORDER[s.state], -(s.lag_seconds or 0.0), s.shard),
@@ -114,7 +133,7 @@ def _tables(snapshot: Mapping[str, Any]) -> str:
 
 def _row(shard: ShardStatus) -> _Row:
     position = position_text(shard.position or shard.start or {})
-    lag = "-" if shard.lag_seconds is None else _duration(shard.lag_seconds)
+    lag = "-" if shard.lag_seconds is None else span(shard.lag_seconds)
     return _Row(shard.shard, shard.state, shard.owner["client"] if shard.owner else "-", position or "-", lag)
 
 
@@ -151,10 +170,3 @@ def _count(number: int, noun: str) -> str:
 
 def _time(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else "an unknown time"
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from relay.config.fields import iso_time
 from relay.dynamodb.values import TYPES
 
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
@@ -35,6 +36,16 @@ def _record(record: Mapping[str, Any]) -> Iterator[Text]:
     value = record["value"]
     if "error" in record:
         yield where + Text(f"cannot be decoded: {_printable(record['error'])}  ", "bold red") + Text(str(value))
+    elif headers := record.get("headers"):
+        what = f"{headers.get('table') or headers.get('topic', '')} {headers.get('key', '')}".strip()
+        part = f", part {headers['chunk']}" if headers.get("chunk", "1/1") != "1/1" else ""
+        said = f"{headers.get('reason', '')}: {headers.get('detail', '')}".strip(": ")
+        yield where + Text(f"{_printable(str(record['key']))}  ", "bold") + Text(_printable(f"{what}: {said}{part}"))
+    elif isinstance(value, dict) and "statement" in value:
+        what = f"{value['kind']:8} {', '.join(table['table'] for table in value['tables'])}"
+        committed = iso_time(value["committed_at"] / 1e6, "microseconds")
+        said = value["statement"] or "(a statement that is too long)"
+        yield where + Text(f"{committed}  ", "dim") + Text(f"{_printable(what)}  ", "bold") + Text(_printable(said))
     elif not isinstance(value, dict) or "operation" not in value:
         shown = "(deleted)" if value is None else _json(value)
         yield where + Text(f"{_printable(str(record['key']))}  ", "bold") + Text(shown)

@@ -121,17 +121,20 @@ class Config(ConfigModel):
         """The known tables, each with its source."""
         return {table: source for source in self.sources for table in source.table_names}
 
-    def with_tables(self, find: Callable[[SourceConfig], Iterable[str]], *, only_split: bool = False) -> Config:
+    def with_tables(self, find: Callable[[SourceConfig], Iterable[str] | None], *, only_split: bool = False) -> Config:
         """Return this config with the tables that ``find`` returns for sources that name none. Raises ``ConfigError``.
 
-        ``only_split``: find them only for sources whose tables become sources of their own.
+        A source stays as it is where that is None. ``only_split``: find them only for sources whose tables become
+        sources of their own.
         """
         if self.names_tables:
             return self
         split = [
             [source]
-            if source.names_tables or (only_split and not source.one_source_per_table)
-            else source.for_tables(sorted(find(source)))
+            if source.names_tables
+            or (only_split and not source.one_source_per_table)
+            or (tables := find(source)) is None
+            else source.for_tables(sorted(tables))
             for source in self.sources
         ]
         found = self.model_copy(update={"sources": [source for sources in split for source in sources]})

@@ -62,6 +62,8 @@ def misread(location: str) -> str | None:
     scheme, host, path = found.groups() if (found := _URI.fullmatch(location)) else ("", "", location)
     if scheme.lower() in ("file", "delta") and host:
         return f"{host!r} stands for a host: write {scheme}:///{host}{path}"
-    if scheme.lower() in ("file", "delta") and not path:
+    if scheme.lower() in ("file", "delta") and not path.startswith("/"):
+        if "://" in path:
+            return f"is not a folder of this machine: write {path}, or delta+{path} for a copy"
         return f"names no folder: write {scheme}:/// and the folder in full"
     return None

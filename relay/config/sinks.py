@@ -46,7 +46,7 @@ class LogConfig(TablesConfig):
         str,
         Field(min_length=1),
         AfterValidator(_in_delta),
-        like(rf"(?!(?:file|delta)://(?:[^/]|$)|~|delta\+(?:file|delta):|(?:delta\+)?{WITHOUT_COLON}).+"),
+        like(rf"(?!(?:file|delta):(?!///|/(?!/))|~|delta\+(?:file|delta):|(?:delta\+)?{WITHOUT_COLON}).+"),
     ]
     """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 

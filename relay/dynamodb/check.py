@@ -30,17 +30,17 @@ def check(source: DynamoDBConfig) -> CheckedSource:
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
         found = describe.describe(client, source, streams, patience=_TABLE_TIMEOUT)
-        of_model = check_model(client, source)
+        of_model, (_, rows, _) = check_model(client, source), describe.measure(client, source)
         refused = list(refusals(source, client, streams, found))
+        wrong = [config_match.refused_rule(found, source), config_match.unseen_rule(client, found, source)]
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     table = check_table(source, found)
     detail = f"table {found.table}, key {key}, stream of {found.view_type}{table.schema.protection}"
     findings = [Finding(f"source {source.name}", detail), *check_start(source, found), *check_columns(source, found)]
     findings += of_model
     findings += [Finding(f"reading of {source.name}", problem, Unavailable.exit_code) for problem in refused]
-    if problem := config_match.refused_rule(found, source):
-        findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
-    return CheckedSource(findings, [table])
+    findings += [Finding(f"source {source.name}", problem, ConfigError.exit_code) for problem in wrong if problem]
+    return CheckedSource(findings, [table], rows)
 
 
 def check_table(source: DynamoDBConfig, found: describe.Description) -> CheckedTable:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from relay.config.columns import attribute_type
 from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
+from relay.config.errors import did_you_mean
 from relay.config.protection import IN_KEY, in_key
+from relay.dynamodb import describe
 from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
 from relay.table import KeyColumn
 from relay.types.columns import REST
 
 if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
     from relay.config import DynamoDBConfig
     from relay.dynamodb.describe import Description
 
@@ -60,12 +64,34 @@ def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
     if (column := in_key(key, source.rules(found.table))) is not None:
         return f"`protect.{found.table}.{column}`: {IN_KEY}"
     if (column := not_in_key(key, source.conditions(found.table))) is not None:
-        return f"`where.{found.table}.{column}`: {NOT_IN_KEY}, of {', '.join(key)}"
+        return f"`where.{found.table}.{column}`: {NOT_IN_KEY}; {did_you_mean(column, key, 'those are ')}"
     try:
         wanted_key(found.key, source.conditions(found.table))
     except ValueError as error:
         return f"`where.{found.table}`: {error}"
     return None
+
+
+def unseen_rule(client: DynamoDBClient, found: Description, source: DynamoDBConfig) -> str | None:
+    """Return why a rule of `protect` is refused: nothing shows that items have its attribute. None if all may stay.
+
+    Otherwise a name with a typing mistake would publish what it is to hide. Raises ``Unavailable``.
+    """
+    shown = {*found.attributes, *(source.columns or ())}
+    rules = source.rules(found.table)
+    wanted = [name for name, rule in rules.items() if not rule.may_be_absent and name not in shown]
+    if not wanted:
+        return None
+    looked = "none of the items that were looked at has it"
+    try:
+        shown |= {name for item in describe.first_items(client, source) for name in item}
+    except describe.NotAllowed:
+        looked = "the credentials may not look at items (dynamodb:Scan)"
+    column = next((name for name in wanted if name not in shown), None)
+    return column and (
+        f"`protect.{found.table}.{column}`: {looked}; {did_you_mean(column, sorted(shown), 'known names: ')} If other "
+        "items have it, or will, write `{absent: ...}` around its rule, which then holds for these"
+    )
 
 
 def wanted_key(key: Iterable[KeyColumn], where: Conditions) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -258,6 +258,13 @@ def _table(client: DynamoDBClient, source: DynamoDBConfig) -> Any:
     )
 
 
+def first_items(client: DynamoDBClient, source: DynamoDBConfig) -> Sequence[Mapping[str, Any]]:
+    """Return about the first MB of the items of the table. Raises ``NotAllowed``, ``Unavailable``."""
+    table = source.table_name
+    call, missing = (lambda: client.scan(TableName=table)["Items"]), f"table {table!r} does not exist any longer"
+    return ask(source, client, f"to look at items of the table {table}", call, missing=missing)
+
+
 def differences(client: DynamoDBClient, source: DynamoDBConfig, model: str) -> list[str]:
     """Return one message for each way in which the table of ``source`` is less than its class declares.
 
@@ -341,6 +348,11 @@ def ask(
             raise Unavailable(f"{where}DynamoDB {at} refuses the AWS credentials: {message}") from error
         if code.startswith("AccessDenied"):
             raise NotAllowed(f"{where}not allowed {doing} {at}: {message}") from error
+        if code.isdigit():  # not one of DynamoDB, whose text is a page
+            raise Unavailable(
+                f"{where}what answers {at} is not DynamoDB, or a proxy before it: it answers {code} to a request "
+                f"{doing}: check `endpoint_url`"
+            ) from error
         raise Unavailable(f"{where}DynamoDB {at} refuses {doing}: {code}: {message}") from error
     except BotoCoreError as error:
         raise Unavailable(f"{where}DynamoDB {at} cannot be reached: {error}") from error

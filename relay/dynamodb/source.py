@@ -81,6 +81,8 @@ class DynamoDBSource:
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         config_match.verify(found, self.config)
+        if label is None and (problem := config_match.unseen_rule(self._dynamodb, found, self.config)):
+            raise ConfigError(f"source {self.name}: {problem}")
         if not self.clock.is_known:  # I1
             raise Unavailable(
                 f"source {self.name}: the answers of DynamoDB have no header `Date`, so the relay cannot tell up to "

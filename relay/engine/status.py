@@ -12,6 +12,7 @@ from relay.engine.same_sources import SameSources
 from relay.kafka.assignment import Assignment
 from relay.observe.status import Poll, SourceView, WorkerStatus
 from relay.reading.open_shard import OpenShard
+from relay.snapshots.control import repaired_by
 from relay.stream.gap_decisions import all_pending_gaps
 from relay.stream.source_state import SourceState
 
@@ -49,6 +50,7 @@ def take(
                     (each.name, each.since, str(each.error)) for each in source.set_aside.refusals.values()
                 ),
                 has_snapshots=source.snapshots is not None,
+                repaired=frozenset(repaired_by(source.committed.control)),
             )
             for source in sources
         ),

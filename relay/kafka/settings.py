@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from relay.config import Config
-from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG
+from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG, unreadable
 
 _TRANSACTION_TIMEOUT = 10.0
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -54,7 +54,8 @@ def unusable_security(config: Config) -> str | None:
     if str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))).upper() == "OAUTHBEARER":
         protocol = str(settings.get("security.protocol", "")).lower()
         settings["security.protocol"] = {"sasl_ssl": "ssl"}.get(protocol, "plaintext")
-    return _refusal(settings)
+    problem = _refusal(settings)
+    return problem and (unreadable(settings) or problem)
 
 
 def _without_security(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ alters an existing topic: it refuses one that would break an invariant.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from relay.config.config import Internal
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
 from relay.kafka.partition_offsets import offset_bounds
+from relay.kafka.spoken import spoken
 from relay.kafka.transient_errors import failure_of
 
 log = logging.getLogger(__name__)
@@ -155,9 +157,18 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
             settings["oauth_cb"].make()
         admin = AdminClient(settings, logger=SILENT_LOG)
     except (KafkaException, TypeError, ValueError) as error:
-        raise ConfigError(f"kafka.producer: {_error_text(error)}") from error
+        raise ConfigError(f"kafka.producer: {unreadable(config.kafka.producer) or _error_text(error)}") from error
     _metadata(admin, config, timeout, reasons)
     return admin
+
+
+def unreadable(settings: Mapping[str, Any]) -> str:
+    """Return which file of TLS cannot be read, which OpenSSL does not say; empty if all can, or none is named."""
+    for key, path in settings.items():
+        is_file = key.startswith("ssl.") and key.endswith(".location") and path != "probe"
+        if is_file and not os.access(path, os.R_OK):
+            return f"`{key}`: there is no file {path}, or it cannot be read"
+    return ""
 
 
 def list_topics(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
@@ -294,14 +305,16 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
 def _connection_failure(error: KafkaException, reasons: list[KafkaError], config: Config) -> str:
     """Return the most specific of the client's errors: "broker transport failure" explains nothing."""
     specific = [reason for reason in reasons if reason.code() != KafkaError._ALL_BROKERS_DOWN]
+    refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
+    protocol = str(config.kafka.producer.get("security.protocol", "plaintext"))
+    if not refused and "ssl" not in protocol.lower() and (said := spoken(config.kafka.bootstrap_servers)):
+        return said
     if reasons and not specific:
         # The callback gets no error for a connection that was accepted and then closed, or left without an answer.
-        protocol = config.kafka.producer.get("security.protocol", "plaintext")
         return (
             "it closes the connection, or does not answer: it hangs, or requires another `security.protocol` than "
             f"{protocol}: set that in `kafka.producer`"
         )
-    refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
     chosen = (refused or specific)[-1:]
     return chosen[0].str() if chosen else _error_text(error)
 

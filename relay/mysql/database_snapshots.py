@@ -48,7 +48,7 @@ _PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not
 _CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
 _LOOK_EVERY = 0.05  # seconds between two questions whether it does
 
-_ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+ROWS = "SELECT TABLE_NAME, TABLEROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 
 class DatabaseSnapshots(SqlSnapshots):
@@ -88,7 +88,7 @@ class DatabaseSnapshots(SqlSnapshots):
         found: list[tuple[int, str, str]] = []
         for shard in self.unfinished(published):
             with closing(self._first_server(Shard(shard).name)) as server:
-                rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
+                rows = {str(name): int(count or 0) for name, count in server.execute(ROWS, (self._config.database,))}
                 there = [table.table for table in self._layouts.describe(server)]
                 for table in there:
                     if tables is not None and table not in tables:

@@ -15,6 +15,7 @@ from relay.source import CheckedSource, Finding, SourceKind
 
 def _find_tables(entry: MySQLConfig) -> list[str]:
     with closing(MySQLSource(entry)) as source:
+        source.layouts.skipped.is_quiet = True
         source.connect()
         return [table.table for table in source.tables()]
 
@@ -22,9 +23,9 @@ def _find_tables(entry: MySQLConfig) -> list[str]:
 def _check(entry: MySQLConfig) -> CheckedSource:
     """Check the tables, and the servers of all shards: the relay would notice later that a binlog cannot be read."""
     with closing(MySQLSource(entry)) as source:
-        found, unreadable = check_tables(entry, source), source.unreadable()
+        found, unreadable, rows = check_tables(entry, source), source.unreadable(), source.row_count()
     servers = [Finding(f"server {address}", problem, Unavailable.exit_code) for address, problem in unreadable.items()]
-    return CheckedSource([*found.findings, *servers], found.tables)
+    return CheckedSource([*found.findings, *servers], found.tables, rows)
 
 
 def _rows(entry: MySQLConfig, open_shards: Callable[[], Sequence[str]]) -> Iterator[MySQLTableRows]:

@@ -40,7 +40,7 @@ class Layouts:
         self._followed: dict[str, Table] = {}
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
-        self._skipped = SkippedTables(config.name, config.database)
+        self.skipped = SkippedTables(config.name, config.database)
         # The foreign keys that were warned of, by their tables.
         self._warned_of: set[tuple[str, str]] = set()
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
@@ -148,7 +148,7 @@ class Layouts:
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
         key = self._config.key_columns(table)
         if not primary and not key and table not in self._named:
-            self._skipped.warn(table, columns)
+            self.skipped.warn(table, columns)
             return None
         rules, where = self._config.rules(table), self._config.conditions(table)
         return lay_out(self.source, table, columns, primary, key=key, rules=rules, where=where)

@@ -22,7 +22,7 @@ from relay.mysql.binlog.files import TooOld, executed_before
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
-from relay.mysql.database_snapshots import DatabaseSnapshots
+from relay.mysql.database_snapshots import ROWS, DatabaseSnapshots
 from relay.mysql.filters import require_unfiltered, warn_of_filters
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
@@ -141,6 +141,12 @@ class MySQLSource(SqlSource):
     def tables(self) -> Sequence[TableSchema]:
         seen = {table.table: table for table in self.layouts.seen()}
         return list((self._tables | seen).values())
+
+    def row_count(self) -> int:
+        """Return about how many rows the tables have in one shard. Raises ``Unavailable``."""
+        with closing(self._first_server(next(iter(self._shards)))) as server:
+            found = server.execute(ROWS, (self.config.database,))
+            return sum(int(count or 0) for table, count in found if self.is_wanted(str(table)))
 
     def is_wanted(self, table: str) -> bool:
         return self.layouts.wanted(self.config.database, table)

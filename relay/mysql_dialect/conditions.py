@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from relay.config.conditions import NOT_IN_KEY, Conditions
+from relay.config.errors import did_you_mean
 from relay.errors import ConfigError
 from relay.table import TableSchema
 from relay.types.columns import ColumnKind, column_type
@@ -26,7 +27,8 @@ def wanted_rows(table: TableSchema, names: Sequence[str], where: Conditions) -> 
     for name, value in where.items():
         place = f"source {table.source}: `where.{table.table}.{name}`"
         if (column := key.get(name.lower())) is None:
-            raise ConfigError(f"{place}: {NOT_IN_KEY}, of {', '.join(each.name for each in table.key)}")
+            hint = did_you_mean(name, [each.name for each in table.key], "those are ")
+            raise ConfigError(f"{place}: {NOT_IN_KEY}; {hint}")
         try:
             tests.append((names.index(column.name), _stored(column.type, value)))
         except (ValueError, InvalidOperation):

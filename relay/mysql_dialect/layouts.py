@@ -68,11 +68,15 @@ class LayoutCache:
 
 
 class SkippedTables:
-    """The tables that are not relayed although nothing says so. Thread-safe. ``database``: or keyspace."""
+    """The tables that are not relayed although nothing says so. Thread-safe. ``database``: or keyspace.
+
+    ``is_quiet``: somebody else warns.
+    """
 
     def __init__(self, source: str, database: str) -> None:
         self.source = source
         self.database = database
+        self.is_quiet = False
         # Shared by the threads, under the lock.
         self._warned_of: set[str] = set()
         self._lock = threading.Lock()
@@ -88,7 +92,7 @@ class SkippedTables:
     def warn_because(self, table: str, why: str) -> None:
         """Warn, once for each table, that its changes are not relayed (I1)."""
         with self._lock:
-            if table in self._warned_of:
+            if self.is_quiet or table in self._warned_of:
                 return
             self._warned_of.add(table)
         log.warning("source %s: changes of %s.%s are not relayed: %s", self.source, self.database, table, why)

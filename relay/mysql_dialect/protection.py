@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from relay.config.errors import did_you_mean
 from relay.config.protection import MASK, ColumnRule, ColumnRules, Protect
 from relay.errors import ConfigError, RelayError
 from relay.table import Column, TableSchema
@@ -118,14 +119,17 @@ def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]
 
     Otherwise a name with a typing mistake, or of a column that was renamed, would publish what it is to hide.
     """
-    there = {table.table: {name.lower() for name, _ in table.protected} for table in tables}
+    there = {table.table: table for table in tables}
     for table, rules in protect.items():
+        names = _names(there[table]) if table in there else set()
         for column, rule in rules.items():
-            if rule.may_be_absent or column.lower() in there.get(table, ()):
+            if rule.may_be_absent or column.lower() in map(str.lower, names):
                 continue
-            missing = f"table {table} has no column {column}" if table in there else f"there is no table {table}"
+            missing, hint = f"table {table} has no column {column}", did_you_mean(column, sorted(names), "it has ")
+            if not names:
+                missing, hint = f"there is no table {table}", did_you_mean(table, sorted(there), "the tables are ")
             raise ConfigError(
-                f"source {source}: {missing}, which `protect.{table}.{column}` names: correct it. If it was dropped or "
+                f"source {source}: {missing}, which `protect.{table}.{column}` names; {hint} If it was dropped or "
                 "renamed, or is yet to be made, write `{absent: ...}` around its rule, which then holds for the rows "
                 "that have it"
             )

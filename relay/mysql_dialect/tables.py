@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from relay.config.conditions import Conditions
+from relay.config.errors import did_you_mean
 from relay.config.protection import IN_KEY, ColumnRules, in_key
 from relay.errors import ConfigError, RelayError
 from relay.mysql_dialect.conditions import wanted_rows
@@ -72,8 +73,8 @@ def lay_out(
     for column in (*wanted, *hash_key):
         if column not in by_name:
             raise RelayError(
-                f"source {source}: the table {name} has no column {column!r}, which its key names: correct `key`, or "
-                f"use one of {', '.join(by_name)}"
+                f"source {source}: the table {name} has no column {column!r}, which its key names; "
+                f"{did_you_mean(column, by_name, 'its columns are ')}"
             )
     first = [column for column in hash_key if column in wanted]
     if len(first) != len(hash_key):

@@ -40,12 +40,14 @@ class CoreModule(Protocol):
 def core() -> CoreModule | None:
     """Return the compiled core, or None if it was not built or ``RELAY_NATIVE=off`` is set: then use plain Python.
 
-    Raises ``CoreMissing`` if ``RELAY_NATIVE=required`` is set and it is not there.
+    Raises ``CoreMissing`` if ``RELAY_NATIVE=required`` is set and it is not there, or for another value.
     """
     wanted = os.environ.get("RELAY_NATIVE", "")
     if wanted == "off":
         _say_once("RELAY_NATIVE=off")
         return None
+    if wanted not in ("", "required"):
+        raise CoreMissing(f"the environment variable RELAY_NATIVE is {wanted!r}: use off or required, or leave it out")
     try:
         import relay.native._core as found
 

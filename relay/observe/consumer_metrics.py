@@ -62,7 +62,7 @@ TOMBSTONE_TTL = Metric(
 )
 RUNNING = Metric(
     "relay_consumer_running",
-    "1 while the consumer runs, 0 before its start, after its end, and between a failure and the next attempt.",
+    "1 while the consumer runs, 0 before its start, after its end, and from a failure until it has advanced.",
     _OF_ONE,
 )
 UPTIME = Metric("relay_consumer_uptime_seconds", "Time since the process of the consumer started.", _OF_ONE)

@@ -6,6 +6,7 @@ when somebody asks, so a consumer that hangs is noticed (I10).
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ STALLED_AFTER = 300.0
 """Seconds in which a consumer with waiting records applies a batch. A batch may be large, or merge small files."""
 
 _LOOP = 5  # failures without a batch between them that make a loop: all quick attempts at one batch
-_CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
+_PATIENCE = 60.0  # seconds of failing that are one, too, and without a failure until one that has nothing to do is well
 _LOOKS = 1000  # kept at most, over any time
 _GAUGES = tuple(each for each in metrics.CONSUMER_CATALOGUE if not each.buckets and not each.name.endswith("_total"))
 _LOSS_SHOWN = 3600.0  # how many seconds health is red after dead letters were lost, unless one is written
@@ -61,7 +62,8 @@ class ConsumerWatch:
         self._lock = Lock()
         self._state = "starting"
         self._error: str | None = None
-        self._failed: deque[float] = deque(maxlen=_LOOP)
+        # The failures since it last advanced: how many, and when the first and the last of them were.
+        self._failures, self._failing_since, self._failed_at = 0, 0.0, -math.inf
         # When dead letters could last not be written, or None if none were or some could since.
         self._lost_at: float | None = None
         self._begun = self.clock()
@@ -74,16 +76,15 @@ class ConsumerWatch:
     # ------------------------------------------------------------------ by the consumer's threads
 
     def start_at(self, offsets: Offsets) -> None:
-        """Note where the consumer resumes, and that it runs."""
+        """Note where the consumer resumes, and that it runs. One that failed has to advance first."""
         with self._lock:
-            self._state, self._progress.reached = "running", offsets
+            self._state, self._progress.reached = "failing" if self._failures else "running", offsets
             self._progress.moved_at = self.clock()
 
     def reach(self, offsets: Offsets) -> None:
         """Note up to where records are applied."""
         with self._lock:
-            self._state, self._error = "running", None
-            self._failed.clear()
+            self._state, self._error, self._failures = "running", None, 0
             self._progress.reach(offsets, self.clock())
 
     def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
@@ -102,12 +103,9 @@ class ConsumerWatch:
         """Note a failure. ``for_good``: whether this was the last attempt."""
         self.counted.count_failure(self.name)
         with self._lock:
-            self._state, self._error = "failed" if for_good else "waiting to try again", error
-            self._failed.append(self.clock())
-
-    def try_again(self) -> None:
-        with self._lock:
-            self._state = "running"
+            self._state, self._error, self._failed_at = "failed" if for_good else "failing", error, self.clock()
+            self._failing_since = self._failing_since if self._failures else self._failed_at
+            self._failures += 1
 
     def stop(self) -> None:
         with self._lock:
@@ -125,6 +123,8 @@ class ConsumerWatch:
         """Note where the topics ended ``at`` a time, by the clock. ``reached``: for the count of what waits."""
         with self._lock:
             self._progress.look(reached, ends, at)
+            if self._state == "failing" and not self._progress.open and at - self._failed_at > _PATIENCE:
+                self._state, self._error, self._failures = "running", None, 0  # nothing is there to advance by
 
     # ------------------------------------------------------------------ by anybody
 
@@ -140,13 +140,14 @@ class ConsumerWatch:
         """Yield what, for how many seconds, and whether it hangs, so that a restart may help."""
         name = f"consumer {self.name}"
         # One that failed once may hang in its next attempt.
-        fails = bool(self._failed) and now - self._failed[-1] <= self.stalled_after + self.apply_every
+        fails = now - self._failed_at <= self.stalled_after + self.apply_every
         if self._state == "failed":
             # Not by the liveness probe: a new process would refuse to start, and the consumers beside it end.
-            yield f"{name} has stopped; restart it", now - self._failed[-1], False
+            yield f"{name} has stopped; restart it", now - self._failed_at, False
             return
-        if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
-            yield f"{name} fails again and again", now - self._failed[0], False
+        failing = now - self._failing_since
+        if self._state == "failing" and (self._failures >= _LOOP or failing > _PATIENCE):
+            yield f"{name} fails again and again", failing, False
         if self._lost_at is not None and now - self._lost_at < _LOSS_SHOWN:  # I12
             yield f"{name} could not write dead letters; see its log", now - self._lost_at, False
         if self._state == "starting" and now - self._begun > self.stalled_after:

@@ -121,6 +121,11 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
     for shard, since, why in source.set_aside:  # I12: at once, since only a person can help
         what = "the shard waits for a person" if shard is not None else "the stream waits for a person"
         yield Stall(what, now - since, name, source.stream.label, shard, redacted(why))
+    refused = {shard for shard, _, _ in source.set_aside}
+    for gap in source.pending_gaps:  # I12: whichever worker has met it
+        if gap["shard"] not in refused:
+            what = f"gap {gap['id']} waits for a person"
+            yield Stall(what, max(0.0, wall - gap["found_at"]), name, gap["stream"], gap["shard"], gap["reason"])
     # A shard that waits for its parents is not open, so it is not stalled.
     for stream, shard, poll in source.polls():
         # Many shards share the reads of a worker, so the next one may be due late.

@@ -8,6 +8,7 @@ import orjson
 
 from relay.config.fields import iso_time
 from relay.config.hidden import redacted
+from relay.errors import with_file
 
 
 class TextFormatter(logging.Formatter):
@@ -15,7 +16,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        return str(redacted(super().format(record)))
+        return with_file(str(redacted(super().format(record))))
 
 
 class JsonFormatter(logging.Formatter):
@@ -26,7 +27,7 @@ class JsonFormatter(logging.Formatter):
             "time": iso_time(record.created, "milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": redacted(record.getMessage()),
+            "message": with_file(str(redacted(record.getMessage()))),
         }
         if record.exc_info and record.exc_info[0] is not None:
             entry["exception"] = redacted(self.formatException(record.exc_info))

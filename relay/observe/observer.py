@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -104,7 +104,7 @@ class Observer(Collector):
             **report(status, now, wall),
             "dead_letters": self.metrics.dead_letters(),
             "history": list(map(list, self.history.samples())),
-            "stalls": self.stalls(),
+            "stalls": list(map(asdict, self.stalls())),
             "not_ready": self.not_ready_reasons(),
         }
 

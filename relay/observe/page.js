@@ -17,9 +17,11 @@ const STATES = {
 const ended = (shard) => shard.state === "finished" || shard.state === "gone";
 const keyOf = (shard) => `${shard.source}/${shard.stream}/${shard.shard}`;
 
+const isAtGap = (place) => status.sources.some((each) => each.pending_gaps.some((gap) => keyOf(gap) === keyOf(place)));
+
 function stateOf(shard, stalled) {
+  if (isAtGap(shard)) return "gap";
   if (stalled.has(keyOf(shard))) return "stalled";
-  if (status.sources.some((each) => each.pending_gaps.some((gap) => keyOf(gap) === keyOf(shard)))) return "gap";
   if (ended(shard)) return shard.state;
   if (shard.failures) return "retrying";
   if (shard.stream.endsWith("/snapshot")) return "snapshot";
@@ -31,82 +33,12 @@ function stateOf(shard, stalled) {
 const badge = (state) => h("span", { class: `badge ${state}` }, h("span", { "aria-hidden": "true" }, STATES[state][0]),
   ` ${STATES[state][1]}`);
 
-// The worst of all. `found`: what needs attention, as problems() has it.
-function overall(stalls, gaps, found) {
-  const is = (...states) => status.consumers.some((each) => states.includes(each.state));
-  if (stalls.length) return ["bad", "Stalled", "Something makes no progress. See below."];
-  if (gaps.length) return ["bad", "Stopped at a gap", "A person has to decide how it goes on. See below."];
-  if (is("waiting to try again")) return ["bad", "A consumer fails", "It tries again. See below."];
-  if (status.unreachable.some((each) => each.is_peer)) return ["bad", "A process does not answer", "See below."];
-  if (status.workers.some((worker) => worker.not_ready.length) || is("starting")) {
-    return ["busy", "Starting", "Not everything is ready yet."];
-  }
-  const source = status.sources.find((each) => each.snapshot);
-  if (source) {
-    const { rows_read: read, rows_estimated: rows } = source.snapshot;
-    return ["busy", "Snapshotting", `${count(read)} of about ${many(rows, "row")} of ${source.source} are read.`];
-  }
-  const furthest = (all) => all.reduce((most, each) => ((each.lag_seconds || 0) > (most.lag_seconds || 0) ? each : most), {});
-  const shard = furthest(status.shards), consumer = furthest(status.consumers);
-  if (shard.lag_seconds > BEHIND) return ["busy", "Catching up", `The shard furthest behind is at ${span(shard.lag_seconds)} ago.`];
-  if (consumer.lag_seconds > BEHIND) {
-    return ["busy", "Catching up", `The consumer ${consumer.consumer} is at ${span(consumer.lag_seconds)} ago.`];
-  }
-  // Dead letters are counted since the start, which says nothing of those that still wait.
-  if (found.some((each) => each.dataset.key !== "letters")) return ["busy", "Needs attention", "Everything makes progress, but something waits for a person. See below."];
-  return ["good", "Up to date", "Every shard and consumer makes progress."];
-}
-
 // ------------------------------------------------------------------ parts of the page
 
-function problems(stalls, gaps) {
-  const found = [];
-  const config = status.config;
-  const add = (kind, key, title, text, ...commands) => found.push(
-    h("li", { class: kind, "data-key": key }, h("h3", {}, title), text && h("p", {}, text), commands));
-  for (const stall of stalls) {
-    const where = stall.shard || stall.source;
-    const inside = [stall.source && `source ${stall.source}`, stall.stream && `stream ${stall.stream}`, stall.from];
-    add("bad", `stall ${inside} ${stall.shard} ${stall.what}`, where ? `${where}: ${stall.what}` : stall.what,
-      `For ${span(stall.seconds)}, in ${inside.filter(Boolean).join(", ")}.${stall.error ? ` Last error: ${stall.error}` : ""}`,
-      stall.source ? command("status", config) : []);
-  }
-  for (const gap of gaps) {
-    const shard = gap.shard ? `shard ${gap.shard}` : `stream ${gap.stream}`;
-    const again = status.sources.every((source) => source.source !== gap.source || source.has_snapshots);
-    add("bad", `gap ${gap.id}`, `Gap in ${gap.source}: ${gap.reason}`,
-      `Changes of ${shard} are lost. The relay waits for a decision: continue after the gap${again ? ", or also read the table again" : ""}.`,
-      command("gaps", "accept", config, gap.id, "skip"), again ? command("gaps", "accept", config, gap.id, "resnapshot") : []);
-  }
-  const letters = [
-    ...status.workers.flatMap((worker) => Object.entries(worker.dead_letters)),
-    ...status.consumers.map((consumer) => [`consumer ${consumer.consumer}`, consumer.dead_letters || 0]),
-  ];
-  const total = letters.reduce((sum, [, number]) => sum + number, 0);
-  if (total) {
-    const by = new Map();
-    for (const [name, number] of letters) by.set(name, (by.get(name) || 0) + number);
-    const each = [...by].filter(([, number]) => number).map(([name, number]) => `${name}: ${count(number)}`).join(", ");
-    add("warn", "letters", `${many(total, "dead letter")} since the start`,
-      `${each}. Fix the cause, then send them again.`,
-      command("dead-letters", "list", config), command("dead-letters", "redrive", config, "--all"));
-  }
-  for (const source of status.sources.filter((each) => each.gaps.length)) {
-    add("warn", `published ${source.source}`, `${many(source.gaps.length, "gap")} in ${source.source}, published`,
-      `Changes are missing where the relay went on: ${source.gaps.map((gap) => gap.id).join(", ")}.`,
-      command("gaps", "list", config));
-  }
-  for (const worker of status.workers) {
-    for (const reason of worker.not_ready) add("warn", `ready ${worker.name} ${reason}`, `${worker.name}: ${reason}`);
-  }
-  for (const each of status.consumers.filter((one) => one.state === "waiting to try again")) {
-    add("bad", `consumer ${each.url} ${each.consumer}`, `consumer ${each.consumer} fails, and tries again`, each.error);
-  }
-  for (const peer of status.unreachable) {
-    add(peer.is_peer ? "bad" : "warn", `peer ${peer.url}`, `${peer.url} does not answer`, peer.problem + (peer.is_peer ? ". It is one of the peers in the config."
-      : ". A consumer of this relay served its status there: start it again, if it has ended."));
-  }
-  return found;
+function problem(each) {
+  const since = [each.seconds !== null && `For ${span(each.seconds)}`, each.where && `in ${each.where}`].filter(Boolean).join(", ");
+  return h("li", { class: each.colour === "bad" ? "bad" : "warn", "data-key": `problem ${each.what} ${each.where}` },
+    h("h3", {}, each.what), h("p", {}, [since && `${since}. `, each.reason]), each.commands.map(command));
 }
 
 function history() {
@@ -146,7 +78,7 @@ const link = (url, name) => (url ? h("a", { href: `${url}/` }, name) : name);
 function processes() {
   const workers = status.workers.map((worker) => ({ attributes: { "data-key": `worker ${worker.process}` }, cells: [
     [link(worker.url, worker.name), worker.url ? null : " (this page)"], whole(worker.process),
-    worker.stalls.length ? badge("stalled") : h("span", { class: `badge ${worker.not_ready.length ? "listed" : "current"}` },
+    worker.stalls.some((stall) => !isAtGap(stall)) ? badge("stalled") : h("span", { class: `badge ${worker.not_ready.length ? "listed" : "current"}` },
       worker.not_ready.length ? "○ not ready" : "● makes progress"),
     worker.group ? `${worker.group.owned} of ${worker.group.partitions} partitions` : "–",
     many(worker.open, "shard"),
@@ -156,7 +88,7 @@ function processes() {
   const consumers = status.consumers.map((each) => ({ attributes: { "data-key": `consumer ${each.url} ${each.consumer}` },
     cells: [
       h("a", { href: `${each.url}/status.json` }, each.consumer),
-      each.stalled ? badge("stalled") : state(each),
+      state(each),
       span(each.lag_seconds), each.lag_records === null ? "–" : many(each.lag_records, "record"),
       each.error ? beginning(each.error, 100) : "–",
     ] }));
@@ -250,22 +182,17 @@ function sourceSection(source, stalled) {
 // ------------------------------------------------------------------ the page
 
 function render() {
-  const stalls = [
-    ...status.workers.flatMap((worker) => worker.stalls.map((stall) => ({ ...stall, from: worker.name }))),
-    ...status.consumer_stalls.map((stall) => ({ ...stall, from: "the consumers" })),
-  ];
+  const stalls = status.workers.flatMap((worker) => worker.stalls);
   const stalled = new Set(stalls.filter((stall) => stall.shard).map(keyOf));
-  const gaps = status.sources.flatMap((source) => source.pending_gaps);
-  const found = problems(stalls, gaps);
-  const [kind, word, sentence] = overall(stalls, gaps, found);
-  document.title = `${word} – relay ${status.name}`;
+  document.title = `${status.state} – relay ${status.name}`;
   const age = (Date.now() - answered) / 1000;
   const main = h("main", {},
     h("header", {},
       h("h1", {}, "relay ", h("b", {}, status.name)),
-      h("p", { class: `overall ${kind}`, role: "status" }, h("strong", {}, word), ` ${sentence}`),
+      h("p", { class: `overall ${status.colour}`, role: "status" }, h("strong", {}, status.state), ` ${status.sentence}`),
       h("p", { class: "note" }, trouble ? `No answer for ${span(age)}: ${trouble}. This is the status of ` : "As of ", time(status.at))),
-    found.length ? h("section", { "aria-label": "Needs attention" }, h("ul", { class: "problems" }, found)) : null,
+    status.problems.length ? h("section", { "aria-label": "Needs attention" },
+      h("ul", { class: "problems" }, status.problems.map(problem))) : null,
     charts(), processes(),
     status.sources.map((source) => sourceSection(source, stalled)),
     status.shards_left_out ? h("p", { class: "note" }, `${many(status.shards_left_out, "more shard")} are in the JSON.`) : null,

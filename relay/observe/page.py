@@ -12,9 +12,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-import orjson
-
 from relay.observe.observer import Observer
+from relay.observe.verdict import judge
 
 MOST_ROWS = 500
 """The most shards on the page; ``/status.json`` has all of them."""
@@ -46,39 +45,23 @@ _FOOT = (
     '<p><a href="metrics">metrics</a> · <a href="healthz">health</a> · <a href="readyz">readiness</a> · '
     f'<a href="status.json">all of this as JSON</a></p></main><script>{_SCRIPT}</script></body></html>\n'
 )
-_SOURCES = (
-    "source", "stream", "planned_at", "low_watermark", "lag_seconds", "unfinished_shards", "snapshot", "gaps",
-)  # fmt: skip
-_SHARDS = (
-    "source", "stream", "shard", "state", "open", "owned", "position", "progress", "lag_seconds",
-    "polled_seconds_ago", "failures", "error", "waits_for",
-)  # fmt: skip
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """Return the page for an ``Observer.report``."""
-    stalls, reasons = report["stalls"], report["not_ready"]
-    group = report["group"]
-    parts = [
-        _HEAD.format(name=escape(report["name"]), style=_STYLE),
-        f"<h1>relay {escape(report['name'])}, worker {report['worker']}</h1>",
-        f"<p>{escape(report['at'])}: ",
-        '<span class="bad">stalled</span>' if stalls else '<span class="good">making progress</span>',
-        ", ",
-        '<span class="bad">not ready</span>' if reasons else '<span class="good">ready</span>',
-        f"; owns {group['owned']} of {group['partitions']} checkpoint partitions" if group else "",
-        "</p>",
-        *(f'<p class="bad">{escape(_stall(stall))}</p>' for stall in stalls),
-        *(f'<p class="bad">{escape(reason)}</p>' for reason in reasons),
-        "<h2>Sources</h2>",
-        _table(_SOURCES, report["sources"]),
-        "<h2>Shards</h2>",
-    ]
-    shards = sorted(report["shards"], key=lambda shard: (not shard["open"], -(shard["lag_seconds"] or 0.0)))
-    parts.append(_table(_SHARDS, shards[:MOST_ROWS]))
-    if len(shards) > MOST_ROWS:
-        parts.append(f"<p>{len(shards) - MOST_ROWS} more shards are in the JSON.</p>")
-    return "".join([*parts, _FOOT])
+def page(observer: Observer) -> str:
+    """Return the page, which says without a script what is wrong."""
+    known = everybody(observer)
+    found = [f"{each['what']} {each['where']} {each['reason']} {each['commands']}" for each in known["problems"]]
+    return "".join(
+        [
+            _HEAD.format(name=escape(observer.name), style=_STYLE),
+            f"<h1>relay {escape(observer.name)}</h1>",
+            f'<p class="overall {known["colour"]}"><strong>{known["state"]}</strong> {escape(known["sentence"])}</p>',
+            f"<p>As of {escape(known['at'])}</p><ul>",
+            *(f"<li>{escape(each)}</li>" for each in found),
+            "</ul>",
+            _FOOT,
+        ]
+    )
 
 
 def everybody(observer: Observer) -> dict[str, Any]:
@@ -108,7 +91,7 @@ def everybody(observer: Observer) -> dict[str, Any]:
     workers = [_worker(None, report), *(_worker(url, status) for url, status in statuses if "shards" in status)]
     shards = _merged(workers, report["shards"])
     consumers = [(url, status) for url, status in statuses if "consumers" in status]
-    return {
+    shown: dict[str, Any] = {
         **{key: report[key] for key in ("name", "at", "config", "sources")},
         "workers": [{key: value for key, value in worker.items() if key != "shards"} for worker in workers],
         "consumers": [{"url": url, **consumer} for url, status in consumers for consumer in status["consumers"]],
@@ -117,6 +100,7 @@ def everybody(observer: Observer) -> dict[str, Any]:
         "shards": shards[:MOST_ROWS],
         "shards_left_out": max(0, len(shards) - MOST_ROWS),
     }
+    return shown | judge(shown)
 
 
 def _place(answer: Mapping[str, Any]) -> str:
@@ -147,22 +131,3 @@ def _merged(workers: Sequence[Mapping[str, Any]], known: Iterable[Mapping[str, A
 
 def _key(shard: Mapping[str, Any]) -> tuple[str, str, str]:
     return shard["source"], shard["stream"], shard["shard"]
-
-
-def _stall(stall: Any) -> str:
-    where = " / ".join(part for part in (stall.source, stall.stream, stall.shard) if part)
-    return ": ".join(part for part in (where, f"{stall.what}, {stall.seconds:.0f} s", stall.error) if part)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(row[column])}</td>' for column in columns)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _cell(value: Any) -> str:
-    if value is None or value == []:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return escape(value if isinstance(value, str) else orjson.dumps(value).decode())

@@ -105,10 +105,7 @@ function position(value, key) {
   return h("details", { class: "whole", "data-key": key }, h("summary", {}, h("code", {}, shown)), h("code", {}, text));
 }
 
-const quoted = (text) => (/^[\w./:=@%+,-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
-
-function command(...words) {
-  const text = ["relay", ...words.map(quoted)].join(" ");
+function command(text) {
   return h("p", { class: "command" }, h("code", {}, text),
     h("button", { type: "button", "data-copy": text, "aria-label": `Copy: ${text}` }, "Copy"));
 }

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -108,20 +108,21 @@ class Peers:
     def _ask(self, address: str) -> dict[str, Any]:
         found = {"url": f"{'https' if self._tls else 'http'}://{address}"}
         try:
-            return found | {"status": self._status(address)}
+            return found | {"status": self.get(address, "/status.json", {"name", "stalls"})}
         except (OSError, http.client.HTTPException, ValueError) as error:
             return found | {"problem": str(error) or type(error).__name__}
 
-    def _status(self, address: str) -> dict[str, Any]:
+    def get(self, address: str, path: str, keys: Set[str]) -> dict[str, Any]:
+        """Return the JSON there, which has ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""
         host, port = host_port(address)
         code, reason, body = get(
-            host, port, "/status.json", tls=self._tls, headers=self._headers, seconds=_SECONDS, at_most=_LARGEST
+            host, port, path, tls=self._tls, headers=self._headers, seconds=_SECONDS, at_most=_LARGEST
         )
         if code != 200:
-            raise ValueError(f"/status.json answers {code} {reason}")
+            raise ValueError(f"{path} answers {code} {reason}")
         status = orjson.loads(body)
-        if not isinstance(status, dict) or not {"name", "stalls"} <= status.keys():
-            raise ValueError("/status.json is not from a relay")
+        if not isinstance(status, dict) or not keys <= status.keys():
+            raise ValueError(f"{path} is not from a relay")
         return status
 
 

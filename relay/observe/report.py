@@ -51,6 +51,7 @@ def _source(source: SourceView, wall: float) -> dict[str, Any]:
         "lag_seconds": _seconds(source.lag(wall)),
         "unfinished_shards": len(source.unfinished()),
         "gaps": gaps,
+        "missing": [gap["id"] for gap in gaps if gap["id"] not in source.repaired],
         "pending_gaps": list(source.pending_gaps),
         "has_snapshots": source.has_snapshots,
         "snapshot": {"rows_read": source.rows[0], "rows_estimated": source.rows[1]} if source.rows else None,

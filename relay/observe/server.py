@@ -122,7 +122,7 @@ def answer(observer: Observed, path: str, accept: str = "") -> HttpAnswer:
         "/status.json": lambda: (200, _JSON, _dumps(observer.report())),
     }
     if isinstance(observer, Observer):
-        pages = {"/": lambda: (200, "text/html; charset=utf-8", page(observer.report()).encode()), **pages}
+        pages = {"/": lambda: (200, "text/html; charset=utf-8", page(observer).encode()), **pages}
     path = path.partition("?")[0]
     found = pages.get(path)
     if path == "/page.json" and isinstance(observer, Observer):

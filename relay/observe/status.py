@@ -38,7 +38,8 @@ class SourceView:
     a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
     connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to decide about, as
     on the gaps topic. ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with
-    the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again.
+    the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again. ``repaired``: the
+    ids of gaps for which a snapshot reads them again, or has.
     """
 
     stream: StreamId
@@ -57,6 +58,7 @@ class SourceView:
     pending_gaps: tuple[Mapping[str, Any], ...] = ()
     set_aside: tuple[tuple[str | None, float, str], ...] = ()
     has_snapshots: bool = True
+    repaired: frozenset[str] = frozenset()
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""

@@ -6,7 +6,7 @@ the topics with the same code as the relay at its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
-from relay.config import Config, HttpConfig, SchemaRegistryConfig, SourceConfig, redacted
+from relay.config import Config, HttpConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
 from relay.config.errors import did_you_mean
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import missing, needs
 from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
@@ -51,7 +51,9 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     """
     if offline:
         yield Finding(f"config {config.file}", "valid; nothing was connected to")
-    checks = _offline(config) if offline else _online(config)
+    config, unknown = (config, {}) if offline else _with_tables(config)
+    yield from unknown.get("", ())
+    checks = _offline(config) if offline else _online(config, unknown)
     if config.log:
         checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
     if copy := config.copy_:
@@ -62,10 +64,38 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
             yield from findings
 
 
-def _online(config: Config) -> list[tuple[str, Check]]:
+def _with_tables(config: Config) -> tuple[Config, dict[str, list[Finding]]]:
+    """Find the tables of all sources that name none, side by side; return the config with them.
+
+    And the findings about sources whose tables cannot be found, by name.
+    """
+    asked = [source for source in config.sources if not source.names_tables]
+    tables: dict[str, list[str]] = {}
+
+    def find(source: SourceConfig) -> list[Finding]:
+        tables[source.name] = list(kind_of(source).find_tables(source))
+        return []
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = pool.map(lambda source: _run(f"source {source.name}", partial(find, source)), asked)
+        failed = {source.name: findings for source, findings in zip(asked, found, strict=True) if findings}
+    try:
+        return config.with_tables(lambda source: tables.get(source.name)), failed
+    except ConfigError as error:
+        return config, failed | {"": [Finding(f"config {config.file}", str(error), error.exit_code)]}
+
+
+def _online(config: Config, unknown: Mapping[str, list[Finding]]) -> list[tuple[str, Check]]:
+    """Return the checks. ``unknown``: the findings about sources whose tables are not known."""
+
+    def source_check(source: SourceConfig) -> Check:
+        if source.name in unknown:
+            return lambda: unknown[source.name]
+        return partial(_check_source, config, source)
+
     checks: list[tuple[str, Check]] = [
         (f"kafka {config.kafka.bootstrap_servers}", partial(_check_kafka, config)),
-        *((f"source {source.name}", partial(_check_source, config, source)) for source in config.sources),
+        *((f"source {source.name}", source_check(source)) for source in config.sources),
     ]
     if config.schema_registry:
         url = config.schema_registry.url
@@ -185,6 +215,9 @@ def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSc
 def _check_source(config: Config, source: SourceConfig) -> list[Finding]:
     found = kind_of(source).check(source)
     findings = list(found.findings)
+    if found.rows and not isinstance(source, VitessConfig) and source.snapshot == "none":
+        left_out = "those that do not change any more are not published: `snapshot: initial` publishes all"
+        findings.append(Finding(f"rows of {source.name}", f"about {found.rows:,} are there now; {left_out}"))
     for table in found.tables:
         findings += [*table.findings, *(table.for_copy if config.copy_ else ()), *check_cache_keys(config, table)]
         if config.schema_registry:

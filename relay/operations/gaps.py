@@ -26,11 +26,15 @@ GapState = Literal["pending", "accepted", "published"]
 
 @dataclass(frozen=True, slots=True)
 class ListedGap:
-    """A gap and its state. ``gap``: as on the gaps topic. ``decision``: set only while it is accepted."""
+    """A gap and its state. ``gap``: as on the gaps topic. ``decision``: set only while it is accepted.
+
+    ``replaced``: the decision before it, if there was one.
+    """
 
     gap: Mapping[str, Any]
     state: GapState
     decision: Decision | None = None
+    replaced: Decision | None = None
 
     @property
     def id(self) -> str:
@@ -80,7 +84,7 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
     if pending is None:
         raise ConfigError(f"gap {gap_id} has just been published, so there is nothing left to decide")
     gap_decisions.write(KafkaSettings.from_config(config), replace(pending, decision=decision, updated_at=time.time()))
-    return ListedGap(pending.gap.published(), "accepted", decision)
+    return ListedGap(pending.gap.published(), "accepted", decision, pending.decision)
 
 
 def _unpublished_gaps(view: CheckpointView, config: Config) -> list[PendingGap]:

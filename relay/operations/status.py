@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
@@ -22,10 +23,13 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
 from relay.kafka.group import Member, members, offsets_behind
 from relay.kafka.group_offsets import group as group_of
+from relay.observe.access import Access
+from relay.observe.peers import Peers
+from relay.observe.verdict import judge
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
 from relay.records import CommittedStream, ShardCheckpoint, ShardState, SnapshotRequest, StreamId
-from relay.snapshots.control import is_stopped
+from relay.snapshots.control import is_stopped, repaired_by
 from relay.stream.progress import resume_timestamp
 
 
@@ -56,6 +60,7 @@ class SourceStatus:
     """One source. ``stream``: the label of its current stream, None before the first run.
 
     ``watermark``: see ``relay.stream.progress.resume_timestamp``; None before the first run, 0 while it is unknown.
+    ``missing``: the ids of the gaps after which it went on, and that no snapshot repairs.
     """
 
     source: str
@@ -70,6 +75,7 @@ class SourceStatus:
     shards: Sequence[ShardStatus]
     gaps: Sequence[ListedGap]
     snapshot_requests: Sequence[Mapping[str, Any]] = ()
+    missing: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,10 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch."""
+    """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch. ``file``: the config's.
+
+    ``seen``: what a worker shows of all processes of the relay, if one has a status page that answers.
+    """
 
     name: str
     at: float
@@ -96,6 +105,28 @@ class RelayStatus:
     sources: Sequence[SourceStatus]
     dead_letters: int
     consumers: Sequence[ConsumerStatus] = ()
+    file: str = "relay.yaml"
+    seen: Mapping[str, Any] | None = None
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """The state of the relay, and its problems; see ``judge``."""
+        asked = {"config": self.file, "members": len(self.members), "pending_letters": self.dead_letters}
+        if self.seen is not None:
+            return judge({**self.seen, **asked})
+        sources = [
+            {
+                "source": source.source,
+                "has_snapshots": True,
+                "missing": source.missing,
+                "pending_gaps": [gap.gap for gap in source.gaps if gap.state == "pending"],
+                "snapshot": source.snapshot if source.snapshot and source.snapshot["rows_read"] is not None else None,
+            }
+            for source in self.sources
+        ]
+        shards = [{"shard": each.shard, "lag_seconds": each.lag_seconds} for s in self.sources for each in s.shards]
+        nobody: dict[str, Any] = dict.fromkeys(("workers", "consumers", "consumer_stalls", "unreachable"), ())
+        return judge(nobody | {"sources": sources, "shards": shards} | asked)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -106,6 +137,7 @@ class RelayStatus:
             "sources": [{**asdict(source), "gaps": [gap.to_json() for gap in source.gaps]} for source in self.sources],
             "dead_letters": self.dead_letters,
             "consumers": [asdict(consumer) for consumer in self.consumers],
+            **self.verdict,
         }
 
 
@@ -125,7 +157,22 @@ def status(config: Config) -> RelayStatus:
     has_letters = config.internal("dead_letters") in existing
     pending = sum(letter.is_pending for letter in DeadLetters(config).all()) if has_letters else 0
     consumers = [_consumer(admin, config, kind) for kind, section in kinds.items() if section is not None]
-    return RelayStatus(config.name, now, group, workers, sources, pending, consumers)
+    return RelayStatus(
+        config.name, now, group, workers, sources, pending, consumers, config.file, _page(config) if workers else None
+    )
+
+
+def _page(config: Config) -> Mapping[str, Any] | None:
+    """Return what the status page of a worker has, if one answers."""
+    if config.http is not None:
+        with suppress(ConfigError):  # of TLS: its files may be on the workers' machines only
+            peers = Peers((), config.http, Access(config.http))
+            for address in (config.http.address, *config.http.peers):
+                with suppress(OSError, HTTPException, ValueError):
+                    found = peers.get(address, "/page.json", {"name", "problems"})
+                    if found["name"] == config.name:
+                        return found
+    return None
 
 
 def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
@@ -182,7 +229,7 @@ def _source(
         nothing = (None, None, None, None, None, None)
         return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
-    known = sorted(read.checkpoints.items())
+    known, repaired = sorted(read.checkpoints.items()), repaired_by(read.control)
     shards = [_shard(read.stream, shard, checkpoint, owners, now) for shard, checkpoint in known]
     return SourceStatus(
         source=entry.name,
@@ -197,6 +244,7 @@ def _source(
         shards=shards,
         gaps=mine,
         snapshot_requests=asked,
+        missing=[gap for gap in (plan.gap, *(shard.gap for shard in shards)) if gap and gap not in repaired],
     )
 
 

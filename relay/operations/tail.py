@@ -55,7 +55,8 @@ def tail(
     ends = {where: (starts[where], end) for where, (_, end) in bounds.items()}
     with contextlib.closing(open_schemas(config)) as schemas:
         for message in read_committed(config, ends, flush, exit_at_end=exit_at_end):
-            write(record_json(message, schemas if message.topic() in changes else None))
+            is_letter = message.topic() == config.internal("dead_letters")
+            write(record_json(message, schemas if message.topic() in changes else None, is_letter=is_letter))
 
 
 def _starts(
@@ -72,11 +73,12 @@ def _starts(
     }
 
 
-def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:
+def record_json(message: Message, schemas: WriterSchemas | None, *, is_letter: bool = False) -> dict[str, Any]:
     """Return a record as JSON values. ``schemas``: the changes' schemas; None means a topic whose values are JSON.
 
     The key is text if it is UTF-8, otherwise base64; the typed key is in the value. A value that cannot be decoded is
-    in base64, with an ``error``.
+    in base64, with an ``error``. ``is_letter``: it is a dead letter, of which the ``headers`` say what it is, and whose
+    value may be one piece of a change.
     """
     key, value = message.key(), message.value()
     shown: dict[str, Any] = {
@@ -86,6 +88,9 @@ def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, An
         "key": _text(key) if isinstance(key, bytes) else key,
         "value": None,
     }
+    if is_letter:
+        headers: Any = message.headers() or ()
+        shown["headers"] = {name: _text(each or b"") for name, each in headers}
     if not isinstance(value, bytes):
         return shown
     try:
@@ -93,7 +98,7 @@ def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, An
     except (UnknownFraming, UnknownSchema, Undecodable) as error:
         shown |= {"value": _base64(value), "error": str(error)}
     except ValueError as error:
-        shown |= {"value": _base64(value), "error": f"not valid JSON: {error}"}
+        shown |= {"value": _base64(value)} | ({} if is_letter else {"error": f"not valid JSON: {error}"})
     return shown
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relay.errors import Unavailable
+from relay.errors import ConfigError, Unavailable
 
 
 def state_folder() -> Path:
@@ -20,9 +20,12 @@ def state_folder() -> Path:
 def own_folder(variable: str, in_home: str) -> Path:
     """Return the folder that a variable of the environment names, otherwise the one in the home folder.
 
-    Raises ``Unavailable`` if the user has none, for example in a container without an account.
+    Raises ``ConfigError`` for one that is a file, and ``Unavailable`` if the user has no home folder, for example in a
+    container without an account.
     """
     if named := os.environ.get(variable):
+        if os.path.exists(named) and not os.path.isdir(named):
+            raise ConfigError(f"the environment variable {variable} names {named}, which is not a folder")
         return Path(named)
     try:
         return Path.home() / in_home

@@ -13,36 +13,31 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay.errors import ConfigError, RelayError
+from relay.extras import needs
 from relay.process.account import remove_server_folder
 from relay.process.folders import naming, state_folder
 from relay.process.managed import accepts, started_at, wait_for_end
-from relay.services.dynamodb import DynamoDBLocal
-from relay.services.kafka import KafkaBroker
-from relay.services.mariadb import MariaDB
-from relay.services.memcached import MemcachedServer
-from relay.services.postgres import PostgresServer
-from relay.services.redis import RedisServer
-from relay.services.registry import SchemaRegistry
-from relay.services.server import EmbeddedServer
-from relay.services.vitess import Vitess
 
-KINDS: dict[str, type[EmbeddedServer]] = {
-    each.name: each
-    for each in (
-        KafkaBroker,
-        DynamoDBLocal,
-        RedisServer,
-        MemcachedServer,
-        PostgresServer,
-        SchemaRegistry,
-        MariaDB,
-        Vitess,
-    )
+if TYPE_CHECKING:
+    from relay.services.server import EmbeddedServer
+
+_KINDS = {
+    "kafka": "KafkaBroker",
+    "dynamodb": "DynamoDBLocal",
+    "redis": "RedisServer",
+    "memcached": "MemcachedServer",
+    "postgres": "PostgresServer",
+    "registry": "SchemaRegistry",
+    "mariadb": "MariaDB",
+    "vitess": "Vitess",
 }
+"""The classes, each in the module of its service: their packages are imported when one is started."""
+
 DEFAULT = ("kafka", "dynamodb", "redis")
 """The services that ``up`` starts by default. The registry is large and optional in a config."""
 
@@ -54,7 +49,7 @@ _RECORD = "service.json"
 class Service:
     """A recorded service. ``address``: for a config. ``pid``, ``started``: its process; a reused pid has another start.
 
-    ``also``: pid and start of its further processes.
+    ``also``: pid and start of its further processes. ``login``: how a person logs in.
     """
 
     name: str
@@ -64,6 +59,7 @@ class Service:
     started: str
     log: str
     also: Sequence[tuple[int, str]] = ()
+    login: str = ""
 
     @property
     def processes(self) -> list[tuple[int, str]]:
@@ -87,8 +83,8 @@ def up(names: Sequence[str] | None = None) -> list[Service]:
     """
     wanted = list(dict.fromkeys(names or DEFAULT))
     for name in wanted:
-        if name not in KINDS:
-            raise ConfigError(f"unknown service {name!r}: use one of {', '.join(KINDS)}")
+        if name not in _KINDS:
+            raise ConfigError(f"unknown service {name!r}: use one of {', '.join(_KINDS)}")
     with _alone(), ThreadPoolExecutor(len(wanted)) as pool:
         futures = [pool.submit(_start, name) for name in wanted]
         return [future.result() for future in futures]
@@ -96,7 +92,7 @@ def up(names: Sequence[str] | None = None) -> list[Service]:
 
 def down() -> list[Service]:
     """Stop all recorded services, and return the ones that were running."""
-    with _alone(), ThreadPoolExecutor(len(KINDS)) as pool:
+    with _alone(), ThreadPoolExecutor(len(_KINDS)) as pool:
         services = status()
         ran = list(pool.map(_stop, services))
     return [service for service, did_run in zip(services, ran, strict=True) if did_run]
@@ -144,7 +140,9 @@ def _start(name: str) -> Service:
     # Remove its data: services in memory have lost theirs, and data of only some of them would not fit together.
     folder = state_folder() / "services" / name
     remove_server_folder(folder)
-    server = KINDS[name](folder, detached=True)
+    with needs("services", f"`relay services up {name}`"):
+        kind: type[EmbeddedServer] = getattr(import_module(f"relay.services.{name}"), _KINDS[name])
+    server = kind(folder, detached=True)
     # If this process is killed before the service is ready, `down` still knows it.
     server.on_launch = lambda: _record(_service(name, server))
     try:
@@ -161,7 +159,7 @@ def _start(name: str) -> Service:
 
 def _service(name: str, server: EmbeddedServer) -> Service:
     (pid, started), *also = [(each.pid, started_at(each.pid) or "") for each in server.processes]
-    return Service(name, server.address, server.port, pid, started, str(server.log), also)
+    return Service(name, server.address, server.port, pid, started, str(server.log), also, server.login)
 
 
 def _stop(service: Service) -> bool:

@@ -24,6 +24,10 @@ class DynamoDBLocal(EmbeddedServer):
 
     address = endpoint_url
 
+    @property
+    def login(self) -> str:
+        return f"AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local aws dynamodb --endpoint-url {self.address} ..."
+
     def _command(self) -> list[str]:
         files = jars("dynamodb")
         classpath = os.pathsep.join(str(path) for path in files if path.suffix == ".jar")

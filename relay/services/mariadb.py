@@ -107,6 +107,10 @@ class SQLServer(EmbeddedServer):
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
+    @property
+    def login(self) -> str:
+        return f"mysql -S {self.socket} -u root; a config has `user: {USER}` and `password: {PASSWORD}`"
+
     def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
         """Return a connection with autocommit: as root over the socket, or as another user with the password.
 

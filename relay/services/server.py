@@ -53,6 +53,11 @@ class EmbeddedServer(ABC):
         """The address for a client's config."""
 
     @property
+    def login(self) -> str:
+        """How a person logs in, where the address does not say it."""
+        return ""
+
+    @property
     def url(self) -> str:
         """The address, if it is a URL."""
         return self.address

@@ -111,6 +111,10 @@ class Vitess(EmbeddedServer):
     address = vtgate
 
     @property
+    def login(self) -> str:
+        return f"mysql -h {HOST} -P {self.mysql_port} -u relay"
+
+    @property
     def mysql_port(self) -> int:
         """The port for MySQL's protocol, without authentication."""
         return self.ports[1]

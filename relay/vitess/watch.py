@@ -173,8 +173,8 @@ class Watch:
             head = primary
         raise RelayError(
             f"shard {self.shard.qualified}: it never executed {position.executed}, and is at {head.position}: the "
-            f"position is from another database, or was lost there. Reset it: relay reset CONFIG {self.shard.source} "
-            "--to ..."
+            f"position is from another database, or was lost there. Reset it: `relay reset CONFIG {self.shard.source} "
+            "--to ...`"
         )
 
     def _primary_head(self, head: GtidSet) -> GtidSet | None:

@@ -43,4 +43,5 @@ def test_of_a_change_the_place_and_the_time_are_dim(capsys: pytest.CaptureFixtur
 def test_of_the_status_the_names_are_bold(capsys: pytest.CaptureFixture[str]) -> None:
     source = SourceStatus("legacy", "mysql", "t", None, None, None, None, None, None, [], [])
     show(RelayStatus("shop", 1.0, "shop.relay", [], [source], 0), every=False)
-    assert styled(capsys.readouterr().out) == {"shop": "1", "source legacy": "1"}
+    verdict = {"No worker is running: Nothing is relayed.": "1;31"}
+    assert styled(capsys.readouterr().out) == {"shop": "1", "source legacy": "1"} | verdict

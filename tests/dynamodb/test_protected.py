@@ -59,6 +59,12 @@ def test_no_value_of_a_protected_attribute_or_of_an_item_that_is_not_wanted_leav
         said = f"`protect.{table}.{RANGE_KEY}`: it is part of the key"
         for command, options in (("check", ()), ("run", ("--until-caught-up",))):
             assert said in " ".join(relay(command, *options, rules={RANGE_KEY: "mask"}, code=2).output.split())
+        for command, options in (("check", ()), ("run", ("--until-caught-up",))):
+            said = " ".join(relay(command, *options, rules={"phon": "mask"}, code=2).output.split())
+            assert (
+                f"`protect.{table}.phon`: none of the items that were looked at has it; did you mean `phone`?" in said
+            )
+        rules["fax"] = {"absent": "mask"}
         logs = [relay("check").output, relay("run", "--until-caught-up").output]
         put(1, "x", "another s3cr3t")
         put(2, "long" * 5000)

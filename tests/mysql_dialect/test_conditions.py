@@ -90,7 +90,7 @@ def test_a_condition_is_about_the_value_whatever_its_notation(column: Column, va
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ({"v": "a"}, r"source s: `where\.t\.v`: it is not part of the key.*, of region, id"),
+        ({"v": "a"}, r"source s: `where\.t\.v`: it is not part of the key.*; those are region, id"),
         ({"missing": "a"}, r"`where\.t\.missing`: it is not part of the key"),
         ({"id": "one"}, r"`where\.t\.id`: a column of type int cannot be equal to 'one'"),
     ],

@@ -41,3 +41,9 @@ def test_nothing_is_logged_where_the_core_is_used() -> None:
     needs.compiled_core()
     assert "plain Python" not in ran("assert native.core() is not None")
     assert native.core() is not None
+
+
+def test_another_value_than_off_and_required_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_NATIVE", "banana")
+    with pytest.raises(native.CoreMissing, match="RELAY_NATIVE is 'banana': use off or required"):
+        native.core()

@@ -159,6 +159,25 @@ def published_gap() -> State:
     return State(_workers(replace(view, checkpoints=seen), legacy()), dead_letters=2)
 
 
+def repaired_gap() -> State:
+    view = published_gap().workers[0].sources[0]
+    return State(_workers(replace(view, repaired=frozenset({"0b1d7a86c2f4e591"})), legacy()))
+
+
+def unmet_gap() -> State:
+    """A gap that waits on the topic, and that no worker has met since it started."""
+    return State(_workers(replace(orders(), pending_gaps=(GAP,)), legacy()))
+
+
+def set_aside() -> State:
+    refused = (("-80", NOW - 90, "the server has purged what comes next at mysql://me:hunter2@db/"),)
+    return State(_workers(orders(), legacy(set_aside=refused)))
+
+
+def starting() -> State:
+    return State(_workers(orders(plan=None), legacy()))
+
+
 def late_consumer() -> State:
     return replace(healthy(), lags={"cache": 0.4, "log": 3.0, "copy": 1300.0})
 
@@ -179,7 +198,8 @@ def hostile() -> State:
 STATES = {
     "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
     "failing consumer": failing_consumer, "silent process": silent_process, "late consumer": late_consumer,
-    "published gap": published_gap, "hostile": hostile,
+    "published gap": published_gap, "repaired gap": repaired_gap, "unmet gap": unmet_gap, "set aside": set_aside,
+    "starting": starting, "hostile": hostile,
 }  # fmt: skip
 
 

@@ -111,12 +111,10 @@ def test_only_a_consumer_that_hangs_is_red_for_what_restarts_processes(
         look(watch, 10, clock)
     for _ in range(5):
         copy.fail("the store is down")
-        copy.try_again()
     assert len(health(observer)) == 1
     assert answer(observer, "/livez")[0] == 200
     clock.now += 301
     copy.fail("the store is down")
-    copy.try_again()
     for watch in observer.watches:
         look(watch, 10, clock)
     assert len(health(observer)) == 3
@@ -139,16 +137,44 @@ def test_health_is_red_while_a_consumer_fails_again_and_again(observer: Consumer
         assert health(observer) == []
         copy.fail(f"number {number} of https://me:secret@host")
         assert not copy.is_ready
-        copy.try_again()
     assert health(observer) == ["consumer copy fails again and again"]
     assert "number 4" in str(observer.stalls()[0].error)
     assert "secret" not in str(observer.report())
     clock.now += 61
-    assert health(observer) == []
-    copy.fail("once more")
-    assert health(observer) == ["consumer copy fails again and again"]
+    assert health(observer) == ["consumer copy fails again and again"]  # as long as its next attempt lasts
     copy.reach(at(1))
     assert health(observer) == []
+
+
+def test_a_consumer_that_failed_is_failing_until_it_has_advanced(observer: ConsumersObserver, clock: Clock) -> None:
+    """I10: an attempt may last longer than the pause before it."""
+    copy = observer.watches[1]
+    look(copy, 7, clock)
+    copy.fail("the store is down")
+    copy.start_at(at(0))
+    for _ in range(12):
+        clock.now += 5
+        look(copy, 7, clock)
+        assert (copy.report()["state"], copy.is_ready, health(observer)) == ("failing", False, [])
+    clock.now += 5
+    assert health(observer) == ["consumer copy fails again and again"]
+    assert observer.stalls()[0].seconds == 65
+    copy.reach(at(1))
+    assert (copy.report()["state"], copy.report()["error"], health(observer)) == ("running", None, [])
+
+
+def test_a_consumer_that_failed_and_has_nothing_to_do_is_well_after_a_minute(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    copy = observer.watches[1]
+    copy.fail("a broker did not answer")
+    for _ in range(12):
+        clock.now += 5
+        look(copy, 0, clock)
+        assert copy.report()["state"] == "failing"
+    clock.now += 1
+    look(copy, 0, clock)
+    assert (copy.report()["state"], copy.report()["error"], health(observer)) == ("running", None, [])
 
 
 def test_health_is_red_after_dead_letters_that_could_not_be_written_until_one_was(

@@ -70,8 +70,15 @@ SHOWN = {
         ["consumer cache fails, and tries again", "no server answers at redis://***@redis:6379/0"],
     ),
     "silent process": ("A process does not answer", [f"http://{NOBODY} does not answer"]),
-    "late consumer": ("Catching up The consumer copy is at 21 min 40 s ago.", ["catching up"]),
-    "published gap": ("Needs attention", ["1 gap in orders, published", "4 dead letters since the start"]),
+    "late consumer": ("Catching up The consumer copy is 21.7 min behind.", ["catching up"]),
+    "published gap": (
+        "Needs attention",
+        ["changes of orders are missing", "relay snapshot relay.yaml orders", "4 dead letters since the start"],
+    ),
+    "repaired gap": ("Up to date", ["up to date"]),
+    "unmet gap": ("Stopped at a gap", ["relay gaps accept relay.yaml 5f3a9c0d21e88b47 skip"]),
+    "set aside": ("Stalled", ["-80: the shard waits for a person", "mysql://***@db/"]),
+    "starting": ("Starting", ["worker 0: source orders: not planned yet"]),
     "hostile": (
         "Stalled",
         [f"orders {EVIL}", "waits for pool", "consumer cache has stopped", "'$(reboot) ", "\"'\"'\"'&{{7*7}}"],

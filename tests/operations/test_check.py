@@ -101,6 +101,20 @@ def test_a_table_without_cache_keys_needs_nothing() -> None:
     assert check.check_cache_keys(Config.model_validate(config()), checked("KEYS_ONLY")) == []
 
 
+def test_sources_whose_tables_are_not_known_hide_no_other_problem(run: Callable[..., Result]) -> None:
+    nobody = {"type": "mysql", "database": "d", "user": "u", "password": "p", "shards": {"-": [NOBODY]}}
+    content = config(
+        sources=[{"name": name, **nobody} for name in ("one", "two")],
+        cache={"url": f"redis://{NOBODY}/0", "namespace": "n", "keys": {"orders": ["{id}"]}},
+        copy={"url": f"postgresql://u:p@{NOBODY}/db"},
+    )
+    result = run(content)
+    assert result.exit_code == 3, result.output
+    failed = [line.partition(":")[0] for line in result.stdout.splitlines() if line.startswith("✗")]
+    assert {line.split(" ")[1] for line in failed} >= {"kafka", "source", "cache", "copy"}
+    assert [line for line in failed if "source" in line] == ["✗ source one", "✗ source two"]
+
+
 def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Result], tmp_path: Path) -> None:
     registry, cache = NOBODY, "127.0.0.1:2"
     content = config(

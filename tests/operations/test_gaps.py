@@ -37,9 +37,11 @@ def lose(relay: Operated, stream: ScriptedStream) -> str:
     stream.trim("root", 3)
     said = relay.run(code=1).stderr
     (gap,) = relay.gaps()
-    assert f"`relay gaps accept CONFIG {gap['id']} skip|resnapshot`" in said
+    assert f"`relay gaps accept {relay.path} {gap['id']} skip|resnapshot`" in said
     assert f"`relay gaps accept {relay.path} ID skip|resnapshot`" in relay.command("gaps", "list", "CONFIG").stdout
-    assert f"`relay gaps accept CONFIG {gap['id']} skip|resnapshot`" in relay.command("status", "CONFIG").stdout
+    shown = " ".join(relay.command("status", "CONFIG").stdout.split())
+    assert "Stopped at a gap" in shown
+    assert f"relay gaps accept {relay.path} {gap['id']} skip" in shown
     assert (gap["state"], gap["decision"], gap["reason"]) == ("pending", None, "trimmed")
     assert gap["shard"] == full("root")
     return str(gap["id"])
@@ -54,6 +56,9 @@ def test_a_gap_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
     assert relay.gap_records() == []
     assert relay.versions() == [1]
     assert f"pending gaps: {gap}" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
+    relay.command("gaps", "accept", "CONFIG", gap, "resnapshot")
+    said = relay.command("gaps", "accept", "CONFIG", gap, "skip").stdout
+    assert "accepted: skip, which replaces the decision resnapshot. The relay continues." in said
     accepted = json.loads(relay.command("gaps", "accept", "CONFIG", gap, "skip", "--json").stdout)
     assert [accepted] == relay.gaps()
     assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "accepted", "skip")]

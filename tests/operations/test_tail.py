@@ -176,6 +176,32 @@ def test_records_of_internal_topics_are_shown_as_json() -> None:
     assert (broken["value"], broken["error"][:14]) == ("/w==", "not valid JSON")
 
 
+def test_a_dead_letter_is_shown_by_what_it_is_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its value is a change in Avro, or one of its parts."""
+    headers = {"reason": "too large", "detail": "11 MB", "table": "orders", "key": '{"id":7}', "chunk": "2/15"}
+    letter: Message[Any, Any] = Message(
+        topic="shop.dead_letters",
+        partition=0,
+        offset=1,
+        key=b"abc/2",
+        value=b"\xc3\x01",
+        headers=[(name, text.encode()) for name, text in headers.items()],
+    )
+    shown = record_json(letter, None, is_letter=True)
+    assert (shown["headers"], shown["value"], "error" in shown) == (headers, "wwE=", False)
+    printer()(shown)
+    line = 'shop.dead_letters[0]@1  abc/2  orders {"id":7}: too large: 11 MB, part 2/15\n'
+    assert capsys.readouterr().out == line
+
+
+def test_a_statement_is_shown_by_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    statement = {"kind": "ALTER", "statement": "ALTER TABLE t ADD c INT", "tables": [{"table": "t"}]}
+    value = json.dumps({**statement, "committed_at": 1_800_000_000_000_000}).encode()
+    printer()(record_json(message(value, topic="shop.ddl"), None))
+    said = "shop.ddl[3]@17  2027-01-15T08:00:00.000000Z  ALTER    t  ALTER TABLE t ADD c INT\n"
+    assert capsys.readouterr().out == said
+
+
 def test_no_number_is_rounded() -> None:
     """I8."""
     exact = Decimal("12345678901234567890123456789012345678")

@@ -1,0 +1,90 @@
+"""One judgement for all who show the state: the page, /healthz and `relay status`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.kafka.group import Member
+from relay.observe.verdict import judge
+from relay.operations.gaps import ListedGap
+from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
+from tests.observe.page_states import GAP, STATES, served
+from tests.observe.requests import get
+
+WORD = {
+    "healthy": "Up to date",
+    "snapshotting": "Snapshotting",
+    "stalled": "Stalled",
+    "gap": "Stopped at a gap",
+    "unmet gap": "Stopped at a gap",
+    "set aside": "Stalled",
+    "starting": "Starting",
+    "failing consumer": "A consumer fails",
+    "silent process": "A process does not answer",
+    "late consumer": "Catching up",
+    "published gap": "Needs attention",
+    "repaired gap": "Up to date",
+    "hostile": "Stalled",
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) -> None:
+    """I10, I12"""
+    with served(STATES[name]()) as found:
+        shown = orjson.loads(get(found.port, "/page.json")[2])
+        ports = [int(url.rpartition(":")[2]) for url in {each["url"] for each in shown["consumers"]}]
+        ports += [found.port, *(int(each["url"].rpartition(":")[2]) for each in shown["workers"][1:])]
+        codes = {get(port, "/healthz")[0] for port in ports}
+        assert shown["state"] == WORD[name]
+        is_silent = name == "silent process"
+        assert (shown["colour"] == "bad") == (503 in codes or is_silent)
+        assert all(each["what"] for each in shown["problems"])
+        # Without a script the page says the same.
+        assert f"<strong>{WORD[name]}</strong>" in get(found.port, "/")[2].decode()
+        # Judged again, as `relay status` does it.
+        assert shown == shown | orjson.loads(orjson.dumps(judge(shown)))
+
+
+def status(**known: Any) -> Mapping[str, Any]:
+    shard = ShardStatus("-80", "reading", None, None, None, (), None, 1.0, known.pop("lag", 1.0), None, None, 1.0)
+    gaps = [ListedGap(gap, state) for gap, state in known.pop("gaps", ())]
+    source = SourceStatus(
+        "orders", "mysql", "t", "label", "current", 1.0, 1, 1.0, None, [shard], gaps, missing=known.pop("missing", ())
+    )
+    members = [Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))] if known.pop("is_running", True) else []
+    return RelayStatus("shop", 2.0, "shop.relay", members, [source], known.pop("letters", 0), **known).verdict
+
+
+@pytest.mark.parametrize(
+    ("known", "state", "commands"),
+    [
+        ({}, "Up to date", []),
+        ({"lag": 121.0}, "Catching up", []),
+        ({"is_running": False, "lag": 121.0}, "No worker is running", ["relay run 'my shop.yaml'"]),
+        ({"letters": 2}, "Needs attention", ["relay dead-letters list 'my shop.yaml'"]),
+        ({"missing": ["5f"]}, "Needs attention", ["relay gaps list 'my shop.yaml'"]),
+        ({"gaps": [(GAP, "published")]}, "Up to date", []),
+        ({"gaps": [(GAP, "pending")]}, "Stopped at a gap", [f"relay gaps accept 'my shop.yaml' {GAP['id']} skip"]),
+    ],
+)
+def test_what_kafka_alone_has_is_judged_by_the_same(known: dict[str, Any], state: str, commands: list[str]) -> None:
+    found = status(**known, file="my shop.yaml")
+    assert found["state"] == state
+    assert [command for each in found["problems"] for command in each["commands"][:1]] == commands
+
+
+def test_what_a_worker_shows_is_judged_together_with_what_kafka_has() -> None:
+    with served(STATES["set aside"]()) as served_state:
+        seen = orjson.loads(get(served_state.port, "/page.json")[2])
+    found = status(seen=seen, letters=3)
+    assert found["state"] == "Stalled"
+    assert [each["what"] for each in found["problems"]] == [
+        "-80: the shard waits for a person",
+        "-80: the shard waits for a person",
+        "3 dead letters to be sent again",
+    ]
