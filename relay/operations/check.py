@@ -6,7 +6,7 @@ the topics with the same code as the relay at its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -51,9 +51,10 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     """
     if offline:
         yield Finding(f"config {config.file}", "valid; nothing was connected to")
-    config, unknown = (config, {}) if offline else _with_tables(config)
-    yield from unknown.get("", ())
-    checks = _offline(config) if offline else _online(config, unknown)
+    config, failed = (config, {}) if offline else _with_tables(config)
+    if "" in failed:
+        yield Finding(f"config {config.file}", str(failed[""]), ConfigError.exit_code)
+    checks = _offline(config) if offline else _online(config, failed)
     if config.log:
         checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
     if copy := config.copy_:
@@ -64,38 +65,37 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
             yield from findings
 
 
-def _with_tables(config: Config) -> tuple[Config, dict[str, list[Finding]]]:
+def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
     """Find the tables of all sources that name none, side by side; return the config with them.
 
-    And the findings about sources whose tables cannot be found, by name.
+    And why the tables of some sources are not known, by name; "": why the tables do not go together.
     """
+    failed: dict[str, RelayError] = {}
+
+    def find(source: SourceConfig) -> Sequence[str] | None:
+        try:
+            return list(kind_of(source).find_tables(source))
+        except RelayError as error:
+            failed[source.name] = error
+            return None
+
     asked = [source for source in config.sources if not source.names_tables]
-    tables: dict[str, list[str]] = {}
-
-    def find(source: SourceConfig) -> list[Finding]:
-        tables[source.name] = list(kind_of(source).find_tables(source))
-        return []
-
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(lambda source: _run(f"source {source.name}", partial(find, source)), asked)
-        failed = {source.name: findings for source, findings in zip(asked, found, strict=True) if findings}
+        found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
     try:
-        return config.with_tables(lambda source: tables.get(source.name)), failed
+        return config.with_tables(lambda source: found[source.name]), failed
     except ConfigError as error:
-        return config, failed | {"": [Finding(f"config {config.file}", str(error), error.exit_code)]}
+        return config, failed | {"": error}
 
 
-def _online(config: Config, unknown: Mapping[str, list[Finding]]) -> list[tuple[str, Check]]:
-    """Return the checks. ``unknown``: the findings about sources whose tables are not known."""
-
-    def source_check(source: SourceConfig) -> Check:
-        if source.name in unknown:
-            return lambda: unknown[source.name]
-        return partial(_check_source, config, source)
-
+def _online(config: Config, failed: Mapping[str, RelayError]) -> list[tuple[str, Check]]:
+    """Return the checks. ``failed``: why the tables of sources are not known."""
     checks: list[tuple[str, Check]] = [
         (f"kafka {config.kafka.bootstrap_servers}", partial(_check_kafka, config)),
-        *((f"source {source.name}", source_check(source)) for source in config.sources),
+        *(
+            (f"source {each.name}", partial(_check_source, config, each, failed.get(each.name)))
+            for each in config.sources
+        ),
     ]
     if config.schema_registry:
         url = config.schema_registry.url
@@ -212,7 +212,9 @@ def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSc
     return [Finding(f"schema of {topic}", problem, RelayError.exit_code if refused else 0)]
 
 
-def _check_source(config: Config, source: SourceConfig) -> list[Finding]:
+def _check_source(config: Config, source: SourceConfig, failed: RelayError | None) -> list[Finding]:
+    if failed is not None:
+        raise failed
     found = kind_of(source).check(source)
     findings = list(found.findings)
     if found.rows and not isinstance(source, VitessConfig) and source.snapshot == "none":

@@ -13,6 +13,7 @@ import boto3
 import pytest
 
 from relay.config import DynamoDBConfig
+from relay.dynamodb.config_match import unseen_rule
 from relay.dynamodb.describe import Description, clients, describe
 from relay.errors import ConfigError, Unavailable
 from relay.table import KeyColumn
@@ -104,6 +105,39 @@ def stream(**others: Any) -> dict[str, Any]:
 
 def failure(code: str, message: str = "no") -> Refused:
     return Refused(code, message=message)
+
+
+ITEMS = {"Items": [{"order_id": {"S": "a"}, "line": {"N": "1"}, "total": {"N": "1"}}]}
+NOT_ALLOWED = Refused("AccessDeniedException", message="no")
+
+
+@pytest.mark.parametrize(
+    ("scan", "rules", "said"),
+    [
+        (ITEMS, {"total": "mask", "email": "exclude"}, None),  # the key of an index
+        (ITEMS, {"totl": {"absent": "mask"}}, None),
+        (
+            ITEMS,
+            {"totl": "mask"},
+            "`protect.orders.totl`: none of the items that were looked at has it; did you mean `total`?",
+        ),
+        (
+            {"Items": []},
+            {"xyz": "mask"},
+            "none of the items that were looked at has it; known names: email, line, order_id",
+        ),
+        (NOT_ALLOWED, {"xyz": "mask"}, "the credentials may not look at items (dynamodb:Scan)"),
+    ],
+)
+def test_a_rule_needs_an_attribute_that_is_seen_unless_it_may_be_absent(
+    scan: Answer, rules: dict[str, Any], said: str | None
+) -> None:
+    """A name with a typing mistake would publish what it is to hide."""
+    with scripted(DescribeTable=table(), DescribeStream=stream(), Scan=scan) as url:
+        asked = source(url, protect={"orders": rules})
+        client, streams = clients(asked, probe=True)
+        problem = unseen_rule(client, describe(client, asked, streams), asked)
+    assert problem is None if said is None else said in str(problem)
 
 
 def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:
