@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relay.observe.verdict import span
+from relay.observe.verdict import many, span
 from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
 from relay.records import position_text
 
@@ -47,12 +47,12 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     console.print(
         Text()
         + Text(status.name, "bold")
-        + Text(f": {_count(workers, 'worker')}" if workers else ": no worker is running")
-        + Text(f", {_count(status.dead_letters, 'dead letter')}{_rate(status)}; as of {_time(status.at)}")
+        + Text(f": {many(workers, 'worker')}" if workers else ": no worker is running")
+        + Text(f", {many(status.dead_letters, 'dead letter')}{_rate(status)}; as of {_time(status.at)}")
     )
     _show_verdict(console, status.verdict)
     for member in status.members:
-        console.print(f"  {member.client} at {member.host}: {_count(len(member.partitions), 'partition')}")
+        console.print(f"  {member.client} at {member.host}: {many(len(member.partitions), 'partition')}")
     for consumer in status.consumers:
         console.print(f"  consumer {consumer.consumer}: {_behind(consumer)}")
     for source in status.sources:
@@ -75,13 +75,13 @@ def _show_verdict(console: Console, verdict: Mapping[str, Any]) -> None:
         reason = f". {each['reason']}" if each["reason"] else ""
         console.print(f"- {each['what']}{where}{since}{reason}")
         for command in each["commands"]:
-            console.print(f"    {command}")
+            console.print(f"    {command}", soft_wrap=True)  # to be copied
 
 
 def _behind(consumer: ConsumerStatus) -> str:
     if consumer.error is not None:
         return f"not known: {consumer.error}"
-    return "not begun" if consumer.offsets_behind is None else f"{_count(consumer.offsets_behind, 'offset')} behind"
+    return "not begun" if consumer.offsets_behind is None else f"{many(consumer.offsets_behind, 'offset')} behind"
 
 
 def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
@@ -106,7 +106,7 @@ def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
     if shown:
         _show_shards(console, [_row(shard) for shard in shown])
     if hidden:
-        console.print(f"  {_count(hidden, 'finished shard')} not shown: --all")
+        console.print(f"  {many(hidden, 'finished shard')} not shown: --all")
 
 
 def _show_snapshot(console: Console, source: SourceStatus) -> None:
@@ -121,7 +121,7 @@ def _show_snapshot(console: Console, source: SourceStatus) -> None:
 
 def _show_newest_snapshot(console: Console, found: Mapping[str, Any]) -> None:
     rows = "" if found["rows_read"] is None else f", {found['rows_read']} of about {found['rows_estimated']} rows"
-    segments = f"{found['segments_finished']} of {_count(found['segments'], 'segment')}"
+    segments = f"{found['segments_finished']} of {many(found['segments'], 'segment')}"
     state = "stopped" if found["stopped"] else found["state"]
     of = f" of {_tables(found)}" if found["requests"] else ""
     console.print(f"  snapshot {found['id']}{of} {state}: {segments}{rows}")
@@ -162,10 +162,6 @@ def _table(rows: Iterable[_Row]) -> Table:
     for row in rows:
         table.add_row(row.shard, Text(row.state, _COLOURS[row.state]), row.owner, row.position, row.lag)
     return table
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _time(seconds: float | None) -> str:

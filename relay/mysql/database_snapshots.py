@@ -48,7 +48,7 @@ _PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not
 _CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
 _LOOK_EVERY = 0.05  # seconds between two questions whether it does
 
-ROWS = "SELECT TABLE_NAME, TABLEROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 
 class DatabaseSnapshots(SqlSnapshots):

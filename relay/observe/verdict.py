@@ -60,7 +60,7 @@ def _activity(known: Mapping[str, Any]) -> tuple[str, str]:
     """Return the state of a relay that has no problems, and what to say of it."""
     for source in known["sources"]:
         if rows := source["snapshot"]:
-            read = f"{rows['rows_read']:,} of about {_many(rows['rows_estimated'], 'row')}"
+            read = f"{rows['rows_read']:,} of about {many(rows['rows_estimated'], 'row')}"
             return "Snapshotting", f"{read} of {source['source']} are read."
     for kind in ("shard", "consumer"):
         lags = ((each["lag_seconds"] or 0.0, each[kind]) for each in known[f"{kind}s"])
@@ -107,11 +107,11 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
     counted.update({f"consumer {each['consumer']}": each["dead_letters"] for each in known["consumers"]})
     commands = (command("dead-letters list"), command("dead-letters redrive", "--all"))
     if waiting := known.get("pending_letters"):
-        yield Problem("Needs attention", f"{_many(waiting, 'dead letter')} to be sent again", commands=commands)
+        yield Problem("Needs attention", f"{many(waiting, 'dead letter')} to be sent again", commands=commands)
     elif waiting is None and (total := counted.total()):  # which does not say whether they still wait
         names = ", ".join(f"{name}: {count:,}" for name, count in counted.items() if count)
         said = f"{names}. Fix the cause, then send them again."
-        yield Problem("Up to date", f"{_many(total, 'dead letter')} since the start", said, commands=commands)
+        yield Problem("Up to date", f"{many(total, 'dead letter')} since the start", said, commands=commands)
 
 
 def _gaps(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Problem]:
@@ -124,12 +124,12 @@ def _gaps(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Pr
         commands = tuple(command("gaps accept", gap["id"], decision) for decision in decisions)
         yield Problem("Stopped at a gap", f"Gap in {name}: {gap['reason']}", said, commands=commands)
     if can_read_again and (gaps := source["missing"]):
-        said = f"The relay went on after {_many(len(gaps), 'gap')}: {', '.join(gaps)}. Read the tables again."
+        said = f"The relay went on after {many(len(gaps), 'gap')}: {', '.join(gaps)}. Read the tables again."
         commands = (command("gaps list"), command("snapshot", name))
         yield Problem("Needs attention", f"changes of {name} are missing", said, commands=commands)
 
 
-def _many(number: int, noun: str) -> str:
+def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

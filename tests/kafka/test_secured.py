@@ -157,7 +157,7 @@ def test_a_wrong_password_is_reported_on_spark_but_not_shown(started: Relay, con
 @pytest.mark.parametrize(
     ("producer", "said"),
     [
-        ({}, "requires another `security.protocol` than plaintext"),
+        ({}, "speaks TLS: set `security.protocol: ssl`"),
         ({"security.protocol": "SSL"}, "certificate verify failed"),
     ],
     ids=["unencrypted", "untrusted"],

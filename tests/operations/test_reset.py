@@ -124,7 +124,7 @@ def test_a_changed_start_is_refused_until_a_reset(relay: Operated, stream: Scrip
     stream.put("root", "k", 1)
     relay.run()
     relay.configure(start="latest")
-    assert "`relay reset CONFIG s --to ...`" in relay.run(code=2).stderr
+    assert f"`relay reset {relay.path} s --to ...`" in relay.run(code=2).stderr
     relay.command("reset", "CONFIG", "s", "--to", "trim_horizon")
     relay.run()
     assert relay.versions() == [1, 1]

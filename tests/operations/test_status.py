@@ -77,7 +77,7 @@ def owned_shard(sequence: str = "49590338271490256608559692538361571095921575989
     name = "shardId-00000001795245980151-07d8ac9b"
     reading = ShardStatus(name, "reading", owner, position, None, (), None, 1.0, 66.0, None, None, 1.0)
     source = SourceStatus("s", "dynamodb", "t", "label", "latest", 1.0, 1, 0.0, None, [reading], [])
-    return RelayStatus("shop", 2.0, "shop.relay", [], [source], 0)
+    return RelayStatus("shop", 2.0, "shop.relay", [Member("m-1", "h", "h", frozenset())], [source], 0)
 
 
 def test_a_narrow_terminal_shows_every_column_whole(

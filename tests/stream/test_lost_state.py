@@ -55,7 +55,7 @@ def test_lost_checkpoints_are_refused_until_somebody_accepts_the_loss(
         said = refusal(relay)
         assert f"topic {relay.name}.checkpoints has no plan for source s" in said
         assert f"topic {relay.name}.{TABLE} has had records" in said
-        assert "`relay reset CONFIG --lost-state`" in said
+        assert f"`relay reset {relay.path} --lost-state`" in said
     assert relay.versions() == before
     for record in stream.shards[full("root")].records:  # so that all are before the next plan
         record["dynamodb"]["ApproximateCreationDateTime"] -= 100
@@ -246,7 +246,7 @@ def test_checkpoints_that_are_deleted_under_a_running_relay_end_it(
     relay.put(3)
     assert running.wait(300) == 3, running.log()
     last = running.log().splitlines()[-1]
-    assert "`relay reset CONFIG --lost-state`" in last
+    assert f"`relay reset {relay.path} --lost-state`" in last
     assert "restart" not in last
     refusal(relay)
     relay.command("reset", "CONFIG", "--lost-state")
