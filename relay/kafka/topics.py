@@ -305,9 +305,9 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
 def _connection_failure(error: KafkaException, reasons: list[KafkaError], config: Config) -> str:
     """Return the most specific of the client's errors: "broker transport failure" explains nothing."""
     specific = [reason for reason in reasons if reason.code() != KafkaError._ALL_BROKERS_DOWN]
-    refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
     protocol = str(config.kafka.producer.get("security.protocol", "plaintext"))
-    if not refused and "ssl" not in protocol.lower() and (said := spoken(config.kafka.bootstrap_servers)):
+    is_told = "ssl" in protocol.lower() or any(reason.code() in _REFUSALS for reason in reasons)
+    if not is_told and (said := spoken(config.kafka.bootstrap_servers)):
         return said
     if reasons and not specific:
         # The callback gets no error for a connection that was accepted and then closed, or left without an answer.
@@ -315,6 +315,7 @@ def _connection_failure(error: KafkaException, reasons: list[KafkaError], config
             "it closes the connection, or does not answer: it hangs, or requires another `security.protocol` than "
             f"{protocol}: set that in `kafka.producer`"
         )
+    refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
     chosen = (refused or specific)[-1:]
     return chosen[0].str() if chosen else _error_text(error)
 
