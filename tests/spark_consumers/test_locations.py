@@ -92,7 +92,7 @@ from spark_consumers.change_log import log_consumer
 from spark_consumers.launch import session_for
 from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.upkeep import Schedule
-from tests.spark_consumers.batches import change, layout, play
+from tests.spark_consumers.batches import change, in_spark, layout
 from tests.spark_consumers.targets import InDelta
 
 ODD = ["c${env:HOME}", "${spark.app.name}", "a`b", "x.y", "é %", "a;b", "it's", '"q"', "${", "{}", "a\\\\b", "-"]
@@ -114,7 +114,8 @@ with spark() as session:
     names = ["a", "a/b", "../a", "a${env:HOME}", "_delta_log", ".."]
     tables = [DeltaTable(sys.argv[1], Schedule(86400.0, 604800.0), "sh/op", name) for name in names]
     for number, each in enumerate(tables):
-        play(each, one, change(number, [str(number)], {"id": number}), session=session)
+        each.prepare(in_spark(session, []), {0: one})
+        session.sql(f"INSERT INTO {each.name} (id) VALUES ({number})")
     session.sql(f"VACUUM {tables[0].name} RETAIN 0 HOURS")
     for number, each in enumerate(tables):
         assert [row.id for row in session.table(each.name).collect()] == [number], each.name
