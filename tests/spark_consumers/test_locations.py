@@ -123,7 +123,7 @@ with spark() as session:
     own = session.newSession()  # which replaces ${...}
     with pytest.raises(ConfigError, match="a part of the name c.{env:HOME} for a variable: give the consum"):
         InDelta(own, sys.argv[2]).play(of_odd, change(1, ["1"], {"id": 1}))
-    source = {"name": "s", "type": "dynamodb", "table": "t"}
+    source = {"name": "shop", "type": "dynamodb", "table": "orders"}
     kafka = {"bootstrap_servers": "127.0.0.1:9"}
     raw = {"name": "shop", "kafka": kafka, "sources": [source], "log": {"path": sys.argv[1]}}
     config = Config.model_validate(raw)
