@@ -89,7 +89,7 @@ class Engine:
             if any(keys[model].shape != table.shape for model in models):  # I8: N "1" would be taken for S "1"
                 names = " and ".join(model.__name__ for model in models)
                 raise InvalidModel(f"{names} declare different keys of the table {name}")
-        # Keys are typed and in order, so (a, b) is not (b, a) (I8).
+        # Keys are typed and in order, so (a, b) is not (b, a).
         wanted: dict[Place, list[Model]] = {}
         for each in {id(each): each for each in objects}.values():
             table, key = keys[type(each)], declared[type(each)].key_of(each)
