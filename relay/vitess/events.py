@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from relay.errors import RelayError
-from relay.gtid import GtidError
+from relay.gtid import GtidError, parse
 from relay.mysql_dialect.followed_tables import AppliedStatement
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.statements import classify
@@ -256,14 +256,15 @@ class ShardEvents:
     def _define(self, event: pb.VEvent) -> None:
         transaction, statement, tables = self._transaction, event.statement, self.rows.tables
         tables.altered()
-        parsed = classify(statement, "")
+        parsed = here(classify(statement, ""))
         at = transaction.executed or event.event_gtid or f"the position after {self.position.executed}"
         if (table := partly_emptied(parsed, tables)) is not None:
             if self.changes.size:
                 raise PageMustEnd  # so that whoever resets to a position after it has what came before
             raise refusal(self.shard, table, statement, at)
-        transaction.emptied += emptied_tables(parsed, tables, self.shard, self.settings, statement, at)
-        if (applied := tables.followed.apply(here(parsed), statement, 0)) is not None:
+        executed = parse(transaction.executed or self.position.executed)
+        transaction.emptied += emptied_tables(parsed, tables, self.shard, self.settings, statement, at, executed)
+        if (applied := tables.followed.apply(parsed, statement, 0)) is not None:
             transaction.statements.append(applied)
 
     def _fields(self, event: pb.VEvent) -> None:

@@ -107,7 +107,7 @@ class VitessShardReader:
             return Unreadable(self.shard, begun, f"reopening the stream, whose events do not fit together: {error}")
         except Unavailable as error:
             self._close_stream()
-            return Unreadable(self.shard, begun, f"a new table cannot be looked up: {error}")
+            return Unreadable(self.shard, begun, f"a table cannot be looked up: {error}")
         except RelayError as error:
             if not self._has_page(stream.events):
                 raise

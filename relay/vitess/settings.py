@@ -53,3 +53,7 @@ class VStreamSettings:
     def is_wanted(self, table: str) -> bool:
         """Whether changes of ``table`` are relayed, even if it does not exist."""
         return table in self.tables if self.tables is not None else not table.startswith(INTERNAL)
+
+    def shows(self, table: str) -> bool:
+        """Whether it is wanted, and Vitess sends its changes."""
+        return self.is_wanted(table) and not is_hidden(table)

@@ -67,6 +67,8 @@ class ShardRows:
             if inside_transaction:
                 raise BrokenStream(f"the columns of {name} changed inside a transaction")
             raise PageMustEnd
+        if decoder is not None and self.tables.has_other_key(decoder.table) and self.changes.size:
+            raise PageMustEnd  # I12: what came before is not refused with it
         self._decoders[name] = decoder
         if self.compiled is not None:
             is_plain = decoder is not None and decoder.table.name == name

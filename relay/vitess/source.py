@@ -32,6 +32,7 @@ from relay.vitess.cascades import warn_of_cascades
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots
+from relay.vitess.moved_tables import moved_to
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
@@ -199,7 +200,10 @@ class VitessSource(SqlSource):
             hides_values=bool(self.config.protect),
         )
         ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
-        return Tables(self.layout, self._layouts, relayed, followed=followed, keyspace=keyspace, collations=ask)
+        moved = partial(moved_to, self._vtgate)
+        return Tables(
+            self.layout, self._layouts, relayed, followed=followed, keyspace=keyspace, collations=ask, moved_to=moved
+        )
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return the layout and key of ``table``, or None if it is not wanted.

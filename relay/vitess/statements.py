@@ -6,8 +6,9 @@ import logging
 from dataclasses import replace
 
 from relay.errors import RelayError
+from relay.gtid import GtidSet
 from relay.mysql_dialect.statement_text import shown
-from relay.mysql_dialect.statements import UNSEEN_ROWS, Classified, Kind, Name
+from relay.mysql_dialect.statements import UNSEEN_ROWS, Classified, Kind
 from relay.mysql_dialect.tables import Table
 from relay.vitess.settings import INTERNAL, VStreamSettings
 from relay.vitess.shard import VitessShard
@@ -34,23 +35,44 @@ def refusal(shard: VitessShard, table: str, statement: str, at: str) -> RelayErr
 
 
 def emptied_tables(
-    parsed: Classified, tables: Tables, shard: VitessShard, settings: VStreamSettings, statement: str, at: str
+    parsed: Classified,
+    tables: Tables,
+    shard: VitessShard,
+    settings: VStreamSettings,
+    statement: str,
+    at: str,
+    executed: GtidSet,
 ) -> list[Table]:
     """Return the layouts of the tables that a statement empties. Warns of renames, and of a table without layout.
 
-    Without its layout nothing about a table can be published. ``at``: the position of the statement.
+    Without its layout nothing about a table can be published. ``at``: the position of the statement. ``executed``:
+    before it. Raises ``Unavailable``.
     """
     place = shard.qualified
-    for (_, old), (_, new) in parsed.renamed:
-        if settings.is_wanted(old) and not new.startswith(INTERNAL):
-            log.warning("%s: table %s is renamed to %s: what was published of it keeps the old name", place, old, new)
-        if settings.is_wanted(new) and not old.startswith(INTERNAL):
-            log.warning(UNSEEN_ROWS, place, new, old)
+    for (_, old), new in parsed.renamed:
+        # A table that Vitess has altered online takes the place of another one, and what it restores takes none.
+        is_altered = old.startswith(INTERNAL) and new in parsed.tables
+        if settings.shows(new[1]) and not is_altered:
+            log.warning(UNSEEN_ROWS, place, new[1], old)
     found = []
-    for _, name in emptied(parsed):
-        if (table := tables.last(name)) is not None:
+    is_removed = parsed.kind is not Kind.TRUNCATE and not parsed.replaces
+    for _, name in parsed.emptied:
+        table = tables.last(name)
+        if table is None and not settings.shows(name):
+            continue
+        if is_removed and (keyspace := tables.moved_to(shard, name, executed)) is not None:  # I1
+            log.warning(
+                "%s: %r at %s removes table %s, which was moved to keyspace %s: its rows stay where they were relayed "
+                "to. For their later changes, relay that keyspace as a source",
+                place,
+                shown(statement),
+                at,
+                name,
+                keyspace,
+            )
+        elif table is not None:
             found.append(table)
-        elif settings.is_wanted(name) and not parsed.replaces:
+        elif not parsed.replaces:
             log.warning(
                 "%s: rows of %s may remain where they were relayed to: the table was dropped before the relay started, "
                 "so it cannot publish %r at %s. If the table was ever relayed, delete its rows there",
@@ -60,16 +82,6 @@ def emptied_tables(
                 at,
             )
     return found
-
-
-def emptied(parsed: Classified) -> tuple[Name, ...]:
-    """Return the tables that have no rows after a statement, or only rows that the statement itself inserts."""
-    if parsed.emptied or parsed.temporary:
-        return parsed.emptied
-    # Vitess drops a table by renaming it to a table of its garbage collector. If another table takes the old name in
-    # the same statement, that is the cut-over of an online DDL, which keeps the rows.
-    taken = {name for _, (_, name) in parsed.renamed}
-    return tuple(old for old, (_, new) in parsed.renamed if new.startswith(INTERNAL) and old[1] not in taken)
 
 
 def refilled(shard: VitessShard, transaction: str, table: str) -> RelayError:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.protection import check_first, check_followed
 from relay.mysql_dialect.tables import Table
+from relay.vitess.moved_tables import MovedTo
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 
@@ -24,6 +25,7 @@ class Tables:
     the wanted tables as they are now. ``relayed``: tables that were relayed before, which may have been dropped since,
     with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
     ``keyspace``: the tables' own, if their names may come with it. ``collations``: is asked where Vitess says none.
+    ``moved_to``: is asked where a table is removed.
     """
 
     def __init__(
@@ -35,11 +37,13 @@ class Tables:
         followed: FollowedTables,
         keyspace: str = "",
         collations: Collations = lambda _: {},
+        moved_to: MovedTo = lambda shard, table, executed: None,
     ) -> None:
         self._layout = layout
         self._collations = collations
+        self.moved_to = moved_to
         self._prefix = f"{keyspace}."
-        self._relayed = relayed or {}
+        self._relayed = dict(relayed or {})
         self.followed = followed
         # The last known layout of each table.
         self._known = dict(current)
@@ -59,6 +63,12 @@ class Tables:
     def last(self, name: str) -> Table | None:
         """Return the same, even for a table that was dropped after it was relayed: then only its key is sure."""
         return self._known.get(name) or self._relayed.get(name)
+
+    def has_other_key(self, table: Table) -> bool:
+        """Whether changes of a table were relayed with another key: the plan refuses a page with rows of it."""
+        before, now = self._relayed.setdefault(table.name, table).schema, table.schema
+        keys = [[column.name for column in each.key] for each in (before, now)]
+        return keys[0] != keys[1] or before.hash_columns != now.hash_columns
 
     def altered(self) -> None:
         """A table may have been altered: Vitess describes it as before if only an unknown character set is another."""

@@ -178,7 +178,6 @@ class Vttablet(Program):
         return super()._own_flags() | {
             "tablet-path": self.alias,
             "tablet-hostname": HOST,
-            "init-keyspace": KEYSPACE,
             "init-shard": self.shard,
             "init-tablet-type": "replica",
             "mycnf-server-id": self.database.port,
@@ -280,8 +279,16 @@ class VitessCluster:
         for primary in made[::size]:
             self.control("PlannedReparentShard", f"{KEYSPACE}/{primary.shard}", "--new-primary", primary.alias)
 
-    def _tablet(self, shard: str) -> Vttablet:
-        tablet = Vttablet(self._next_number, shard, self._topology | _VTTABLET, self._database())
+    def add_keyspace(self, name: str, shard: str) -> None:
+        """Add a keyspace without tables, of one tablet. ``shard``: of no other keyspace, and of all keys."""
+        self.control("CreateKeyspace", "--durability-policy", "none", name)
+        tablet = self._tablet(shard, name).start()
+        self.control("PlannedReparentShard", f"{name}/{shard}", "--new-primary", tablet.alias)
+        self.control("ApplyVSchema", "--vschema", json.dumps({"sharded": False}), name)
+
+    def _tablet(self, shard: str, keyspace: str = KEYSPACE) -> Vttablet:
+        flags = self._topology | _VTTABLET | {"init-keyspace": keyspace}
+        tablet = Vttablet(self._next_number, shard, flags, self._database())
         self._next_number += 1
         return self._add(tablet)
 
@@ -338,21 +345,28 @@ class VitessCluster:
         """
         name = f"to{len(targets)}"
         self.add_shards(targets)
-        self._workflow(name, "create", "--source-shards", ",".join(sources), "--target-shards", ",".join(targets))
+        self.workflow(name, "create", "--source-shards", ",".join(sources), "--target-shards", ",".join(targets))
         wait_until(lambda: self._is_running(name) or None, 120)
-        self._workflow(name, "switchtraffic")
+        self.workflow(name, "switchtraffic")
         switched()
-        self._workflow(name, "complete")
+        self.workflow(name, "complete")
         for shard in sources:
             for tablet in self.of(shard):
                 self.remove(tablet)
 
-    def _workflow(self, name: str, *arguments: str) -> str:
-        return self.control("Reshard", "--workflow", name, "--target-keyspace", KEYSPACE, *arguments)
+    def move_tables(self, name: str, to: str, *tables: str) -> None:
+        """Copy tables to another keyspace, and let the changes since follow."""
+        self.workflow(name, "create", "--source-keyspace", KEYSPACE, "--tables", ",".join(tables), to=to)
+        wait_until(lambda: self._is_running(name, to) or None, 120)
 
-    def _is_running(self, name: str) -> bool:
+    def workflow(self, name: str, *arguments: str, to: str = KEYSPACE) -> str:
+        """Run a command of a workflow: of a reshard, or of tables that move ``to`` another keyspace."""
+        kind = "Reshard" if to == KEYSPACE else "MoveTables"
+        return self.control(kind, "--workflow", name, "--target-keyspace", to, *arguments)
+
+    def _is_running(self, name: str, to: str = KEYSPACE) -> bool:
         """Whether all rows are copied, and the changes since follow."""
-        (workflow,) = json.loads(self._workflow(name, "show"))["workflows"]
+        (workflow,) = json.loads(self.workflow(name, "show", to=to))["workflows"]
         streams = [stream for shard in workflow["shard_streams"].values() for stream in shard["streams"]]
         # They are also running before they begin to copy, without a position.
         return bool(streams) and all(stream["state"] == "Running" and stream["position"] for stream in streams)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 from relay.change import Snapshot
@@ -13,6 +14,7 @@ from relay.mysql_dialect.tables import Table, lay_out
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart, StreamId
 from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
 from relay.vitess.client import Vtgate
+from relay.vitess.moved_tables import moved_to
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
@@ -20,7 +22,7 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from tests.reads import pages_of, reason
-from tests.vitess.scripted import KEYSPACE, Log, ScriptedVtgate, fields
+from tests.vitess.scripted import KEYSPACE, Answer, Log, ScriptedVtgate, fields
 
 SOURCE = "shop"
 START = {"gtid": "MariaDB/0-1-10"}
@@ -67,7 +69,7 @@ def opened(
             gate,
             StreamId(SOURCE, keyspace),
             Opening(Shard(shard), start, checkpoint, floor),
-            Tables(layout, now or {}, relayed=relayed, followed=followed),
+            Tables(layout, now or {}, relayed=relayed, followed=followed, moved_to=partial(moved_to, gate)),
             stream,
             clock=clock,
         )
@@ -161,9 +163,11 @@ def journal(shards: list[str], targets: list[str]) -> pb.Journal:
     )
 
 
-def read_all(log: Log, after: Page | None = None, **options: Any) -> list[Page]:
+def read_all(
+    log: Log, after: Page | None = None, answers: Mapping[str, Answer] | None = None, **options: Any
+) -> list[Page]:
     with (
-        ScriptedVtgate(log.script) as vtgate,
+        ScriptedVtgate(log.script, answers) as vtgate,
         opened(vtgate.address, START, after=after, tables=TABLES, now=NOW, **options) as reader,
     ):
         return until(reader, is_at_head)

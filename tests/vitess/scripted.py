@@ -49,7 +49,10 @@ Answer = list[dict[str, str | None]] | str | bytes | pb.RPCError
 
 
 class ScriptedVtgate:
-    """``script`` plays each stream. ``answers``: by statement, beside the shards of the keyspace."""
+    """``script`` plays each stream.
+
+    ``answers``: by statement, or by target and statement, beside the shards of the keyspace.
+    """
 
     def __init__(
         self,
@@ -139,7 +142,8 @@ class ScriptedVtgate:
     def _execute(self, request: pb.ExecuteRequest, context: Any) -> pb.ExecuteResponse | bytes:
         self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
         self.statements.append((request.session.target_string, request.query.sql))
-        answer = self.answers.get(request.query.sql, "no such table")
+        of_target = self.answers.get(f"{request.session.target_string} {request.query.sql}")
+        answer = self.answers.get(request.query.sql, "no such table") if of_target is None else of_target
         if callable(answer):
             answer = answer()
         if "information_schema.statistics" in request.query.sql and answer == "no such table":

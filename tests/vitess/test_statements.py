@@ -13,7 +13,7 @@ from relay.source import Page
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, until
-from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, fields, made
+from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Fails, Log, ScriptedVtgate, Step, fields, made
 
 HELD = "_vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
 SWAPPED = "_vt_vrp_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
@@ -27,12 +27,15 @@ def published(pages: list[Page]) -> list[tuple[str, str]]:
     "statement",
     [
         f"RENAME TABLE `customer` TO `{HELD}`",
-        f"rename table customer to shop.{HELD}, other to archive",
+        f"rename table customer to shop.{HELD}, buyer to archive",
         f"alter table customer rename to {HELD}",
         "create or replace table customer (id bigint primary key, name varchar(20))",
+        "rename table `vt_shop`.`customer` TO `vt_shop`.`_customer_old`",
+        "rename table customer to buyer, buyer to other_buyer",
+        "alter table customer rename buyer",
     ],
 )
-def test_a_table_that_is_dropped_by_rename_or_replaced_is_truncated(statement: str) -> None:
+def test_a_table_that_is_renamed_or_replaced_is_truncated(statement: str) -> None:
     """I1: with ddl_strategy=vitess, DROP TABLE is a RENAME to a table of the garbage collector."""
     log = Log()
     log.add(*new(1))
@@ -69,22 +72,67 @@ def test_a_table_that_was_relayed_and_dropped_while_the_relay_was_down_is_trunca
         (f"rename table {HELD} to {SWAPPED}", None),
         ("create table if not exists customer (id bigint primary key)", None),
         ("create or replace table third (id bigint primary key)", None),
-        ("rename table customer to buyer", "table customer is renamed to buyer"),
-        ("alter table customer rename buyer", "table customer is renamed to buyer"),
         ("rename table buyer to customer", "table customer has the rows of buyer now"),
+        ("rename table customer to old, buyer to customer", "table customer has the rows of buyer now"),
+        ("rename table customer to _customer_del, vt.`_customer_gho` to vt.customer", "of _customer_gho now"),
+        (f"rename table {HELD} to customer", f"table customer has the rows of {HELD} now"),
     ],
 )
-def test_a_table_that_is_altered_online_or_renamed_is_not_truncated(
+def test_a_table_that_is_altered_online_or_takes_the_rows_of_another_is_not_truncated(
     statement: str, warning: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log()
     log.add(*new(1))
     log.add(statement=statement)
     assert published(read_all(log)) == [("INSERT", "customer")]
-    if warning is None:
-        assert not [record for record in caplog.records if record.levelname == "WARNING"]
-    else:
-        assert warning in caplog.text
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [warning in each for each in said] == ([] if warning is None else [True])
+
+
+JOURNALS = "@primary select val from _vt.resharding_journal where db_name = database()"
+HERE, THERE = (KEYSPACE, "0"), ("customers", "-80")
+
+
+def switched(at: str, target: tuple[str, str], position: str, tables: str = "customer", kind: str = "") -> Answer:
+    """The journals of a shard that has stopped at a position, and ``target``, which has the table since, at another."""
+    to = f'shard_gtids:{{keyspace:"{target[0]}"  shard:"{target[1]}"  gtid:"{position}"}}'
+    return [{"val": f'id:7 {kind} tables:"{tables}" tables:"x" local_position:"{at}" {to} participants:{{shard:"0"}}'}]
+
+
+@pytest.mark.parametrize("statement", ["drop table `vt_a`.`customer`", "rename table vt_a.customer to vt_a._c_old"])
+@pytest.mark.parametrize(
+    ("here", "there", "is_emptied"),
+    [
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5"), None, False),
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5"), "vtgate knows no such shard", False),
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5"), switched("MariaDB/0-9-7", HERE, "MariaDB/0-1-12"), True),
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5"), switched("MariaDB/0-9-2", HERE, "MariaDB/0-1-11"), False),
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5"), switched("MariaDB/0-9-9", HERE, "MariaDB/0-1-30"), False),
+        (switched("MariaDB/0-1-30", THERE, "MariaDB/0-9-5"), None, True),
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5", tables="other"), None, True),
+        (switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5", kind="migration_type:SHARDS"), None, True),
+        ([], None, True),
+    ],
+)
+def test_a_table_that_was_moved_to_another_keyspace_and_not_back_is_not_emptied_by_its_removal(
+    statement: str, here: Answer, there: Answer | None, is_emptied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: MoveTables removes it when it is completed, and its rows live on. No stream has the journals of tables."""
+    log = Log()
+    for number in (1, 2):
+        log.add(*new(number))
+    log.add(statement=statement)
+    answers = {f"{KEYSPACE}:0{JOURNALS}": here} | ({} if there is None else {f"customers:-80{JOURNALS}": there})
+    assert published(read_all(log, answers=answers))[2:] == [("TRUNCATE", "customer")] * is_emptied
+    assert ("which was moved to keyspace customers" in caplog.text) == (not is_emptied)
+
+
+def test_a_table_that_was_moved_is_emptied_by_a_truncate_of_what_is_left() -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(statement="truncate table customer")
+    answers = {f"{KEYSPACE}:0{JOURNALS}": switched("MariaDB/0-1-10", THERE, "MariaDB/0-9-5")}
+    assert published(read_all(log, answers=answers)) == [("INSERT", "customer"), ("TRUNCATE", "customer")]
 
 
 def _filled(log: Log, statement: str, names: bool, *, rows: int = 15) -> list[list[pb.VEvent]]:

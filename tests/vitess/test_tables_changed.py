@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.errors import RelayError
+from relay.mysql_dialect.tables import lay_out_keys
 from relay.source import Page
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -117,3 +118,18 @@ def test_the_position_does_not_go_back_while_the_start_of_a_transaction_is_read_
             page = read_page(reader)
             assert not page.changes
             assert page.position == {**START, **done}
+
+
+def test_rows_of_another_key_are_not_in_the_page_of_what_came_before_them() -> None:
+    """I12: the plan refuses the page, and with it the rows of other tables."""
+    log = Log()
+    for table, key in (("other", b"1"), ("other", b"2"), ("customer", b"3"), ("other", b"4")):
+        log.add((table, None, (key, b"x")))
+    relayed = {"customer": lay_out_keys("shop", "customer", [["name", "string"]], None)}
+    with (
+        ScriptedVtgate(log.script) as vtgate,
+        opened(vtgate.address, START, tables=TABLES, now=NOW, relayed=relayed) as reader,
+    ):
+        pages = [page for page in until(reader, is_at_head) if page.changes]
+    assert published(pages) == [("other", 1), ("other", 2), ("customer", 3), ("other", 4)]
+    assert all(published([page])[0] == ("customer", 3) for page in pages if ("customer", 3) in published([page]))
